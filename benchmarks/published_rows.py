@@ -19,8 +19,7 @@ from calibrate.refit_cluster import MeasuredRun
 from conf.grouped import grouped
 from results.score import RowComparison, comparison
 from sweeps.table.cells import Row, match_in, text_of
-from sweeps.table.file import read_table
-from sweeps.table.prices import PricedRow, price
+from sweeps.table.prices import PricedRow, price, read_table
 
 PUBLISHED = Path(__file__).with_name("published.csv")
 FRONTIER_SCALING = Path(__file__).with_name("frontier_scaling.csv")

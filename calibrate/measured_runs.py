@@ -14,8 +14,7 @@ from conf.units import count_of
 from launcher.where import existing_folder
 from results.score import comparison
 from sweeps.sweep import Sweep
-from sweeps.table.file import read_table, unread_sentence
-from sweeps.table.prices import PricedRow, price
+from sweeps.table.prices import PricedRow, price, read_table, unread_sentence
 from sweeps.trial import SweepFolder
 
 

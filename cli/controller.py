@@ -18,7 +18,7 @@ from launcher.folder_lock import lock_folder, wait_until_free
 from launcher.job import own_submission
 from launcher.slurm.own_jobs import requeue
 from launcher.tools import without_job
-from sweeps.folder.history import History
+from sweeps.folder.journal import History
 from sweeps.trial import SweepFolder
 from train_core.trial_folder import JobFolder
 

@@ -20,8 +20,7 @@ from launcher.slurm.pbs import delete_jobs
 from launcher.slurm.query import SlurmSilent
 from launcher.tools import MANY_JOBS_SECONDS, ask, in_calls
 from launcher.trainings import LongRun
-from sweeps.folder.history import History
-from sweeps.folder.journal import Cancelled, Journal
+from sweeps.folder.journal import Cancelled, History, Journal
 from sweeps.folder.submission import Submission, read_submission
 from sweeps.reading import CANCELLED_BY_NAME, TrialReading
 from sweeps.sweep import Sweep

@@ -27,8 +27,7 @@ from launcher.slurm.pbs_executor import PbsExecutor
 from launcher.slurm.sbatch import SAVE_SECONDS
 from launcher.workplaces.here import ThisMachine
 from launcher.workplaces.queue import Elsewhere, SlurmQueue, logs_folder, require_scheduler
-from sweeps.folder.history import History
-from sweeps.folder.journal import Begun
+from sweeps.folder.journal import Begun, History
 from sweeps.folder.submission import JobShape, read_submission
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder

@@ -35,8 +35,7 @@ from launcher.slurm.resources import device_hours
 from launcher.state import look_here
 from launcher.workplaces.here import ThisMachine
 from launcher.workplaces.queue import JobRequest, QueueOnPaper, SlurmQueue, SubmittedArray, require_scheduler
-from sweeps.folder.history import History
-from sweeps.folder.journal import Journal
+from sweeps.folder.journal import History, Journal
 from sweeps.later_command import union
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep

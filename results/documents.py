@@ -11,10 +11,9 @@ from pathlib import Path
 from results.scaling import Scaling, scalings
 from results.score import RowComparison, Score, group_by_series, group_by_table, mean_of_series, score
 from results.trial_rows import POINT, TrialRow, plan_row, repeat_columns, trial_row
-from sweeps.folder.history import History
-from sweeps.glance import age_seconds
+from sweeps.folder.journal import History
 from sweeps.reading import Reading, TrialReading
-from sweeps.sweep import Sweep, chain_metrics
+from sweeps.sweep import Sweep, age_seconds, chain_metrics
 from sweeps.trial import SweepRecord
 
 TIMES = {"started": "started_unix_seconds", "ended": "ended_unix_seconds"}

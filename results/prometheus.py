@@ -15,11 +15,10 @@ from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
-from sweeps.folder.history import History
-from sweeps.glance import age_seconds
+from sweeps.folder.journal import History
 from sweeps.reading import TrialReading
 from sweeps.repeats.by_objective import best_reading
-from sweeps.sweep import Sweep
+from sweeps.sweep import Sweep, age_seconds
 from train_core.measurement import Outcome
 from train_core.whole_files import write_atomically
 

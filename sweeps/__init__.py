@@ -4,16 +4,15 @@ From the top down; every line imports only from those below it:
 
 later_command  what a later command makes of a sweep that is there already
 repeats        the same point measured more than once
-glance         whether anything may have changed since a sweep was read; `log_choice`: which trial is meant, and its log
+log_choice     which trial is meant, and its log
 table          tables of configurations to price
 search         which point to try next, from what the trials have shown
 points         from a composition to the points of a sweep, each of them a trial: `plan_sweep`
 planner        the search for the best plan on paper
-sweep          `Sweep`: folder and record together; trials and the stages that follow them
+sweep          `Sweep`: folder and record together; trials and the stages that follow them; a glance at its files
 reading        how a trial stands, read once from its folder
 confidence     how far a prediction can be off
 folder         what a sweep's folder holds beside its record: journal, submissions, earlier attempts, logs
 trial          `Trial`, `SweepRecord`, and the folder that keeps them
-record_parts   what the trials of a record share, written and made once
 labels         what a trial is called: by what sets it apart from the others of its sweep
 """

@@ -1,21 +1,26 @@
 """A sweep: the folder that it is in, and the record of what it measures.
 
-Which trials and stages that follow them belong together, and what the later ones found, is read from all of them.
+Which trials and stages that follow them belong together, and what the later ones found, is read from all of them. A
+`Glance` is a cheap look at the folder: whether a file that decides how a trial stands may have changed since another
+look. It opens nothing; what the files mean, `sweeps.reading` alone says, which also names them.
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import hashlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from conf.grouped import grouped
 from conf.types.stage_spec import TRAIN, StageSpec, earlier_stages
-from sweeps.folder.history import History
+from sweeps.folder.journal import History
 from sweeps.folder.submission import keep_attempt
-from sweeps.reading import Reading, TrialReading
-from sweeps.trial import SweepFolder, SweepRecord, Trial
+from sweeps.reading import DECIDING, Reading, TrialReading
+from sweeps.trial import SweepFolder, SweepRecord, Trial, change_time
 from train_core.measurement import Outcome
 from train_core.process.long_lived import long_lived
 from train_core.trial_folder import TrialFolder
@@ -118,10 +123,16 @@ def _metrics(chain: Mapping[str, TrialReading]) -> dict[str, float]:
 
 
 class Sweep(NamedTuple):
-    """One sweep: its folder and its record. Trials are read from the disk each time they are asked for."""
+    """One sweep: its folder and its record. Trials are read from the disk each time they are asked for.
+
+    Attributes:
+        is_cancelled: a person has cancelled it, and its command has not been given again: what was never submitted
+            waits for nobody.
+    """
 
     folder: SweepFolder
     record: SweepRecord
+    is_cancelled: bool = False
 
     @classmethod
     def stored_in(cls, folder: SweepFolder) -> Sweep:
@@ -132,15 +143,9 @@ class Sweep(NamedTuple):
         """
         history = History.kept_in(folder)
         with long_lived():
-            kind = CancelledSweep if history.is_cancelled else cls
-            sweep = kind(folder, history.complete_record(folder.read_record()))
+            sweep = cls(folder, history.complete_record(folder.read_record()), history.is_cancelled)
         gc.freeze()  # nor does the collector look at the record later
         return sweep
-
-    @property
-    def is_cancelled(self) -> bool:
-        """True if a person has cancelled it, and its command has not been given again."""
-        return False
 
     @property
     def runnable(self) -> list[Trial]:
@@ -159,12 +164,11 @@ class Sweep(NamedTuple):
             return with_figures(_named_by_code(readings), self.record.spec.stages)
 
     def read_trial(self, trial: Trial) -> TrialReading:
-        label = self.record.label_of(trial)
         return TrialReading(
             folder=self.folder_of(trial),
             experiment=trial.experiment,
             trial=trial,
-            label=label,
+            label=self.record.label_of(trial),
             is_of_cancelled_sweep=self.is_cancelled,
         )
 
@@ -190,14 +194,6 @@ class Sweep(NamedTuple):
         return folder
 
 
-class CancelledSweep(Sweep):
-    """A sweep that a person has cancelled: what was never submitted waits for nobody."""
-
-    @property
-    def is_cancelled(self) -> bool:
-        return True
-
-
 def _named_by_code(readings: list[TrialReading]) -> list[TrialReading]:
     """Add the code to the labels of older measurements, of points that several versions of the trainer measured."""
     codes: dict[str, dict[str, float]] = {}
@@ -210,3 +206,85 @@ def _named_by_code(readings: list[TrialReading]) -> list[TrialReading]:
     return [
         replace(each, label=f"{each.label} (code {each.code[:4]})") if each.name in older else each for each in readings
     ]
+
+
+TICK_NS = 2_000_000_000
+"""The coarsest clock of a file system that is still in use (FAT's). Two changes within one tick have the same time."""
+
+
+@dataclass(frozen=True)
+class Glance:
+    """The state of a sweep's files at one moment.
+
+    Attributes:
+        summary: of the names, sizes, times and inodes of all files; what else tells them apart.
+        newest_ns: when the latest of them was changed, in the file system's time.
+    """
+
+    summary: str
+    newest_ns: int
+
+    def is_sharp(self, taken_ns: int) -> bool:
+        """True if every change after the glance shows in another one's summary.
+
+        A file that was changed just before it may be changed again without getting another time.
+
+        Args:
+            taken_ns: when the glance was taken, in the file system's time.
+        """
+        return self.newest_ns + TICK_NS <= taken_ns
+
+
+def glance_at(sweep: Sweep) -> Glance:
+    """Look at a sweep before it is read, so that a change meanwhile shows in the next glance.
+
+    The record counts as it was read: a later one has another time of its making, or other trials.
+    """
+    names = [trial.trial_id for trial in sweep.record.trials]
+    sights = list(_sights(sweep, names))
+    whole = repr((sweep.record.created, sweep.record.git_sha, names, sights))
+    newest = max((max(seen[:2]) for seen in sights if seen), default=0)
+    return Glance(hashlib.sha256(whole.encode()).hexdigest(), newest)
+
+
+def is_settled(reading: TrialReading) -> bool:
+    """True if a glance sees all that could change this reading: it waits for no job and no process."""
+    left_out = reading.trial.infeasible_reason is not None or not reading.trial.selected
+    return reading.measurement is not None or left_out
+
+
+def _sights(sweep: Sweep, names: list[str]) -> Iterator[tuple[int, ...]]:
+    folder = sweep.folder
+    for path in (folder.record, folder.journal):
+        yield _sight(path)
+    # Paths are put together as text, because ten thousand folders are looked at.
+    trials = os.fspath(folder.trials)
+    for name in names:
+        for file in DECIDING:
+            yield _sight(f"{trials}/{name}/{file}")
+
+
+def _sight(path: str | Path) -> tuple[int, ...]:
+    """Return a file's times of change (content and inode), size and inode number; empty if it is not there."""
+    try:
+        seen = os.stat(path)  # noqa: PTH116 (a Path for each file takes longer than the file system)
+    except OSError:
+        return ()
+    return seen.st_mtime_ns, seen.st_ctime_ns, seen.st_size, seen.st_ino
+
+
+def age_seconds(reading: Reading, now: float) -> float | None:
+    """Seconds for which it has waited, or has run; of one that has ended, for which it ran. None before submission.
+
+    Args:
+        now: seconds since the epoch.
+    """
+    if reading.measurement is not None:
+        return max(0.0, reading.measurement.ended - reading.measurement.started)
+    if reading.submission is None:
+        return None
+    begun = reading.submission.submitted
+    if reading.outcome is Outcome.RUNNING:
+        # Slurm may have started the job again, and then a rank takes the folder anew.
+        begun = max(begun, change_time(reading.folder.claim))
+    return max(0.0, now - begun)

@@ -14,7 +14,7 @@ from benchmarks.chaos.cluster import command, wait_for
 from benchmarks.chaos.scenario import scenario
 from benchmarks.chaos.workbench import ChaosWorkbench
 from launcher.slurm.own_jobs import live_job
-from sweeps.folder.history import History
+from sweeps.folder.journal import History
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 

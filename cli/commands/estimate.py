@@ -17,8 +17,7 @@ from conf.units import count_of
 
 if TYPE_CHECKING:
     from results.score import RowComparison
-    from sweeps.table.file import Record
-    from sweeps.table.prices import PricedRow
+    from sweeps.table.prices import PricedRow, Record
 
 MANY_ROWS = 200
 MOST_UNREADABLE = 5
@@ -42,8 +41,7 @@ def estimate(
     """
     from results.terminal.estimate_tables import priced_table
     from sweeps.planner.request import implementation_called
-    from sweeps.table.file import read_table, unread_sentence, write_table
-    from sweeps.table.prices import price
+    from sweeps.table.prices import price, read_table, unread_sentence, write_table
 
     if implementation is not None:
         implementation_called(implementation)

@@ -50,7 +50,7 @@ def _state(folder: SweepFolder, patience: float) -> SweepState | None:
     """The state of the sweep; None and a word on stderr where it cannot be read, as the others must be seen."""
     from launcher.state import reconcile
     from results.prometheus import SweepState
-    from sweeps.folder.history import History
+    from sweeps.folder.journal import History
     from sweeps.sweep import Sweep
 
     try:

@@ -59,7 +59,7 @@ def _require_that_it_goes_on(sweep: Sweep, done: str = "") -> None:
     Args:
         done: what the command did all the same.
     """
-    from sweeps.folder.history import History
+    from sweeps.folder.journal import History
 
     history, again = History.kept_in(sweep.folder), begun_command(sweep)
     command = f"`{again}`" if again else "the sweep's own command"

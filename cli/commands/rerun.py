@@ -68,7 +68,7 @@ def _slurm(sweep: Sweep, composition: Composition, *, print_only: bool) -> Slurm
     from conf.overrides import Overrides
     from launcher.control.orders import overrides_at_begin
     from launcher.where import compose_for_slurm, slurm_answers
-    from sweeps.folder.history import History
+    from sweeps.folder.journal import History
 
     if not (print_only or slurm_answers()):
         return None

@@ -80,7 +80,7 @@ def _print_tables(stored: Sweep, trials: Sequence[TrialReading], trainings: Sequ
 def job_lines(sweep: Sweep, patience: float) -> list[str]:
     """A line for each job that carries the sweep out, as far as Slurm says how it stands."""
     from launcher.slurm.own_jobs import live_job
-    from sweeps.folder.history import History
+    from sweeps.folder.journal import History
     from sweeps.folder.submission import read_submission
 
     lines, history = list[str](), History.kept_in(sweep.folder)

@@ -45,7 +45,7 @@ def begun_command(sweep: Sweep) -> str | None:
     None where that is not to be shown, or nobody knows it.
     """
     from launcher.where import slurm_answers
-    from sweeps.folder.history import History
+    from sweeps.folder.journal import History
 
     begun = History.kept_in(sweep.folder).begun
     if begun is None or any(map(has_hidden_variables, begun.overrides)):

@@ -17,7 +17,7 @@ def state_document(sweep: Sweep, trials: Sequence[TrialReading], trainings: Sequ
     """The document of `status`, with the nodes that no further trial is given."""
     from launcher.control.attempts import bad_nodes
     from results.documents import status_document
-    from sweeps.folder.history import History
+    from sweeps.folder.journal import History
 
     history = History.kept_in(sweep.folder)
     return status_document(sweep, trials, trainings, history, {bad.name: bad.cause for bad in bad_nodes(trials)})

@@ -12,10 +12,10 @@ from rich.text import Text
 from results.terminal.drawing import LayoutCell, columns_with_room
 from results.terminal.tables import DISTURBED, outcome_style
 from results.units import tflops
-from sweeps.glance import age_seconds
 from sweeps.points.objectives import measured_value
 from sweeps.reading import Reading, TrialReading
 from sweeps.repeats.ranking import disturbances
+from sweeps.sweep import age_seconds
 from train_core.measurement import Outcome
 
 WIDE_COLUMNS = 150

@@ -25,8 +25,7 @@ from launcher.slurm.answers import WATCHING
 from launcher.state import reconcile
 from launcher.trainings import trainings_of
 from results.terminal.tables import outcome_style
-from sweeps.folder.history import History
-from sweeps.folder.journal import Journal
+from sweeps.folder.journal import History, Journal
 from sweeps.reading import Reading, TrialReading
 from sweeps.repeats.ranking import disturbances
 from sweeps.search.searcher import ALL_TRIED

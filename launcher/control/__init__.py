@@ -9,7 +9,7 @@ attempts   attempts of trials, which may start, and how often a trial is run aga
 orders     what people tell a sweep that is under way; secrets of a command, for whoever goes on with its sweep
 notify     tells a webhook what came of a sweep
 
-What happened is in the journal (`sweeps.folder.journal`), of which `sweeps.folder.history` makes the course of every
+What happened is in the journal (`sweeps.folder.journal`), of which `sweeps.folder.journal` makes the course of every
 trial: read these first. Outside of this room: `launcher.controller` takes a sweep up in a job of its own,
 `launcher.workplaces` submits and asks, `launcher.state` and `launcher.slurm` say whether a job has ended that nobody
 shows any more, and `launcher.cancel` ends what runs. `launcher.slurm.executor` writes the name of a job down before

@@ -27,8 +27,7 @@ from launcher.control.attempts import (
 from launcher.control.rules import PAUSED, Rules, SweepStep
 from launcher.control.workplace import Workplace
 from launcher.slurm.job_records import charged_times
-from sweeps.folder.history import History
-from sweeps.folder.journal import Asked, Begun, Ended, Entry, Finished, Journal, Pruned
+from sweeps.folder.journal import Asked, Begun, Ended, Entry, Finished, History, Journal, Pruned
 from sweeps.reading import CANCELLED_BY_NAME, TrialReading
 from sweeps.repeats.by_objective import best_first
 from sweeps.search.searcher import Answer, num_taken

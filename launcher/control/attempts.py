@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 from launcher.control.rules import Budget
 from launcher.slurm.job_records import ChargedTime
-from sweeps.folder.history import History
-from sweeps.folder.journal import Ended, Entry, Started, Submitted
+from sweeps.folder.journal import Ended, Entry, History, Started, Submitted
 from sweeps.folder.submission import EndedAttempt
 from sweeps.reading import Reading, TrialReading
 from sweeps.trial import Trial

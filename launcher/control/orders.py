@@ -16,8 +16,7 @@ from conf.errors import UsageError
 from conf.nearest import listed
 from conf.overrides import Overrides
 from launcher.control.attempts import RetryRule, submission_time_of
-from sweeps.folder.history import History
-from sweeps.folder.journal import Asked, Begun, Cancelled, Journal, Paused, Resumed, Retried
+from sweeps.folder.journal import Asked, Begun, Cancelled, History, Journal, Paused, Resumed, Retried
 from sweeps.reading import TrialReading
 from sweeps.repeats.points import MeasuredPoint, measured_points
 from sweeps.repeats.rounds import next_repeat

@@ -16,7 +16,7 @@ from launcher.slurm.cluster import this_cluster
 from launcher.slurm.pbs import states_in_pbs, submit_host
 from launcher.slurm.query import SlurmJobState, SlurmSilent, query_jobs, query_named
 from launcher.tools import ask
-from sweeps.folder.history import History
+from sweeps.folder.journal import History
 from sweeps.folder.submission import Submission, read_submission, write_submission
 from sweeps.trial import SweepFolder
 from train_core.trial_folder import JobFolder

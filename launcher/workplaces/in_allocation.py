@@ -30,7 +30,7 @@ from launcher.executor import FolderWork
 from launcher.slurm.executor import SlurmJob
 from launcher.slurm.query import SlurmJobState, SlurmSilent
 from launcher.state import reconcile
-from sweeps.folder.history import History
+from sweeps.folder.journal import History
 from sweeps.folder.submission import Submission, shape_of
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep

@@ -21,9 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from results.mlflow.run_content import FORMAT, SWEEP, RunContent, report_digest
-from sweeps.glance import glance_at, is_settled
 from sweeps.reading import TrialReading
-from sweeps.sweep import Sweep
+from sweeps.sweep import Sweep, glance_at, is_settled
 from train_core.process.git_sha import ROOT
 from train_core.whole_files import stored_values, write_atomically
 

@@ -10,8 +10,7 @@ from pathlib import Path
 from conf.errors import TrisweepError
 from conf.types.sites import TrackingSpec
 from results.mlflow.sweep_import import import_sweep
-from sweeps.glance import glance_at, is_settled
-from sweeps.sweep import Sweep
+from sweeps.sweep import Sweep, glance_at, is_settled
 from sweeps.trial import SweepFolder
 
 

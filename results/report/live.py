@@ -20,7 +20,7 @@ from conf.errors import UsageError
 from conf.units import count_of
 from results.report.page import TEMPLATES
 from results.report.report import report_page
-from sweeps.folder.history import History
+from sweeps.folder.journal import History
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from train_core.measurement import LIVE, Outcome

@@ -87,7 +87,7 @@ def write_report(sweep: Sweep, results: Sequence[TrialReading], out: Path | None
         ConfigError: the sweep asks for a published figure that is unknown.
         ReportNotWritten: a file cannot be written.
     """
-    folder, record = sweep
+    folder, record = sweep.folder, sweep.record
     subject = ReportSubject.of(sweep, results)
     sections, legend, head = sections_of(subject), answer.layouts(record), head_of(sweep)
     place = SweepFolder(out) if out else folder

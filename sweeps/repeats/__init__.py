@@ -2,7 +2,6 @@
 
 ranking         runs that count and the one that stands for its point; points in their order
 points          each point with its interval, which is made of few runs
-by_objective    the same where something else than the rate is sought
-trained_length  which losses stand after another training than the others, and have no place among them
+by_objective    the same where something else than the rate is sought, but for losses after another training
 rounds          further runs, and when they are enough
 """

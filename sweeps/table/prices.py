@@ -1,16 +1,209 @@
-"""A table of configurations, priced row by row: a prediction where the row can be priced, else the reason why not."""
+"""Tables of configurations on disk: read as CSV, checked for their columns, written again with what was predicted.
+
+A row that can be priced has a prediction, any other the reason why not. A column that is spelled in another way would,
+without a word, mean the default in every row.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import csv
+import difflib
+import io
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from conf.errors import ConfigError
-from conf.units import GIBIBYTE, TERA
+from conf.errors import ConfigError, UsageError
+from conf.nearest import listed
+from conf.units import GIBIBYTE, TERA, count_of
 from sweeps.confidence import Interval, interval_of
-from sweeps.table.configuration import Configuration, configuration_of
-from sweeps.table.file import PREDICTED_COLUMNS, Record
+from sweeps.table.cells import REMARK_COLUMNS, Row
+from sweeps.table.configuration import (
+    DEVICE_COLUMNS,
+    MEASURED_COLUMNS,
+    OPTIONAL_COLUMNS,
+    REQUIRED_COLUMNS,
+    Configuration,
+    configuration_of,
+)
+from sweeps.table.remarks import NAMED_OTHERWISE, UNREAD_COLUMNS
 from train_core.costs import Estimate, StageMemory, estimates
+from train_core.whole_files import write_atomically
+
+FIRST_LINE = 2
+"""Lines are counted as an editor does: the header is the first one."""
+
+PREDICTED_COLUMNS = (
+    "pred_iter_time_s",
+    "pred_low_s",
+    "pred_high_s",
+    "pred_model_tflops_per_gpu",
+    "pred_hardware_tflops_per_gpu",
+    "pred_mfu_pct",
+    "pred_hfu_pct",
+    "pred_memory_gib",
+    "pred_allocated_gib",
+    "pred_fits",
+    "pred_outside",
+    "reason",
+)
+
+OWN_WORDS = {
+    "framework": "implementation",
+    "step_s": "iter_time_s",
+    "step_seconds": "iter_time_s",
+    "step_time_s": "iter_time_s",
+    "trainer": "implementation",
+}
+"""What other pages of this package, and other people, call what a column of published tables says."""
+REMARKS_ALONE = ("arxiv", "assumed", "confirmed", "schedule")
+"""Columns beside those of free text that a remark or a score reads."""
+MAY_BE_MEANT = (*OPTIONAL_COLUMNS, *MEASURED_COLUMNS)
+READ = {
+    *REQUIRED_COLUMNS,
+    *DEVICE_COLUMNS,
+    *MAY_BE_MEANT,
+    *REMARK_COLUMNS,
+    *REMARKS_ALONE,
+    *UNREAD_COLUMNS,
+    *PREDICTED_COLUMNS,
+}
+MOST_NAMED = 6
+CUTOFF = 0.7
+
+
+@dataclass(frozen=True)
+class Record:
+    """One row of a table.
+
+    Attributes:
+        cells: the row's cells as they were read, one for every column of the table.
+        num_surplus: cells beyond the last column.
+        line: of the file, on which the row begins.
+    """
+
+    columns: tuple[str, ...]
+    cells: tuple[str, ...]
+    num_surplus: int = 0
+    line: int = FIRST_LINE
+
+    @property
+    def row(self) -> Row:
+        return dict(zip(self.columns, self.cells, strict=True))
+
+    def require_whole(self) -> None:
+        """Refuse a row with more cells than columns: an unquoted comma has moved its cells, and none can be trusted.
+
+        Raises:
+            ConfigError: it has such cells.
+        """
+        if self.num_surplus:
+            problem = f"has {count_of(self.num_surplus, 'cell')} more than the header has columns"
+            raise ConfigError("row", ",".join(self.cells[:3]) + ",...", problem, "Quote cells that hold commas.")
+
+
+@dataclass(frozen=True)
+class ConfigurationTable:
+    """A table of configurations as it was read, without what an earlier prediction added."""
+
+    columns: tuple[str, ...]
+    records: tuple[Record, ...]
+
+
+def read_table(path: Path) -> ConfigurationTable:
+    """The rows of a CSV file with a header; blank lines are left out.
+
+    Raises:
+        UsageError: there is no such file, it is no CSV, or columns are missing (all of them are named).
+    """
+    try:
+        lines = list(_lines(_text(path)))
+    except csv.Error as error:
+        raise UsageError(f"{path} is not CSV: {error}", "Save it as comma-separated values in UTF-8.") from None
+    header = [name.strip() for name in lines[0][1]] if lines else []
+    _require_columns(path, header)
+    # A table that was written by an earlier prediction can be read again: its old predictions are dropped.
+    kept = [index for index, name in enumerate(header) if name not in PREDICTED_COLUMNS]
+    columns = tuple(header[index] for index in kept)
+    return ConfigurationTable(columns, tuple(_record(columns, kept, len(header), *line) for line in lines[1:]))
+
+
+def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Write the table with PREDICTED_COLUMNS after its own; a reader sees all of it or the file that was there before.
+
+    Raises:
+        UsageError: `path` cannot be such a file; what was there stays.
+    """
+    if path.exists() and not path.is_file():
+        raise UsageError(f"{path} is not a file", "Name another one with --out.")
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*columns, *PREDICTED_COLUMNS])
+    writer.writerows(rows)
+    try:
+        write_atomically(path, text.getvalue())
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}", "Name another file with --out.") from None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8-sig")  # Excel writes a byte-order mark, which would stick to a column
+    except UnicodeDecodeError:
+        raise UsageError(f"{path} is not text in UTF-8", "Save it as comma-separated values in UTF-8.") from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}", "Name another CSV file.") from None
+
+
+def _lines(text: str) -> Iterator[tuple[int, list[str]]]:
+    """The cells of every row but blank ones, and the line on which it begins: a quoted cell may hold line ends."""
+    # `newline=""` leaves line ends to the CSV reader, so that those inside quoted cells survive.
+    reader, last = csv.reader(io.StringIO(text, newline=""), strict=True), 0
+    for cells in reader:
+        if any(cells):
+            yield last + 1, cells
+        last = reader.line_num
+
+
+def _require_columns(path: Path, header: Sequence[str]) -> None:
+    missing = [column for column in REQUIRED_COLUMNS if column not in header]
+    missing += [] if any(column in header for column in DEVICE_COLUMNS) else [" or ".join(DEVICE_COLUMNS)]
+    if missing:
+        found = ", ".join(filter(None, header))[:300] or "none"
+        raise UsageError(
+            f"{path} lacks the columns {', '.join(missing)} (found: {found})",
+            "Separate columns by commas; docs/estimate.md lists their names.",
+        )
+    twice = sorted({name for name in header if name and list(header).count(name) > 1})
+    if twice:
+        raise UsageError(f"{path} has more than one column {', '.join(twice)}", "Keep one of each.")
+
+
+def _record(columns: tuple[str, ...], kept: Sequence[int], num_columns: int, line: int, found: Sequence[str]) -> Record:
+    """The record of one row. Cells that the row leaves out at its end are empty, as spreadsheets mean them."""
+    cells = tuple(found[index] if index < len(found) else "" for index in kept)
+    return Record(columns, cells, num_surplus=sum(bool(cell.strip()) for cell in found[num_columns:]), line=line)
+
+
+def unread_sentence(columns: Sequence[str]) -> str | None:
+    """A sentence that names the columns that nothing reads, those first that may mean another; None without any."""
+    meant = {name: _meant(name, columns) for name in columns if name and name not in READ}
+    named = [f"{name} (did you mean {other}?)" for name, other in meant.items() if other]
+    named += [name for name, other in meant.items() if not other]
+    return f"Columns that were not read: {listed(named, MOST_NAMED)}." if named else None
+
+
+def _meant(name: str, columns: Sequence[str]) -> str | None:
+    """The column, of those that the table lacks, that is meant by another word for it or by a misspelt one."""
+    plain = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
+    if plain in READ:
+        return plain if plain not in columns else None
+    other = OWN_WORDS.get(plain) or NAMED_OTHERWISE.get(plain)
+    if other is not None:
+        return other if other not in columns else None
+    lacking = [each for each in MAY_BE_MEANT if each not in columns]
+    return next(iter(difflib.get_close_matches(plain, lacking, n=1, cutoff=CUTOFF)), None)
 
 
 @dataclass(frozen=True)

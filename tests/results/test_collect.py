@@ -13,7 +13,7 @@ import pytest
 from conf.types.schema import Value
 from results.documents import report_document, status_document
 from results.trial_rows import collect, plan_frame
-from sweeps.folder.history import History
+from sweeps.folder.journal import History
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import BuildRecord
@@ -42,14 +42,14 @@ def row(frame: pandas.DataFrame, trial_id: str) -> pandas.Series:
 
 
 def test_every_trial_is_a_row_in_the_order_of_the_record(write_sweep: WriteSweep) -> None:
-    folder, _ = write_sweep(TRIALS, {"base": performance(100.0)})
+    folder = write_sweep(TRIALS, {"base": performance(100.0)}).folder
     frame = frame_of(folder)
     assert list(frame["trial_id"]) == [member.trial_id for member in TRIALS]
     assert list(frame["outcome"]) == ["COMPLETED", "PENDING", "PENDING", "PENDING", "INFEASIBLE"]
 
 
 def test_predicted_and_measured_have_columns_of_their_own_with_the_same_field_names(write_sweep: WriteSweep) -> None:
-    folder, _ = write_sweep(TRIALS, {"base": performance(100.0)})
+    folder = write_sweep(TRIALS, {"base": performance(100.0)}).folder
     base = row(frame_of(folder), "base")
     assert base["measured_tokens_per_second"] == 100.0
     assert base["predicted_step_seconds"] == pytest.approx(1.11)
@@ -59,7 +59,7 @@ def test_predicted_and_measured_have_columns_of_their_own_with_the_same_field_na
 
 
 def test_what_only_a_later_point_sets_has_a_column_too(write_sweep: WriteSweep) -> None:
-    folder, _ = write_sweep(TRIALS)
+    folder = write_sweep(TRIALS).folder
     frame = frame_of(folder)
     assert row(frame, "waiting")["point.pipeline_parallel_size"] == 2
     assert math.isnan(row(frame, "base")["point.pipeline_parallel_size"])
@@ -111,7 +111,7 @@ def test_a_point_has_the_configuration_s_value_of_what_it_leaves_as_it_is(seeds:
 
 
 def test_an_unmeasured_trial_has_a_prediction_and_no_measurement(write_sweep: WriteSweep) -> None:
-    folder, _ = write_sweep(TRIALS)
+    folder = write_sweep(TRIALS).folder
     waiting = row(frame_of(folder), "waiting")
     measured = [name for name in waiting.index if name.startswith("measured_")]
     assert waiting[measured].isna().all()
@@ -119,7 +119,7 @@ def test_an_unmeasured_trial_has_a_prediction_and_no_measurement(write_sweep: Wr
 
 
 def test_a_trial_with_steps_and_no_end_is_running_and_shows_its_last_step(write_sweep: WriteSweep) -> None:
-    folder, _ = write_sweep(TRIALS)
+    folder = write_sweep(TRIALS).folder
     write_steps(folder, "two", [1, 2, 3])
     two = row(frame_of(folder), "two")
     assert (two["outcome"], two["num_steps_done"], two["num_steps"]) == ("RUNNING", 3, 6)
@@ -128,7 +128,7 @@ def test_a_trial_with_steps_and_no_end_is_running_and_shows_its_last_step(write_
 
 
 def test_a_corrupt_measurement_is_set_aside_and_reported_and_the_rest_is_unharmed(write_sweep: WriteSweep) -> None:
-    folder, _ = write_sweep(TRIALS, {"base": performance(100.0), "torn": performance(150.0)})
+    folder = write_sweep(TRIALS, {"base": performance(100.0), "torn": performance(150.0)}).folder
     files = folder.trial("torn")
     files.measurement.write_text('{"fingerprint": "torn off in the mid')
     frame = frame_of(folder)
@@ -147,7 +147,7 @@ def test_a_corrupt_measurement_is_set_aside_and_reported_and_the_rest_is_unharme
 
 
 def test_a_later_attempt_of_a_quarantined_trial_is_running(write_sweep: WriteSweep) -> None:
-    folder, _ = write_sweep(TRIALS)
+    folder = write_sweep(TRIALS).folder
     files = folder.trial("torn")
     files.path.mkdir(parents=True)
     files.measurement.write_text("no JSON")
@@ -159,33 +159,33 @@ def test_a_later_attempt_of_a_quarantined_trial_is_running(write_sweep: WriteSwe
 
 
 def test_a_point_that_cannot_exist_shows_the_sizes_it_asked_for(write_sweep: WriteSweep) -> None:
-    folder, _ = write_sweep(TRIALS)
+    folder = write_sweep(TRIALS).folder
     impossible = row(frame_of(folder), "impossible")
     assert (impossible["world_size"], impossible["tensor_parallel_size"]) == (3, 2)
     assert "multiple of 2" in impossible["cause"]
 
 
 def test_a_trial_that_the_sweep_leaves_out_has_no_outcome(write_sweep: WriteSweep) -> None:
-    folder, record = write_sweep([TRIALS[0], TRIALS[1].model_copy(update={"selected": False})])
+    folder, record, _ = write_sweep([TRIALS[0], TRIALS[1].model_copy(update={"selected": False})])
     assert [result.outcome for result in Sweep(folder, record).read()] == [Outcome.PENDING, None]
 
 
 def test_a_diverged_loss_survives_the_disk(write_sweep: WriteSweep) -> None:
     losses = (5.0, float("nan"), float("inf"))
-    folder, _ = write_sweep(TRIALS, {"base": performance(100.0, losses=losses, final_loss=float("nan"))})
+    folder = write_sweep(TRIALS, {"base": performance(100.0, losses=losses, final_loss=float("nan"))}).folder
     base = row(frame_of(folder), "base")
     assert base["outcome"] == "COMPLETED"
     assert math.isnan(base["measured_final_loss"])
 
 
 def test_the_columns_do_not_depend_on_how_far_the_sweep_has_come(write_sweep: WriteSweep) -> None:
-    folder, _ = write_sweep(TRIALS)
+    folder = write_sweep(TRIALS).folder
     before = list(frame_of(folder).columns)
     finish(folder, TRIALS[0], performance(100.0))
     assert list(frame_of(folder).columns) == before
 
 
 def test_a_torn_record_of_the_trial_itself_does_not_matter(write_sweep: WriteSweep) -> None:
-    folder, _ = write_sweep(TRIALS, {"base": performance(100.0)})
+    folder = write_sweep(TRIALS, {"base": performance(100.0)}).folder
     folder.trial("base").trial.write_text(json.dumps({})[:1])
     assert row(frame_of(folder), "base")["outcome"] == "COMPLETED"

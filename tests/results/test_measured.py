@@ -11,8 +11,7 @@ from results.measured import (
     measured_step_seconds,
     ran_out_of_memory,
 )
-from sweeps.table.file import Record
-from sweeps.table.prices import PricedRow, RowPrediction, price
+from sweeps.table.prices import PricedRow, Record, RowPrediction, price
 
 CELLS = {
     "source": "A paper",

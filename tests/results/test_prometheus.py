@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client.parser import text_string_to_metric_families
 
 from results.prometheus import SweepState, gauges_text
-from sweeps.folder.history import History
+from sweeps.folder.journal import History
 from sweeps.sweep import Sweep
 from tests.results.conftest import WriteSweep, performance, trial, write_steps
 from train_core.measurement import Outcome

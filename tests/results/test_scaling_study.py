@@ -26,7 +26,7 @@ MEASURED = {"one": performance(100.0), "two": performance(180.0, 2), "four": per
 
 
 def sweep_of(write_sweep: WriteSweep, how: dict[str, Performance] | None = None) -> Sweep:
-    folder, _ = write_sweep(TRIALS, MEASURED if how is None else how, published=("frontier-175b-weak",))
+    folder = write_sweep(TRIALS, MEASURED if how is None else how, published=("frontier-175b-weak",)).folder
     record = folder.read_record()
     return Sweep(folder, record.model_copy(update={"spec": record.spec.model_copy(update={"scaling": "weak"})}))
 

@@ -13,7 +13,7 @@ from launcher.control.advance import Conductor
 from launcher.control.rules import Budget, Rules
 from launcher.slurm.executor import SlurmJob
 from launcher.workplaces.queue import SlurmQueue
-from sweeps.folder.history import History
+from sweeps.folder.journal import History
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import RecordOf

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from launcher.slurm.own_jobs import live_job
-from sweeps.folder.history import History
-from sweeps.folder.journal import Journal
+from sweeps.folder.journal import History, Journal
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.forked_command import run_forked

@@ -19,7 +19,7 @@ from launcher import state
 from launcher.cancel import cancel_sweep, cancel_trials
 from launcher.slurm.own_jobs import live_job
 from launcher.sweep import submit
-from sweeps.folder.history import History
+from sweeps.folder.journal import History
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import RecordOf

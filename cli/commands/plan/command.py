@@ -249,7 +249,7 @@ def print_question(record: SweepRecord, composition: Composition) -> None:
 
 def _print_suiting_devices(record: SweepRecord, composition: Composition, size: Experiment) -> None:
     """Print the reason for taking fewer devices than there are, where nobody said how many."""
-    from sweeps.points.suiting_devices import on_suiting_devices
+    from sweeps.points.plan import on_suiting_devices
 
     suiting = on_suiting_devices(composition, record.spec, whole_grid=composition.settings.search.kind == "grid")
     if suiting is not composition:

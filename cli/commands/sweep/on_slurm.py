@@ -29,7 +29,7 @@ from launcher.slurm.own_jobs import carrying_job
 from launcher.state import reconcile
 from launcher.sweep import StepOnPaper, carry_out_on_slurm, dry_run, hand_over, submit
 from launcher.where import SweepPlace
-from sweeps.folder.history import History
+from sweeps.folder.journal import History
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepRecord
 

@@ -30,7 +30,7 @@ from launcher.provenance import keep_configuration
 from launcher.sweep import prepare_tokens, run_here
 from launcher.where import SweepPlace, choose_place
 from results.tensorboard import require_trackers
-from sweeps.folder.history import History
+from sweeps.folder.journal import History
 from sweeps.later_command import Restriction, restriction_of
 from sweeps.points.plan import plan_sweep
 from sweeps.sweep import Sweep

@@ -18,7 +18,7 @@ from conf.units import count_of
 from launcher.control.orders import SweepOrders
 from launcher.control.rules import Rules
 from launcher.where import SweepPlace, slurm_answers
-from sweeps.folder.history import History
+from sweeps.folder.journal import History
 from sweeps.later_command import Restriction
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep, by_predecessor, chain_of, first_runs, points_of_configuration

@@ -10,7 +10,7 @@ from typing import TypeVar
 from conf.units import TERA, count_of
 from results.scaling import Scaling
 from results.units import significant
-from sweeps.folder.history import History
+from sweeps.folder.journal import History
 from sweeps.reading import TrialReading
 from sweeps.repeats.points import NOISY_RATIO, machine_noise
 from sweeps.trial import SweepFolder, SweepRecord

@@ -18,7 +18,7 @@ from results.report.findings.comparable import display_name
 from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
 from results.table import Table, number, text
 from results.units import ABSENT, round_to_digits
-from sweeps.folder.history import History
+from sweeps.folder.journal import History
 from sweeps.points.objectives import cost, front, is_better_when_larger, measured_value, unit_of
 from sweeps.reading import TrialReading
 from sweeps.search.axes.seen_points import SeenPoint, best_points, seen_points

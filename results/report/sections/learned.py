@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from results.report.section import ReportSubject, Section
-from sweeps.folder.history import History
+from sweeps.folder.journal import History
 
 
 def section(subject: ReportSubject) -> Section | None:

@@ -27,8 +27,7 @@ from launcher.folder_lock import lock_folder
 from launcher.machine import LocalJobFunction, MachineCapacity
 from launcher.provenance import snapshot_code
 from launcher.workplaces.here import ThisMachine
-from sweeps.folder.history import History
-from sweeps.folder.journal import Cancelled, Ended, Entry, Journal, Paused, Resumed
+from sweeps.folder.journal import Cancelled, Ended, Entry, History, Journal, Paused, Resumed
 from sweeps.points.plan import trial_of
 from sweeps.reading import TrialReading
 from sweeps.search.searcher import Answer, Proposal, Pruning, Search

@@ -12,8 +12,7 @@ from conf.compose.settings import UNLIMITED_BUDGET, BudgetSpec
 from conf.errors import ConfigError
 from launcher.control.attempts import Admission, news
 from launcher.control.rules import Budget, predicted_seconds
-from sweeps.folder.history import History
-from sweeps.folder.journal import Ended
+from sweeps.folder.journal import Ended, History
 from sweeps.folder.submission import Submission, write_submission
 from sweeps.points.plan import trial_of
 from sweeps.sweep import Sweep

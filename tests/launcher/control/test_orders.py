@@ -18,8 +18,7 @@ from launcher.control.orders import pause, remeasure_finished, resume, retry
 from launcher.slurm import own_jobs
 from launcher.slurm.own_jobs import LiveJob
 from launcher.slurm.query import SlurmJobState
-from sweeps.folder.history import History
-from sweeps.folder.journal import Asked, Begun, Cancelled, Entry, Finished, Journal, Paused
+from sweeps.folder.journal import Asked, Begun, Cancelled, Entry, Finished, History, Journal, Paused
 from sweeps.folder.submission import Submission, write_submission
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder

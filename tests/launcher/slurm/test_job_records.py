@@ -13,8 +13,7 @@ from launcher.control.advance import Conductor
 from launcher.control.attempts import is_charged_still, news
 from launcher.control.rules import Budget, Rules
 from launcher.slurm.job_records import COLUMNS, ChargedTime, charged_times, keep_job_records
-from sweeps.folder.history import History
-from sweeps.folder.journal import Ended
+from sweeps.folder.journal import Ended, History
 from sweeps.folder.submission import Submission, SurroundingJob, write_submission
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import sweeps.glance
+import sweeps.sweep
 from conf.types.sites import TrackingSpec
 from results.mlflow.store import connect, database_path
 from results.mlflow.sweep_import import ImportSummary, import_sweep
@@ -41,7 +41,7 @@ class Imports:
 @pytest.fixture
 def imports(write_sweep: WriteSweep, output_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Imports:
     """A sweep that was imported, long after its last change."""
-    monkeypatch.setattr(sweeps.glance, "TICK_NS", 0)
+    monkeypatch.setattr(sweeps.sweep, "TICK_NS", 0)
     imports = Imports(write_sweep(TRIALS, HOW), output_dir)
     assert imports().created == 4
     return imports
@@ -106,7 +106,7 @@ def test_while_a_trial_waits_for_its_job_every_import_reads(write_sweep: WriteSw
 def test_a_file_that_may_change_within_the_same_tick_of_the_clock_is_not_remembered(
     imports: Imports, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sweeps.glance, "TICK_NS", 3600 * 10**9)
+    monkeypatch.setattr(sweeps.sweep, "TICK_NS", 3600 * 10**9)
     finish(imports.sweep.folder, STRONG, performance(170.0, 2))
     assert [imports().unchanged for _ in range(3)] == [2, 4, 4]
     assert imports.num_readings == 4

@@ -76,7 +76,7 @@ class Store:
 
 @pytest.fixture
 def store(write_sweep: WriteSweep, tmp_path: Path, empty_store: Path) -> Store:
-    folder, record = write_sweep(TRIALS, HOW)
+    folder, record, _ = write_sweep(TRIALS, HOW)
     output_dir = tmp_path / "runs"
     shutil.copy(empty_store, database_path(output_dir))  # creating the tables costs 2 s each time
     return Store(folder, record, output_dir)
@@ -294,7 +294,7 @@ def test_deleted_and_foreign_runs_do_not_confuse_it(store: Store) -> None:
 
 def test_two_sweeps_of_one_name_do_not_share_runs(store: Store, write_sweep: WriteSweep) -> None:
     store.load()
-    other, record = write_sweep(TRIALS, HOW, name="another")
+    other, record, _ = write_sweep(TRIALS, HOW, name="another")
     assert import_sweep(Sweep(other, record), SQLITE, store.output_dir).created == 6
     assert store.load().unchanged == 6
 
@@ -329,7 +329,7 @@ def test_a_second_process_waits_for_the_lock_and_then_says_so(store: Store, monk
 
 def test_twenty_trials_take_seconds(write_sweep: WriteSweep, tmp_path: Path, empty_store: Path) -> None:
     trials = [trial(f"t{number}", number == 0, global_batch_size=8 * (number + 1)) for number in range(20)]
-    folder, record = write_sweep(trials)
+    folder, record, _ = write_sweep(trials)
     for member in trials:
         write_steps(folder, member.trial_id, range(1, 7))
         finish(folder, member, performance(100.0))

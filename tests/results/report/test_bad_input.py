@@ -94,7 +94,7 @@ def test_a_report_goes_where_it_is_asked_to(write_sweep: WriteSweep, tmp_path: P
 
 
 def test_a_file_that_cannot_be_written_is_named_with_what_helps(write_sweep: WriteSweep) -> None:
-    folder, record = write_sweep([BASE], {"base": performance(100.0)})
+    folder, record, _ = write_sweep([BASE], {"base": performance(100.0)})
     folder.report("md").mkdir()
     with pytest.raises(UsageError, match=r"/report\.md cannot be written: .*trisweep report made-up --out FOLDER"):
         report_of(Sweep(folder, record))

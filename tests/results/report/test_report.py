@@ -188,7 +188,7 @@ def test_the_csv_keeps_the_parts_in_columns_of_their_own(proxy_report: ReportPat
 
 
 def test_the_same_folder_gives_the_same_report(write_sweep: WriteSweep) -> None:
-    folder, record = write_sweep(PROXY_TRIALS, HOW, plan=PLAN, published=PUBLISHED)
+    folder, record, _ = write_sweep(PROXY_TRIALS, HOW, plan=PLAN, published=PUBLISHED)
     first = [path.read_bytes() for path in files_of(report_of(Sweep(folder, record)))]
     assert [path.read_bytes() for path in files_of(report_of(Sweep(folder, record)))] == first
 
@@ -257,7 +257,7 @@ def test_a_layout_within_the_spread_of_the_best_is_called_a_tie(write_sweep: Wri
 
 
 def test_commands_of_the_verdict_name_the_folder_in_which_the_sweep_is(write_sweep: WriteSweep) -> None:
-    folder, record = write_sweep([PROXY_TRIALS[0]], {"base": (Outcome.FAILED, "no space left")}, plan=())
+    folder, record, _ = write_sweep([PROXY_TRIALS[0]], {"base": (Outcome.FAILED, "no space left")}, plan=())
     readings = Sweep(folder, record).read()
     assert (
         "`trisweep sweep made-up output_dir=there --retry-failed`"
@@ -266,7 +266,7 @@ def test_commands_of_the_verdict_name_the_folder_in_which_the_sweep_is(write_swe
 
 
 def test_an_unknown_published_figure_is_refused_before_anything_is_written(write_sweep: WriteSweep) -> None:
-    folder, record = write_sweep(PROXY_TRIALS, HOW, published=["frontier-9z"])
+    folder, record, _ = write_sweep(PROXY_TRIALS, HOW, published=["frontier-9z"])
     with pytest.raises(ConfigError, match=r"sweep\.published"):
         report_of(Sweep(folder, record))
     assert not any(folder.report(suffix).exists() for suffix in ("md", "csv", "html"))
@@ -341,6 +341,6 @@ def test_counts_in_the_csv_are_whole_numbers_although_some_rows_have_none(proxy_
 def test_the_head_says_where_the_points_are_not_those_of_the_file(
     write_sweep: WriteSweep, overrides: tuple[str, ...], report_name: str, note: str
 ) -> None:
-    folder, record = write_sweep([PROXY_TRIALS[0]])
+    folder, record, _ = write_sweep([PROXY_TRIALS[0]])
     changed = record.model_copy(update={"overrides": overrides})
     assert head_of(Sweep(SweepFolder(folder.path, report_name), changed)).note == note

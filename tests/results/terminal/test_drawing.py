@@ -60,7 +60,7 @@ def test_rows_that_sum_up_the_others_stand_apart() -> None:
 
 
 def test_the_report_and_a_terminal_rank_the_same_points_with_the_same_figures(write_sweep: WriteSweep) -> None:
-    folder, _ = write_sweep(PROXY_TRIALS, HOW)
+    folder = write_sweep(PROXY_TRIALS, HOW).folder
     sweep = Sweep.stored_in(folder)
     whole = section(subject_of(sweep))
     assert whole is not None

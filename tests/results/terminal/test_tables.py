@@ -37,7 +37,7 @@ def table_of(sweep: Sweep) -> Table:
 
 @pytest.mark.parametrize("width", [80, 100, 140])
 def test_both_tables_fit_and_lose_no_number(write_sweep: WriteSweep, width: int) -> None:
-    folder, _ = write_sweep(PROXY_TRIALS, HOW)
+    folder = write_sweep(PROXY_TRIALS, HOW).folder
     for table, numbers in (
         (table_of(Sweep.stored_in(folder)), ("0.100", "0.0950", "2.56", "1.50")),
         (plan_table(write_sweep([], plan=PLAN).record, PLAN), ("128.0 GiB", "short", "1.56", "192.0")),
@@ -50,7 +50,7 @@ def test_both_tables_fit_and_lose_no_number(write_sweep: WriteSweep, width: int)
 
 
 def test_the_fastest_come_first_and_the_others_say_why_they_have_no_number(write_sweep: WriteSweep) -> None:
-    folder, _ = write_sweep(PROXY_TRIALS, HOW)
+    folder = write_sweep(PROXY_TRIALS, HOW).folder
     lines = shown(table_of(Sweep.stored_in(folder)), 140).splitlines()
     ranked = [line.split() for line in lines if "COMPLETED" in line]
     assert [line[0] for line in ranked] == ["1=", "1=", "3", "4"]
@@ -88,15 +88,13 @@ def test_completed_trials_that_the_table_calls_disturbed_are_counted_so() -> Non
 
 @pytest.mark.parametrize(("longest", "cell"), [(4.0, "150"), (400.0, ">1000")])
 def test_a_share_beyond_all_use_is_not_spelt_out(write_sweep: WriteSweep, longest: float, cell: str) -> None:
-    folder, _ = write_sweep(
-        [trial("base")], {"base": performance(256.0, step_seconds_min=1.0, step_seconds_max=longest)}
-    )
-    (row,) = table_of(Sweep.stored_in(folder)).rows
+    measured = {"base": performance(256.0, step_seconds_min=1.0, step_seconds_max=longest)}
+    (row,) = table_of(Sweep.stored_in(write_sweep([trial("base")], measured).folder)).rows
     assert cell in [each.text for each in row]
 
 
 def test_a_table_says_on_which_cluster_jobs_of_slurm_measured(write_sweep: WriteSweep) -> None:
-    folder, _ = write_sweep(PROXY_TRIALS, HOW)
+    folder = write_sweep(PROXY_TRIALS, HOW).folder
     sweep = Sweep.stored_in(folder)
     results = [each for each in sweep.read() if each.is_in_slurm]
     for table in (ranked_table(results, sweep.record.labels), sought_table(sweep.record, results)):
@@ -106,12 +104,12 @@ def test_a_table_says_on_which_cluster_jobs_of_slurm_measured(write_sweep: Write
 def test_a_table_of_a_sweep_of_which_nothing_has_begun_does_not_say_where_it_was_measured(
     write_sweep: WriteSweep,
 ) -> None:
-    folder, _ = write_sweep(PROXY_TRIALS, {})
+    folder = write_sweep(PROXY_TRIALS, {}).folder
     assert table_of(Sweep.stored_in(folder)).title.startswith("Nothing measured, ranked by ")
 
 
 def test_an_empty_sweep_is_an_empty_table(write_sweep: WriteSweep) -> None:
-    folder, record = write_sweep([])
+    folder, record, _ = write_sweep([])
     assert "Measured here" in shown(table_of(Sweep.stored_in(folder)), 80)
     assert "Predicted" in shown(plan_table(record, []), 80)
 

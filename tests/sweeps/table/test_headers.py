@@ -6,7 +6,7 @@ import pytest
 
 from conf.errors import ConfigError
 from sweeps.table.configuration import DEVICE_COLUMNS, OPTIONAL_COLUMNS, REQUIRED_COLUMNS
-from sweeps.table.file import unread_sentence
+from sweeps.table.prices import unread_sentence
 from sweeps.table.remarks import NAMED_OTHERWISE, require_read
 
 KNOWN = (*REQUIRED_COLUMNS, *DEVICE_COLUMNS)

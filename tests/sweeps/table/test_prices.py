@@ -9,8 +9,7 @@ import pytest
 
 from conf.errors import UsageError
 from conf.units import GIBIBYTE
-from sweeps.table.file import PREDICTED_COLUMNS, read_table, write_table
-from sweeps.table.prices import price
+from sweeps.table.prices import PREDICTED_COLUMNS, price, read_table, write_table
 
 HEADER = "model,layers,hidden,heads,seq,gpu,num_gpus,tp,pp,micro_batch,global_batch,recompute,zero_stage,stage,notes"
 SMALL = "GPT-1.7B,24,2304,24,2048,A100-80GB-SXM,32,1,1,16,512,full,0,,"

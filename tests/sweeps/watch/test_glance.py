@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeps.glance import TICK_NS, glance_at
-from sweeps.sweep import Sweep
+from sweeps.sweep import TICK_NS, Sweep, glance_at
 from tests.results.conftest import finish, performance, sweep_writer, trial, write_steps
 from train_core.trial_folder import TrialFolder
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from cli.output import status_table
 from sweeps.folder.journal import Begun, Finished, Journal
 from sweeps.search.searcher import ALL_TRIED
-from sweeps.sweep import CancelledSweep, Sweep
+from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import BuildRecord
 from tests.results.conftest import finish
@@ -36,8 +36,7 @@ def test_of_very_many_trials_those_that_never_began_are_counted(
     monkeypatch.setattr(status_table, "MOST_ROWS", most_rows)
     record = build_record([{"training.seed": seed} for seed in range(3)], [])
     trials = tuple(trial.model_copy(update={"selected": True}) for trial in record.trials)
-    kind = CancelledSweep if is_cancelled else Sweep
-    readings = kind(SweepFolder(tmp_path), record.model_copy(update={"trials": trials})).read()
+    readings = Sweep(SweepFolder(tmp_path), record.model_copy(update={"trials": trials}), is_cancelled).read()
     file = StringIO()
     Console(width=100, file=file).print(status_table.status_table(readings, 100))
     listed = file.getvalue().partition("\n\n")[0]

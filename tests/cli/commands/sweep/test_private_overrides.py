@@ -9,8 +9,7 @@ import pytest
 
 from conf.errors import UsageError
 from launcher.control.orders import overrides_at_begin
-from sweeps.folder.history import History
-from sweeps.folder.journal import Journal
+from sweeps.folder.journal import History, Journal
 from sweeps.trial import SweepFolder
 from tests.cli.conftest import OF_JOBS
 
