@@ -15,7 +15,7 @@ from benchmarks.gpu_check.agreement import TOLERANCES, power
 from benchmarks.gpu_check.check import Result, Verdict
 from benchmarks.gpu_check.machine import CheckedMachine, device_lines
 from conf.grouped import grouped
-from results.report.blocks.step_terms import TERM_COLUMNS
+from results.report.findings.comparable import TERM_COLUMNS
 from results.units import gib, percent, seconds
 from train_core.whole_files import write_atomically
 

@@ -16,7 +16,7 @@ from results.comparison import (
     differences,
     joint_labels,
 )
-from results.report.blocks.charts import by_layout, dots, quantity, tooltip
+from results.report.charts import by_layout, dots, quantity, tooltip
 from results.report.comparison_sought import seeks_otherwise, sought_finding, sought_section, sought_winners
 from results.report.page import markdown, page
 from results.report.section import Block, Head, Heading, NamedTable, Paragraph, Plot, Section

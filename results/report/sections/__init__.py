@@ -3,6 +3,5 @@
 `results.report.report` puts them in order: `answer` and `sought` (a sweep of hyperparameters), then of trials `trials`,
 `followed` (the stages after them), `scaling`, `accuracy` and `device_types`, on paper `predicted`, `memory`,
 `step_over_time` and `cost`, and at the end `learned`, `knobs`, `published` and `provenance`. Each finds one sentence to
-say, and then the tables and plots that show it, which come from `results.report.blocks` where several sections use
-them.
+say, and then the tables and plots that show it.
 """

@@ -8,15 +8,18 @@ from typing import Any
 
 from conf.units import TERA, count_of
 from results.accuracy import ErrorStatistics, RankCorrelation, error_of, error_statistics, rank_correlation
-from results.report.blocks.charts import dots, quantity, tooltip
-from results.report.blocks.step_terms import TERMS, breakdown_of, step_table, term_bars
+from results.report.charts import dots, quantity, tooltip
 from results.report.findings.comparable import (
+    TERMS,
     Pair,
+    breakdown_of,
     display_name,
     measured_terms,
     memory_as_measured,
     pairs,
     predicted_terms,
+    step_table,
+    term_bars,
     timed_pairs,
 )
 from results.report.section import Block, Heading, NamedTable, Paragraph, Plot, ReportSubject, Section

@@ -10,11 +10,12 @@ from typing import Any
 from conf.plan.experiment import Experiment
 from conf.units import TRILLION, count_of
 from results.footprint import Footprint, counted_footprint, declared_footprint
-from results.report.blocks.charts import category, dots, quantity, tooltip
+from results.report.charts import category, dots, quantity, tooltip
 from results.report.findings.ranking import best_on_paper
 from results.report.section import Block, NamedTable, NumbersAre, Paragraph, Plot, ReportSubject, Section
 from results.table import Cell, Table, number, text
 from results.units import in_three_digits, round_to_digits
+from sweeps.points.objectives import front
 from sweeps.reading import TrialReading
 from sweeps.repeats.ranking import ranking_of
 from sweeps.trial import SweepRecord
@@ -97,8 +98,6 @@ def _point_on_paper(subject: ReportSubject, points: Sequence[CostPoint]) -> Cost
 
 def _front(points: Sequence[CostPoint]) -> list[CostPoint]:
     """The points that no other beats in all of days, dollars and energy, the fastest first."""
-    from sweeps.points.objectives import front  # with Hydra, for which whoever imports the report need not wait
-
     # A point without a price cannot be held against one that has.
     priced = [point for point in points if point.dollars is not None]
     alike = priced or list(points)

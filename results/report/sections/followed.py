@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from conf.types.stage_spec import TRAIN, StageSpec
+from results.report.findings.comparable import outcome_words
 from results.report.section import NamedTable, Paragraph, ReportSubject, Section
 from results.table import Cell, Table, number, text
 from results.units import ABSENT, significant
@@ -57,8 +58,7 @@ def _words_for_stage(
 ) -> str:
     """The outcome of a stage in words; for one that has not begun, the reason, or what is said of one to come."""
     if stage in chain:
-        outcome = chain[stage].outcome
-        return outcome.value.lower().replace("_", " ") if outcome else ABSENT
+        return outcome_words(chain[stage].outcome) if chain[stage].outcome else ABSENT
     before = chain.get(stages[stage].after)
     if before is None:
         return ABSENT

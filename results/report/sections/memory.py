@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from conf.units import GIBIBYTE
-from results.report.blocks.charts import category, dots, tooltip
+from results.report.charts import category, dots, tooltip
 from results.report.findings.ranking import BestPlan, best_plan, nearest_plan
 from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
 from results.table import Table, number

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from conf.units import GIBIBYTE, TERA, count_of
-from results.report.blocks.charts import MOST_BARS, Spec, bars, category
+from results.report.charts import MOST_BARS, Spec, bars, category
 from results.report.findings.ranking import by_prediction, predicted_cells
 from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
 from results.table import Cell, Table, number, text

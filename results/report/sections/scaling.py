@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from conf.types.schema import Value
 from conf.units import count_of
-from results.report.blocks.charts import Spec, Values, category, dots, quantity
-from results.report.blocks.circumstances import noise_notes
+from results.report.charts import Spec, Values, category, dots, quantity
+from results.report.findings.circumstances import noise_notes
 from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
 from results.report.sections.published import PublishedFigure, chosen_figures
 from results.scaling_study import ScalingStudy, StudyPoint, measured_study, predicted_study

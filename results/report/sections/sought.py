@@ -12,7 +12,7 @@ from conf.types.sweep_spec import Objective
 from conf.units import count_of
 from results.knobs.sensitivity import EQUAL, FEWEST_POINTS
 from results.knobs.sensitivity import SEED as SAME_DRAW
-from results.report.blocks.charts import Spec, category, dots, quantity, tooltip
+from results.report.charts import Spec, category, dots, quantity, tooltip
 from results.report.findings.ranking import sought_cells
 from results.report.findings.sought import aside_sentence, value_text, words_of
 from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section

@@ -1,21 +1,24 @@
-"""Every trial of the sweep as a row: what was measured, or why nothing was."""
+"""Every trial of the sweep as a row: what was measured, or why nothing was; and the training losses that came of it."""
 
 from __future__ import annotations
 
-from collections import Counter
+import math
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
+from conf.grouped import grouped
+from conf.plan.experiment import Experiment
 from conf.units import TERA, count_of
-from results.report.blocks.charts import MOST_BARS, Spec, bars, category, quantity
-from results.report.blocks.circumstances import facts, incomparable, noise_notes, notes
-from results.report.blocks.losses import loss_blocks
-from results.report.findings.comparable import display_name
+from results.report.charts import MOST_BARS, Spec, bars, category, quantity
+from results.report.findings.circumstances import facts, incomparable, noise_notes, notes
+from results.report.findings.comparable import display_name, outcome_words
 from results.report.findings.ranking import measured_cells, relations_of_points
 from results.report.section import Block, FactList, Heading, NamedTable, Paragraph, Plot, ReportSubject, Section
 from results.scaling import Scaling
 from results.table import Cell, Table, number, text
-from results.units import ABSENT, round_to_digits
+from results.units import ABSENT, round_to_digits, significant
 from sweeps.labels import distinct_names
 from sweeps.reading import TrialReading
 from sweeps.repeats.points import MeasuredPoint, measured_points, places
@@ -40,6 +43,9 @@ COLUMNS = (
     "outcome",
 )
 NUMERIC = frozenset(COLUMNS) - {"layout", "outcome", "scaling"}
+SMALLEST_PERCENT = 0.001
+Losses = dict[int, list[float]]
+"""The finite losses of several trials at each step."""
 NEVER_RAN = (None, Outcome.INFEASIBLE, Outcome.PENDING)
 RANKED = (
     "Ranked by model TFLOPS per device, which count no recomputation. Of a point that was measured several times the"
@@ -61,7 +67,7 @@ def section(subject: ReportSubject) -> Section | None:
         *(Paragraph(note) for note in notes(record, results, subject.sweep.folder)),
         *_ranking(record, results, points, relations),
         *((Heading("How it was measured"), FactList(measured)) if (measured := facts(record, results)) else ()),
-        *(() if "loss" in record.objective else loss_blocks([point.middle for point in points])),
+        *(() if "loss" in record.objective else _loss_blocks([point.middle for point in points])),
     )
     title = "Every trial" if record.seeks_rate else "How fast each trial was"
     return Section("trials", title, "measured", _finding(results, points), blocks)
@@ -70,17 +76,13 @@ def section(subject: ReportSubject) -> Section | None:
 def _finding(results: Sequence[TrialReading], points: Sequence[MeasuredPoint]) -> str:
     """The ends of the trials in words; if points were measured again, those of the points."""
     repeats = sum(len(point.runs) - 1 for point in points)
-    unmeasured = Counter(_outcome(result) for result in results if not result.performance)
+    unmeasured = Counter(outcome_words(result.outcome) for result in results if not result.performance)
     others = "".join(f", {number_of} {outcome}" for outcome, number_of in unmeasured.items())
     if repeats:
         total = len(points) + unmeasured.total()
         return f"{count_of(total, 'point')}: {len(points)} measured ({len(points) + repeats} runs){others}."
     counted = count_of(len(results), "trial")
     return f"{counted}: {len(points)} measured{others}."
-
-
-def _outcome(result: TrialReading) -> str:
-    return result.outcome.value.lower().replace("_", " ") if result.outcome else "left out"
 
 
 def _cautions(record: SweepRecord, results: Sequence[TrialReading]) -> list[Paragraph]:
@@ -100,10 +102,12 @@ def _ranking(
     points: Sequence[MeasuredPoint],
     relations: dict[str, Scaling],
 ) -> tuple[Block, ...]:
-    others = sorted((result for result in results if not result.performance), key=_outcome)
+    others = sorted(
+        (result for result in results if not result.performance), key=lambda result: outcome_words(result.outcome)
+    )
     placed = zip(places(points), points, strict=True)
     rows = [_measured_row(place, position, point, relations) for position, (place, point) in enumerate(placed, start=1)]
-    rows += [_row({"layout": _name_cell(result), "outcome": text(_outcome(result))}) for result in others]
+    rows += [_row({"layout": _name_cell(result), "outcome": text(outcome_words(result.outcome))}) for result in others]
     marked = frozenset({0}) if points else frozenset()
     whole = Table(COLUMNS, tuple(rows), NUMERIC, marked, choices=("outcome",))
     table = NamedTable("trials", _drop_idle_columns(whole, record))
@@ -152,14 +156,14 @@ def _row(cells: dict[str, Cell]) -> tuple[Cell, ...]:
 
 def _name_cell(result: TrialReading) -> Cell:
     """The layout, and below it how the trial ended and why."""
-    return Cell(display_name(result), note=": ".join(filter(None, (_outcome(result), _cause(result)))))
+    return Cell(display_name(result), note=": ".join(filter(None, (outcome_words(result.outcome), _cause(result)))))
 
 
 def _measured_row(place: str, position: int, point: MeasuredPoint, relations: dict[str, Scaling]) -> tuple[Cell, ...]:
     cells = measured_cells(point, relations[point.middle.trial.trial_id]) | {
         "#": number(place or ABSENT, -position),
         "layout": Cell(_name_of(point), note=point.disturbed or _sharing_note(point.middle) or point.middle.cause),
-        "outcome": text("disturbed" if point.disturbed else _outcome(point.middle)),
+        "outcome": text("disturbed" if point.disturbed else outcome_words(point.middle.outcome)),
     }
     return _row(cells)
 
@@ -208,4 +212,101 @@ def _rate_values(point: MeasuredPoint) -> dict[str, float]:
         "rate": round_to_digits(point.rate / TERA),
         "low": round_to_digits(low / TERA),
         "high": round_to_digits(high / TERA),
+    }
+
+
+def _loss_blocks(best_first: Sequence[TrialReading]) -> tuple[Block, ...]:
+    """Trials that train the same model on the same batches must agree, whatever their layout."""
+    groups = _group_by_data(best_first)
+    if not groups:
+        return ()
+    alike = {name: members for name, members in groups.items() if len(members) > 1}
+    sentences = [_difference(name, len(members), _losses(members)) for name, members in alike.items()]
+    if not alike:
+        sentences.append("No two trials differ in their layout alone, so that there are no losses to compare.")
+    diverged = [result.label for result in best_first if _has_diverged(result)]
+    if diverged:
+        sentences.append(f"A loss that is not a finite number: {', '.join(diverged)}.")
+    caption = (
+        "Training loss, measured: the mean of the trials that train on the same batches, between the lowest and the"
+        " highest of them."
+    )
+    return (
+        Heading("Loss"),
+        Paragraph(" ".join(sentences), is_caution=bool(diverged)),
+        Plot("loss", caption, _plot(groups)),
+    )
+
+
+def _group_by_data(best_first: Sequence[TrialReading]) -> dict[str, list[TrialReading]]:
+    """Trials by what decides about the loss, so that those of a group differ in their layout alone."""
+    groups = grouped(
+        (each for each in best_first if each.performance and each.experiment), lambda each: _data(each.planned)
+    )
+    names = [f"global batch {batch}" for batch, *_ in groups]
+    labels = Counter(members[0].label for members in groups.values() if len(members) == 1)
+    distinct: dict[str, list[TrialReading]] = {}
+    for place, (batch, members) in enumerate(zip(names, groups.values(), strict=True), start=1):
+        label = members[0].label
+        if names.count(batch) == 1:
+            distinct[batch] = members
+        elif len(members) == 1 and labels[label] == 1:  # which says what the trial has of its own, as a learning rate
+            distinct[label] = members
+        else:
+            distinct[f"{batch} ({place})"] = members
+    return distinct
+
+
+def _data(experiment: Experiment) -> tuple[Any, ...]:
+    return (
+        experiment.batch.global_batch_size,
+        experiment.model.model_dump_json(exclude={"name"}),
+        experiment.precision.model_dump_json(),
+        experiment.data.model_dump_json(exclude={"cache_dir"}),
+        experiment.training.model_dump_json(),
+    )
+
+
+def _losses(members: Sequence[TrialReading]) -> Losses:
+    losses: Losses = defaultdict(list)
+    for result in members:
+        if result.performance:
+            for step, loss in zip(result.performance.recorded_steps, result.performance.losses, strict=False):
+                if math.isfinite(loss):
+                    losses[step].append(loss)
+    return losses
+
+
+def _difference(name: str, num_trials: int, losses: Losses) -> str:
+    shares = [(max(at) - min(at)) / abs(max(at)) for at in losses.values() if max(at)]
+    largest = max(shares, default=0.0)
+    by = f"{SMALLEST_PERCENT} %" if largest < SMALLEST_PERCENT / 100 else f"{significant(100 * largest, 2)} %"
+    return f"The {num_trials} trials with {name} trained on the same batches: their losses differ by at most {by}."
+
+
+def _has_diverged(result: TrialReading) -> bool:
+    return result.performance is not None and not all(map(math.isfinite, result.performance.losses))
+
+
+def _plot(groups: dict[str, list[TrialReading]]) -> Spec:
+    values = [
+        {"batch": name, "step": step, "loss": sum(at) / len(at), "lowest": min(at), "highest": max(at)}
+        for name, members in groups.items()
+        for step, at in sorted(_losses(members).items())
+    ]
+    colour = category("batch")
+    if len(groups) == 1:
+        colour["legend"] = None
+    lowest = quantity("lowest", "training loss", scale={"zero": False})
+    return {
+        "data": {"values": values},
+        "height": 260,
+        "encoding": {"x": quantity("step", "step", axis={"tickMinStep": 1}), "color": colour},
+        "layer": [
+            {"mark": {"type": "area", "opacity": 0.25}, "encoding": {"y": lowest, "y2": {"field": "highest"}}},
+            {
+                "mark": {"type": "line", "point": True},
+                "encoding": {"y": quantity("loss", "training loss", scale={"zero": False})},
+            },
+        ],
     }

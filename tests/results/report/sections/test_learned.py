@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from results.report.blocks.search_course import search_plan
-from results.report.sections.learned import section
+from results.report.sections.learned import search_plan, section
 from sweeps.folder.journal import Asked, Finished, Journal
 from sweeps.sweep import Sweep
 from sweeps.trial import Trial
