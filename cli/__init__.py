@@ -10,7 +10,6 @@ completion    what bash offers for an override
 started_sweep the sweep that a command is about, once it was started
 arguments     arguments that commands share, and their way into a configuration
 output        what is printed: the one console, progress, tables, documents
-live_import   MLflow follows sweeps while they run
 
 Each command imports what only it needs when it runs, so that none waits for another's torch, mlflow or submitit. That
 is why so many imports stand inside functions here.

@@ -7,7 +7,6 @@ import signal
 from pathlib import Path
 
 from cli.commands.sweep.sweep_run import report_at_the_end
-from cli.live_import import followed_in_mlflow
 from cli.output.console import console
 from cli.output.progress import PlainProgress, SweepUnderWay
 from launcher.command_trainer.process import without_seat
@@ -18,6 +17,7 @@ from launcher.folder_lock import lock_folder, wait_until_free
 from launcher.job import own_submission
 from launcher.slurm.own_jobs import requeue
 from launcher.tools import without_job
+from results.mlflow.follow import followed_in_mlflow
 from sweeps.folder.journal import History
 from sweeps.trial import SweepFolder
 from train_core.trial_folder import JobFolder

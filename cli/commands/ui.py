@@ -11,9 +11,9 @@ from typing import Annotated
 import typer
 
 from cli.arguments import OverrideTexts, composition_of
-from cli.live_import import followed_in_mlflow
 from cli.output.console import console, print_unwrapped, shown_path
 from conf.credentials import hide_credentials
+from results.mlflow.follow import UnfinishedSweeps, followed_in_mlflow
 
 Port = Annotated[int, typer.Option(help="Port on loopback.", min=1, max=65535)]
 
@@ -22,7 +22,6 @@ def ui(overrides: OverrideTexts = None, port: Port = 5000) -> None:
     """Open the MLflow UI on loopback, until Ctrl-C."""
     from results.mlflow.store import database_path
     from results.mlflow.ui import Links, serve_ui
-    from results.mlflow.unfinished import UnfinishedSweeps
 
     settings = composition_of(None, overrides).settings
     output_dir = Path(settings.output_dir).absolute()

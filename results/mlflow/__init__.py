@@ -6,6 +6,6 @@ trial_content   makes that of a trial, `sweep_content` that of a sweep; `metric_
 writer          brings what the store holds to what it should hold
 store           where the store is, and a client; `reachable` whether it opens
 stored_runs     asks SQLite itself, and remembers the last import of a sweep, so that nothing new costs little
-follow          imports again and again while a sweep runs; `unfinished`: all sweeps of a folder that have not ended
+follow          imports again and again while a sweep runs, or while any of a folder does
 ui              serves MLflow's page; `views` are its ready-made views, `server_guard` ends the server
 """

@@ -13,7 +13,6 @@ import typer
 from cli.commands.plan.command import print_plan
 from cli.commands.sweep.sweep_run import MEASURED_AGAIN, SweepRun, finish, report_at_the_end, under_way
 from cli.commands.sweep.what_is_measured import cost_text, print_left_out
-from cli.live_import import followed_in_mlflow
 from cli.output.console import console, print_unwrapped, print_verbatim, shown_path
 from cli.output.next_command import next_command
 from cli.output.progress import ends_in_words, is_troubled, progress_on
@@ -29,6 +28,7 @@ from launcher.slurm.own_jobs import carrying_job
 from launcher.state import reconcile
 from launcher.sweep import StepOnPaper, carry_out_on_slurm, dry_run, hand_over, submit
 from launcher.where import SweepPlace
+from results.mlflow.follow import followed_in_mlflow
 from sweeps.folder.journal import History
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepRecord

@@ -11,7 +11,6 @@ from cli.commands.plan.command import print_plan, print_question, print_space
 from cli.commands.sweep.on_slurm import carry_out, show_allocation, show_jobs, sweep_in_allocation
 from cli.commands.sweep.sweep_run import SweepRun, finish, num_attempts, under_way
 from cli.commands.sweep.what_is_measured import costs_table, num_too_long, print_left_out, print_part, seconds_here
-from cli.live_import import followed_in_mlflow
 from cli.output.console import complaints, console, print_json
 from cli.output.next_command import next_command
 from cli.output.progress import progress_on, share_ended
@@ -29,6 +28,7 @@ from launcher.machine import this_machine
 from launcher.provenance import keep_configuration
 from launcher.sweep import prepare_tokens, run_here
 from launcher.where import SweepPlace, choose_place
+from results.mlflow.follow import followed_in_mlflow
 from results.tensorboard import require_trackers
 from sweeps.folder.journal import History
 from sweeps.later_command import Restriction, restriction_of

@@ -1,15 +1,20 @@
-"""Sweeps that run by themselves while MLflow's page is open. The store is real."""
+"""MLflow while sweeps run: a real follower, a real store."""
 
 from __future__ import annotations
 
+import shutil
+import sqlite3
+import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from results.mlflow.follow import import_of
-from results.mlflow.store import connect
+from results.mlflow.follow import followed_in_mlflow, import_of
+from results.mlflow.store import connect, database_path
 from sweeps.sweep import Sweep
 from tests.results.conftest import SQLITE, WriteSweep, finish, performance, trial, write_steps
+from tests.results.mlflow.test_ui_in_a_browser import made_up_sweep
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")  # MLflow's own
 
@@ -38,7 +43,7 @@ def running(output_dir: Path, write_sweep: WriteSweep) -> Sweep:
 def test_those_that_run_are_followed_to_their_end_and_those_that_had_ended_are_left_alone(
     running: Sweep, output_dir: Path
 ) -> None:
-    bring_up_to_date = import_of(output_dir, SQLITE.model_dump(mode="json"))
+    bring_up_to_date = import_of(output_dir, SQLITE)
     bring_up_to_date()
     assert runs_in(output_dir) == {"running base": "COMPLETED", "running other": "RUNNING"}
     finish(running.folder, OTHER, HOW["other"])
@@ -48,7 +53,7 @@ def test_those_that_run_are_followed_to_their_end_and_those_that_had_ended_are_l
 
 def test_a_sweep_that_goes_on_after_its_end_is_followed_again(running: Sweep, output_dir: Path) -> None:
     finish(running.folder, OTHER, HOW["other"])
-    bring_up_to_date = import_of(output_dir, SQLITE.model_dump(mode="json"))
+    bring_up_to_date = import_of(output_dir, SQLITE)
     bring_up_to_date()
     assert runs_in(output_dir) == {}
     running.folder.trial("other").measurement.unlink()
@@ -60,7 +65,50 @@ def test_a_sweep_of_another_store_and_a_damaged_one_are_passed_over(running: Swe
     (output_dir / "damaged").mkdir()
     (output_dir / "damaged" / "sweep.json").write_text("{")
     another = SQLITE.model_copy(update={"experiment": "another"})
-    import_of(output_dir, another.model_dump(mode="json"))()
-    import_of(output_dir, SQLITE.model_dump(mode="json"))()
+    import_of(output_dir, another)()
+    import_of(output_dir, SQLITE)()
     assert runs_in(output_dir).keys() == {"running base", "running other"}
     assert connect(SQLITE, output_dir).get_experiment_by_name("another") is None
+
+
+PATIENCE_SECONDS = 90.0
+QUERY = "SELECT step FROM metrics JOIN runs USING (run_uuid) WHERE runs.name = ? AND key = 'step/loss' ORDER BY step"
+RUNNING = trial("dead", world_size=2, pipeline_parallel_size=2)
+
+
+def steps_in(database: Path) -> list[int]:
+    assert RUNNING.experiment is not None
+    try:
+        with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as store:
+            return [step for (step,) in store.execute(QUERY, (RUNNING.experiment.label,))]
+    except sqlite3.Error:  # not made yet
+        return []
+
+
+def wait_for_steps(database: Path, wanted: list[int]) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while steps_in(database) != wanted:
+        assert time.monotonic() < deadline, steps_in(database)
+        time.sleep(0.1)
+
+
+@pytest.mark.slow
+def test_steps_appear_while_the_sweep_runs(tmp_path: Path, empty_store: Path) -> None:
+    folder = made_up_sweep(tmp_path).folder
+    folder.trial("dead").measurement.unlink()
+    write_steps(folder, "dead", [1, 2])
+    database = Path(shutil.copy(empty_store, database_path(folder.path.parent)))
+    with followed_in_mlflow(folder.path, SQLITE.model_copy(update={"live_seconds": 0.2})):
+        wait_for_steps(database, [1, 2])
+        write_steps(folder, "dead", [3, 4])
+        wait_for_steps(database, [1, 2, 3, 4])
+    write_steps(folder, "dead", [5])
+    time.sleep(0.5)
+    assert steps_in(database) == [1, 2, 3, 4], "nobody imports any more"
+
+
+@pytest.mark.slow
+def test_a_sweep_need_not_be_followed(tmp_path: Path) -> None:
+    with followed_in_mlflow(tmp_path, SQLITE.model_copy(update={"live_seconds": None})):
+        pass
+    assert not database_path(tmp_path).exists()
