@@ -108,10 +108,6 @@ RANK_MEMORY = "meas/rank_mem_GiB"
 """Over the rank, where other metrics have the step. The page for `system/` would show it over time."""
 
 
-def in_gib(num_bytes: int) -> float:
-    return num_bytes / GIBIBYTE
-
-
 def step_metrics(metrics: StepMetrics) -> dict[str, float]:
     return _metrics_of("step", STEPS, metrics) | (
         _metrics_of("system", SYSTEM, metrics.system) if metrics.system else {}
@@ -121,8 +117,8 @@ def step_metrics(metrics: StepMetrics) -> dict[str, float]:
 def predicted_metrics(estimate: Estimate) -> dict[str, float]:
     """Return the cost model's figures for a step, and where its seconds go."""
     memory = {
-        "pred/mem_GiB": in_gib(estimate.peak_memory_bytes),
-        "pred/free_GiB": in_gib(estimate.memory_capacity_bytes - estimate.peak_memory_bytes),
+        "pred/mem_GiB": estimate.peak_memory_bytes / GIBIBYTE,
+        "pred/free_GiB": (estimate.memory_capacity_bytes - estimate.peak_memory_bytes) / GIBIBYTE,
     }
     return _metrics_of("pred", RATES, estimate) | memory | _metrics_of("pred", PREDICTED_TERMS, estimate.step_terms)
 
@@ -133,7 +129,7 @@ def measured_metrics(performance: Performance) -> dict[str, float]:
     if performance.model_flops_utilization > 1.0:
         del values["meas/MFU_pct"]  # something else ran while the peak was measured
     if performance.peak_memory_bytes:
-        values["meas/mem_GiB"] = in_gib(max(performance.peak_memory_bytes))
+        values["meas/mem_GiB"] = max(performance.peak_memory_bytes) / GIBIBYTE
     if performance.breakdown is not None:
         values |= _metrics_of("meas", MEASURED_TERMS, performance.breakdown.slowest)
     return values

@@ -1,22 +1,42 @@
-"""The MLflow run of a whole sweep: the question, how its trials ended, the best of them, the baseline."""
+"""The MLflow runs of a sweep, of its trials, and of a long training: pure functions of what is on disk.
+
+The run of the whole sweep holds the question, how its trials ended, the best of them, and the baseline.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 
+from conf.plan.experiment import Experiment
+from conf.plan.knobs import KNOBS, knob_value
+from conf.units import GIBIBYTE
 from results.mlflow import metric_keys
-from results.mlflow.run_content import SWEEP, RunContent, at, milliseconds, tag
-from results.mlflow.trial_content import Related, common_tags, run_title, trial_run
+from results.mlflow.run_content import (
+    STATUS,
+    SWEEP,
+    LoggedMetric,
+    RunContent,
+    StepHistory,
+    at,
+    milliseconds,
+    param,
+    tag,
+)
 from results.report.findings.verdict import verdict
 from results.scaling import Scaling, scalings
 from results.terminal.drawing import legend_text
-from sweeps.reading import TrialReading
+from sweeps.reading import Reading, TrialReading
 from sweeps.repeats.by_objective import best_middle, best_reading
 from sweeps.repeats.ranking import disturbances
 from sweeps.trial import SweepRecord
-from train_core.measurement import LIVE, Outcome
+from train_core.costs import Estimate, estimate
+from train_core.measurement import LIVE, Environment, Outcome
 
 NO_FAILURES = (None, *LIVE, Outcome.COMPLETED, Outcome.INFEASIBLE, Outcome.PRUNED)
+GROUPS = ("model", "parallel", "batch", "precision", "training")
+"""The groups of an experiment that are parameters; the artifact `config.json` holds all of them."""
 BEST = ("TFLOPS", "MFU_pct", "step_s", "tok_per_s", "mem_GiB")
 
 
@@ -28,13 +48,13 @@ def sweep_runs(record: SweepRecord, results: Sequence[TrialReading], report: str
     """
     relations, disturbed = scalings(results), disturbances(results)
     baseline = next((result for result in results if result.trial.is_baseline), None)
-    name = run_title(baseline) if baseline else ""
-    both = zip(results, relations, strict=True)
+    name = _run_title(baseline) if baseline else ""
+    both = list(zip(results, relations, strict=True))
     ends = [each.measurement.ended for each, relation in both if relation.kind == "baseline" and each.measurement]
     since = max(ends, default=0.0)
     trials = [
-        trial_run(record, result, Related(relation, name, since, disturbed.get(result.trial.trial_id, "")))
-        for result, relation in zip(results, relations, strict=True)
+        _trial_run(record, result, relation, name, since, disturbed.get(result.trial.trial_id, ""))
+        for result, relation in both
     ]
     return [_parent(record, results, relations, report), *trials]
 
@@ -55,7 +75,7 @@ def _parent(
         start_ms=milliseconds(record.created),
         end_ms=None if is_live else end_ms,
         attempt="",
-        tags=common_tags(record) | _baseline_tags(results) | {key: tag(value) for key, value in tags.items()},
+        tags=_common_tags(record) | _baseline_tags(results) | {key: tag(value) for key, value in tags.items()},
         params={},
         metrics=tuple(at(end_ms, _counts(results) | _best(best_middle(record, results)) | _best_scaling(relations))),
         artifacts=report,
@@ -101,7 +121,7 @@ def _baseline_tags(results: Sequence[TrialReading]) -> dict[str, str]:
         if result.trial.is_baseline:
             point = {f"baseline.{key}": tag(str(value)) for key, value in result.trial.point.items()}
             outcome = result.outcome.value if result.outcome else "LEFT_OUT"
-            return point | {"baseline": tag(run_title(result)), "baseline_outcome": outcome}
+            return point | {"baseline": tag(_run_title(result)), "baseline_outcome": outcome}
     return {"baseline": "none"}
 
 
@@ -127,3 +147,163 @@ def _note(record: SweepRecord, results: Sequence[TrialReading], best: TrialReadi
             f"Names: {'; '.join(filter(None, (_layouts(record, results), *_keys(record))))}.",
         )
     )
+
+
+def _trial_run(
+    record: SweepRecord, result: TrialReading, scaling: Scaling, baseline: str, since: float, disturbed: str
+) -> RunContent:
+    """The child of one trial.
+
+    Args:
+        baseline: the short name of the sweep's baseline; empty where there is none.
+        since: when the baseline had been measured, in seconds since the epoch.
+        disturbed: what disturbed the trial; empty where it was steady.
+    """
+    trial, name = result.trial, _run_title(result)
+    run = _shared_content(record, result, trial.estimate)
+    tags = {
+        "kind": "trial",
+        "layout": name,
+        "is_baseline": str(trial.is_baseline).lower(),
+        "baseline": baseline,
+        "scaling": scaling.kind or "not comparable",
+        "held_constant": scaling.note,
+        "disturbed": disturbed or "no",
+    } | ({"stage": trial.stage, "after": trial.after} if trial.stage else {})
+    ended = result.measurement.ended if result.measurement else record.created
+    scaled = at(milliseconds(max(ended, since)), metric_keys.scaling_metrics(scaling))
+    sought = at(milliseconds(ended), metric_keys.objective_metrics(record.objective, result))
+    figures = at(milliseconds(ended), metric_keys.stage_metrics(result))
+    return replace(
+        run,
+        name=name,
+        tags=run.tags | {key: tag(value) for key, value in tags.items()},
+        params={key: param(value) for key, value in trial.point.items()} | run.params,
+        metrics=(*run.metrics, *sought, *figures, *scaled),
+    )
+
+
+def training_run(record: SweepRecord, reading: Reading, from_trial: str) -> RunContent:
+    """The long training with a plan that was taken from a trial of the sweep."""
+    run = _shared_content(record, reading, estimate(reading.planned))
+    return replace(
+        run,
+        name=f"training {reading.name}",
+        tags=run.tags | {"kind": "training", "layout": reading.planned.label, "from_trial": from_trial},
+    )
+
+
+def _run_title(result: TrialReading) -> str:
+    """Its label, and which run of its point it is; of a point that cannot exist, what it asks for."""
+    return result.title if result.label or not result.trial.is_baseline else "baseline"
+
+
+def _common_tags(record: SweepRecord) -> dict[str, str]:
+    return {
+        "sweep": record.name,
+        "mode": record.mode,
+        "git_sha": record.git_sha,
+        "mlflow.source.name": "trisweep",
+        "mlflow.source.git.commit": record.git_sha,
+    }
+
+
+def _shared_content(record: SweepRecord, result: Reading, prediction: Estimate | None) -> RunContent:
+    """Return the content that the runs of a trial and of a long training share."""
+    experiment, measurement = result.experiment, result.measurement
+    first = result.first_step
+    # It begins with its first step, while the trial runs and afterwards. MLflow changes no start, and a run whose page
+    # somebody has open must not be replaced when the trial ends.
+    began = measurement.started if measurement else record.created
+    started = first.time - first.step_seconds if first else began
+    is_final = result.outcome is not None and result.outcome.is_final
+    ended = measurement.ended if measurement else started
+    return RunContent(
+        key=f"{result.name}/{experiment.fingerprint if experiment else ''}",
+        name=result.name,
+        status=STATUS.get(result.outcome, "FAILED"),
+        start_ms=milliseconds(started),
+        end_ms=milliseconds(ended) if is_final else None,
+        # A job that goes on after a requeue keeps its first step; a trial that starts over takes it at another time.
+        attempt=str(first.time) if first else "",
+        tags=_common_tags(record) | _trial_tags(result),
+        params=_params(experiment),
+        metrics=(
+            *(at(milliseconds(record.created), metric_keys.predicted_metrics(prediction)) if prediction else ()),
+            *_measured_metrics(result, prediction, milliseconds(ended)),
+        ),
+        steps=StepHistory(result.step_lines, partial(_step_metrics, result)),
+        artifacts=result.submission.job_id or "" if result.submission else "",
+    )
+
+
+def _trial_tags(result: Reading) -> dict[str, str]:
+    measurement, performance = result.measurement, result.performance
+    tags = {
+        "trial_id": result.name,
+        "outcome": result.outcome.value if result.outcome else "LEFT_OUT",
+        "cause": tag(result.cause),
+        "measured": str(performance is not None).lower(),
+    }
+    if performance is not None:
+        tags |= {"flops_formula": performance.flops_formula, "peak_source": performance.peak_source}
+    if measurement and measurement.environment:
+        tags |= _environment_tags(measurement.environment)
+    return tags | _experiment_tags(result.experiment)
+
+
+def _experiment_tags(experiment: Experiment | None) -> dict[str, str]:
+    if experiment is None:
+        return {}
+    return {
+        "fingerprint": experiment.fingerprint,
+        "shape": f"{experiment.num_nodes}x{experiment.tasks_per_node}",
+        "cluster": experiment.place,
+        "model": experiment.model.name,
+        "trainer": experiment.trainer.name,
+    }
+
+
+def _environment_tags(environment: Environment) -> dict[str, str]:
+    return {
+        "device": environment.device,
+        "hostname": environment.hostname,
+        "torch_version": environment.torch_version,
+        "measured_git_sha": environment.git_sha,
+    }
+
+
+def _params(experiment: Experiment | None) -> dict[str, str]:
+    """Every knob by its short name, as in names of layouts, and the groups that make the step by their full names."""
+    if experiment is None:
+        return {}
+    knobs = {
+        knob.label.format("") or knob.name: param(knob_value(knob.name, experiment.parallel, experiment.batch))
+        for knob in KNOBS
+        if knob.name != "world_size"
+    }
+    sizes = {"devices": str(experiment.parallel.world_size), "nodes": str(experiment.num_nodes)}
+    tree = experiment.model_dump(mode="json", include=set(GROUPS))
+    return knobs | sizes | {f"{group}.{name}": param(value) for group in GROUPS for name, value in tree[group].items()}
+
+
+def _step_metrics(result: Reading) -> list[LoggedMetric]:
+    return [
+        LoggedMetric(key, value, milliseconds(step.time), step.step)
+        for step in result.steps
+        for key, value in metric_keys.step_metrics(step).items()
+    ]
+
+
+def _measured_metrics(result: Reading, prediction: Estimate | None, timestamp_ms: int) -> list[LoggedMetric]:
+    performance = result.performance
+    if performance is None:
+        return []
+    memory = (
+        LoggedMetric(metric_keys.RANK_MEMORY, num_bytes / GIBIBYTE, timestamp_ms, rank)
+        for rank, num_bytes in enumerate(performance.peak_memory_bytes)
+    )
+    # Ranks that took turns on a device say nothing of a step that is predicted for a device each.
+    has_own_devices = not (isinstance(result, TrialReading) and result.shares_devices)
+    compared = metric_keys.error_metrics(prediction, performance) if prediction and has_own_devices else {}
+    return [*at(timestamp_ms, metric_keys.measured_metrics(performance) | compared), *memory]

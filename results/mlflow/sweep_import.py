@@ -26,8 +26,7 @@ from results.mlflow.reachable import remedy_of, require_writable
 from results.mlflow.run_content import RunContent, log_sweep_files, log_trial_files, report_digest
 from results.mlflow.store import artifact_dir, connect, database_path, experiment_id, flush, journals_of, tracking_uri
 from results.mlflow.stored_runs import LastImport, StoredRun, first_if_all_stored, stored_runs
-from results.mlflow.sweep_content import sweep_runs
-from results.mlflow.trial_content import training_run
+from results.mlflow.sweep_content import sweep_runs, training_run
 from results.mlflow.views import keep_view
 from results.mlflow.writer import RunWriter
 from results.tensorboard import TENSORBOARD, require_trackers, write_events
