@@ -4,12 +4,12 @@ trial_rows         such a row as plain values, with how often its point was meas
 documents          what commands answer with --json; `machine_text` writes it, and guards cells of CSV files
 comparison         two sweeps beside each other
 footprint          energy, money and carbon of a training
-accuracy           errors of predictions; `score`: those of a table, whose measurements `measured` reads or refuses
-scaling            efficiency on more devices; `scaling_study`: of one layout on several numbers of them
+accuracy           errors of predictions; `score`: those of a table, whose measurements it reads or refuses
+scaling            efficiency on more devices, and of one layout on several numbers of them
+search_rows        plans that a search found, as plain values
 table              a table with its cells, for page, Markdown and terminal
 units              numbers as people read them
 tensorboard        event files beside MLflow; `prometheus`: gauges for node_exporter
 
-Rooms: `report` (page, Markdown, CSV), `mlflow` (runs and UI), `search` (answers of the planner), `knobs` (which knob
-mattered), `terminal` (tables).
+Rooms: `report` (page, Markdown, CSV), `mlflow` (runs and UI), `knobs` (which knob mattered), `terminal` (tables).
 """

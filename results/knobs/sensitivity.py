@@ -9,21 +9,23 @@ draws agree on.
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from conf.units import count_of
-from results.knobs.table import KnobColumn, KnobTable, RatesAre, Set, setting_text
+from results.knobs.table import KnobColumn, KnobTable, RatesAre, Set, columns_of, setting_text
 from results.units import percent
 
 if TYPE_CHECKING:
     from results.knobs.forest import Forest
+
 
 Floats = npt.NDArray[np.float64]
 FEWEST_POINTS = 12
@@ -34,9 +36,15 @@ LEAST_EXPLAINED = 0.3
 """Where trees explain less of trials that they have not seen, their importances describe noise. Assumed."""
 MOST_POINTS = 400
 """Of more trials so many are taken, evenly over their ranking: more change no order and take minutes."""
+FEWEST_OF_EACH = 6
+"""With fewer trials that ran out, or fewer that did not, trees learn those few by heart. Assumed."""
+MOST_ROWS = 6
+"""Neighbouring values of a knob with more of them share a row."""
+
 QUANTILES = (0.1, 0.9)
 NUM_DRAWS, NUM_TREES, NUM_TREES_OF_DRAW, SEED = 40, 64, 16, 0
 
+KnobShare: TypeAlias = tuple[KnobColumn, float]
 ORDERS = Path(__file__).parents[1] / "published_knob_order.csv"
 
 
@@ -169,7 +177,7 @@ def _draw(
     # A draw has a seed of its own, so that the same points give the same answer in whatever order draws are made.
     rows = np.random.default_rng([SEED, number]).integers(0, len(values), len(values))
     forest = forest_of(codes[rows], values[rows], NUM_TREES_OF_DRAW, number)
-    return Draw(shares_of(forest.shap_values(codes)), _dependence(forest.predict(grid), columns))
+    return Draw(_shares_of(forest.shap_values(codes)), _dependence(forest.predict(grid), columns))
 
 
 def _arrays(table: KnobTable) -> tuple[Floats, Floats]:
@@ -181,7 +189,7 @@ def _arrays(table: KnobTable) -> tuple[Floats, Floats]:
     return np.array(codes, dtype=float), np.log([point.rate or 0.0 for point in taken])
 
 
-def shares_of(shap_values: Floats) -> Floats:
+def _shares_of(shap_values: Floats) -> Floats:
     """The share of each knob in the mean size of all SHAP values, (points, knobs)."""
     sizes: Floats = np.abs(shap_values).mean(axis=0)
     return sizes / max(float(sizes.sum()), 1e-300)  # all zero where trees found nothing to split
@@ -287,3 +295,65 @@ def published_order(sweep: str) -> list[PublishedPlace]:
             for row in csv.DictReader(lines)
             if row["sweep"] == sweep
         ]
+
+
+@dataclass(frozen=True)
+class MemoryCount:
+    """The number of trials with these values, and how many of them ran out of memory."""
+
+    column: KnobColumn
+    values: tuple[Set, ...]
+    num_trials: int
+    num_out: int
+
+    @property
+    def words(self) -> str:
+        """The value, or the first and the last of several."""
+        ends = dict.fromkeys((setting_text(self.values[0]), setting_text(self.values[-1])))
+        return " to ".join(ends)
+
+    @property
+    def share(self) -> float:
+        return self.num_out / self.num_trials
+
+
+def memory_counts(table: KnobTable) -> list[MemoryCount]:
+    """A row for every value of every knob that varies, the knob with the largest differences first.
+
+    Empty where nothing ran out of memory.
+    """
+    if all(point.rate is not None for point in table.points):
+        return []
+    by_column = [_counts_of(table, column) for column in columns_of(table.points)]
+    by_column.sort(key=lambda counts: min(each.share for each in counts) - max(each.share for each in counts))
+    return [each for counts in by_column for each in counts]
+
+
+def memory_shares(table: KnobTable) -> list[KnobShare]:
+    """Return each knob's share in whether a point runs out of memory, the largest first.
+
+    The shares are those of SHAP values of trees that tell the points with a rate from those without. Empty where there
+    are too few of either.
+    """
+    out = np.array([point.rate is None for point in table.points], dtype=float)
+    if min(out.sum(), len(out) - out.sum()) < FEWEST_OF_EACH:
+        return []
+    # Importing what is behind this takes seconds.
+    from results.knobs.forest import Forest
+
+    columns = columns_of(table.points)
+    rows = np.random.default_rng(SEED).permutation(len(out))[:MOST_POINTS]
+    codes = np.array([[column.code(table.points[row].settings[column.name]) for column in columns] for row in rows])
+    shares = _shares_of(Forest(codes.astype(float), out[rows], NUM_TREES, SEED).shap_values(codes.astype(float)))
+    return sorted(zip(columns, map(float, shares), strict=True), key=lambda share: -share[1])
+
+
+def _counts_of(table: KnobTable, column: KnobColumn) -> list[MemoryCount]:
+    every = Counter(point.settings[column.name] for point in table.points)
+    out = Counter(point.settings[column.name] for point in table.points if point.rate is None)
+    groups = np.array_split(np.arange(len(column.values)), min(len(column.values), MOST_ROWS))
+    groups_of_values = [tuple(column.values[number] for number in group) for group in groups]
+    return [
+        MemoryCount(column, values, sum(every[value] for value in values), sum(out[value] for value in values))
+        for values in groups_of_values
+    ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from results.measured import (
+from results.score import (
     counts_half_of_attention,
     counts_model_flops,
     is_allocated,

@@ -9,7 +9,7 @@ import pytest
 from results.report.findings.verdict import study_sentence, verdict
 from results.report.section import NamedTable
 from results.report.sections.scaling import section
-from results.scaling_study import amdahl, gustafson, measured_study, predicted_study
+from results.scaling import amdahl, gustafson, measured_study, predicted_study
 from sweeps.repeats.ranking import ranking_of
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepRecord

@@ -82,7 +82,7 @@ def _rates(predicted: Estimate) -> str:
 
 def _what_a_search_finds(composition: Composition, trial: Trial | None, *, fits: bool) -> str:
     """One line on the best of all plans for this point's batch and number of devices, or for those of the sweep."""
-    from results.search.rows import layout
+    from results.search_rows import layout
     from results.units import tflops
 
     try:

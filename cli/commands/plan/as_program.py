@@ -22,7 +22,7 @@ from conf.plan.trainer_call import Call, call_of, met_limits, names_of, torchrun
 from conf.units import TERA, count_of
 from launcher.command_trainer.process import HUGGINGFACE_STARTER
 from results.report.findings.ranking import by_prediction
-from results.search.notes import padded_vocabulary_sentence, tight_sentence
+from results.terminal.search_tables import padded_vocabulary_sentence, tight_sentence
 from results.units import gib
 from sweeps.planner import choose_plans
 from sweeps.planner.points import fastest_plan, refusal_of

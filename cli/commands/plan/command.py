@@ -201,7 +201,7 @@ def _choice_of(option: str, value: str | None, words: Sequence[Word]) -> Word | 
 
 def print_plan(record: SweepRecord, composition: Composition) -> None:
     """Print every point of a sweep as predicted, and below them what to make of it."""
-    from results.search.notes import unpriced_sentences
+    from results.terminal.search_tables import unpriced_sentences
     from results.terminal.tables import plan_table
 
     feasible = sum(trial.infeasible_reason is None for trial in record.plan)

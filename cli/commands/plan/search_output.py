@@ -12,8 +12,7 @@ from cli.output.next_command import same_command
 from conf.grouped import grouped
 from conf.overrides import Overrides
 from conf.units import count_of
-from results.search.notes import notes, padded_vocabulary_sentence, tight_sentences
-from results.search.rows import (
+from results.search_rows import (
     as_csv,
     families_document,
     judged_row,
@@ -23,13 +22,16 @@ from results.search.rows import (
     search_document,
     search_row,
 )
-from results.search.table import (
+from results.terminal.search_tables import (
     explanation_document,
     explanation_lines,
     judged_table,
+    notes,
+    padded_vocabulary_sentence,
     scaling_document,
     scaling_table,
     search_table,
+    tight_sentences,
 )
 from sweeps.planner import Candidate, Choice, PlanObjective, Space, Training
 from sweeps.planner.choosing.choice import Judged

@@ -12,8 +12,7 @@ from conf.units import TRILLION, count_of
 from results.footprint import declared_footprint
 from results.report.findings.ranking import relations_of_points
 from results.report.findings.sought import sought_sentences, sweep_with
-from results.scaling import Scaling
-from results.scaling_study import ScalingStudy, measured_study
+from results.scaling import Scaling, ScalingStudy, measured_study
 from results.units import count, in_three_digits, percent, seconds, share_of_peak, significant, tflops
 from sweeps.reading import CANCELLED_BY_NAME, TrialReading
 from sweeps.repeats.points import (

@@ -12,8 +12,7 @@ from results.report.findings.sought import value_text, words_of
 from results.report.findings.verdict import SweepVerdict, predicted_study_sentence, verdict, words_of_sweep
 from results.report.section import Block, Heading, KeyFigure, KeyFigures, NumbersAre, Paragraph, ReportSubject, Section
 from results.report.sections.provenance import folder_words
-from results.scaling import Scaling
-from results.scaling_study import ScalingStudy, measured_study, predicted_study
+from results.scaling import Scaling, ScalingStudy, measured_study, predicted_study
 from results.terminal.drawing import legend
 from results.units import in_three_digits, percent, seconds, share_of_peak, significant, tflops
 from sweeps.confidence import Interval, interval_of

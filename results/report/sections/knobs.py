@@ -8,12 +8,14 @@ from typing import Any
 
 from conf.grouped import grouped
 from conf.units import TERA, count_of
-from results.knobs.out_of_memory import KnobShare, memory_counts, memory_shares
 from results.knobs.sensitivity import (
     MOST_POINTS,
     Interaction,
+    KnobShare,
     Sensitivity,
     finding,
+    memory_counts,
+    memory_shares,
     published_order,
     sensitivity,
     why_untold,

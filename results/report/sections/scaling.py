@@ -10,7 +10,7 @@ from results.report.charts import Spec, Values, category, dots, quantity
 from results.report.findings.circumstances import noise_notes
 from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
 from results.report.sections.published import PublishedFigure, chosen_figures
-from results.scaling_study import ScalingStudy, StudyPoint, measured_study, predicted_study
+from results.scaling import ScalingStudy, StudyPoint, measured_study, predicted_study
 from results.table import Cell, Table, number, text
 from results.units import count, percent, seconds, significant
 from sweeps.repeats.points import measured_points

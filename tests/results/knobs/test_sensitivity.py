@@ -9,8 +9,7 @@ import sys
 
 import pytest
 
-from results.knobs.out_of_memory import memory_counts, memory_shares
-from results.knobs.sensitivity import Sensitivity, finding, sensitivity, why_untold
+from results.knobs.sensitivity import Sensitivity, finding, memory_counts, memory_shares, sensitivity, why_untold
 from results.knobs.table import KnobPoint, KnobTable
 from tests.results.knobs.points import table
 
