@@ -1,12 +1,16 @@
-"""The sweep that a command is about, once it was started: by its name or its folder, also where its file has gone."""
+"""The sweep that a command is about, once it was started: by its name or its folder, also where its file has gone.
+
+Its state as `status --json` has it stands here too, as commands that change a sweep answer with it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cli.arguments import composition_of
+from cli.output.console import print_json
 from conf.errors import UsageError
 from conf.folders import options
 from conf.nearest import listed
@@ -15,7 +19,10 @@ from conf.units import count_of
 
 if TYPE_CHECKING:
     from conf.compose.load import Composition
+    from sweeps.reading import Reading, TrialReading
+    from sweeps.sweep import Sweep
     from sweeps.trial import SweepFolder
+
 
 MOST_NAMED = 8
 
@@ -69,3 +76,26 @@ def _require_no_output_dir(name: str) -> None:
     if inside := sorted(str(path.parent) for path in Path(name).glob(f"*/{RECORD}")):
         which = inside[0] if len(inside) == 1 else f"one of them: {listed(inside, MOST_NAMED)}"
         raise UsageError(f"{name} is no sweep, but holds {count_of(len(inside), 'sweep')}", f"Name {which}.")
+
+
+def state_document(sweep: Sweep, trials: Sequence[TrialReading], trainings: Sequence[Reading]) -> dict[str, Any]:
+    """The document of `status`, with the nodes that no further trial is given."""
+    from launcher.control.attempts import bad_nodes
+    from results.documents import status_document
+    from sweeps.folder.journal import History
+
+    history = History.kept_in(sweep.folder)
+    return status_document(sweep, trials, trainings, history, {bad.name: bad.cause for bad in bad_nodes(trials)})
+
+
+def print_state(document: str, folder: SweepFolder, **done: Any) -> None:
+    """Print the document of a command that has changed the sweep in this folder.
+
+    Args:
+        done: what the command did, beside how the sweep stands.
+    """
+    from launcher.state import reconcile
+    from sweeps.sweep import Sweep
+
+    sweep = Sweep.stored_in(folder)
+    print_json(document, state_document(sweep, reconcile(sweep.read()), []) | done)

@@ -6,8 +6,7 @@ import typer
 
 from cli.arguments import AsJson, OverrideTexts, SweepName, overrides_of
 from cli.output.console import print_unwrapped, shown_path
-from cli.output.state_document import print_state
-from cli.started_sweep import started_sweep
+from cli.started_sweep import print_state, started_sweep
 
 EXIT_GOES_ON = 75
 """The sweep has not ended yet; sysexits.h calls this number a temporary failure, after which one tries again later."""

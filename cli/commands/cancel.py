@@ -9,8 +9,7 @@ import typer
 from cli.arguments import AsJson, OverrideTexts, SweepName
 from cli.output.console import console, print_unwrapped, shown_path
 from cli.output.next_command import command_by_name, next_command
-from cli.output.state_document import print_state
-from cli.started_sweep import started_sweep
+from cli.started_sweep import print_state, started_sweep
 from conf.overrides import Overrides
 from conf.units import count_of
 

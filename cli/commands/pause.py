@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from cli.arguments import AsJson, OverrideTexts, SweepName
 from cli.output.console import console, print_unwrapped
 from cli.output.next_command import begun_command, next_command
-from cli.output.state_document import print_state
-from cli.started_sweep import started_sweep
+from cli.started_sweep import print_state, started_sweep
 from conf.errors import UsageError
 
 if TYPE_CHECKING:

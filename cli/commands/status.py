@@ -11,8 +11,7 @@ import typer
 from cli.arguments import AsJson, OverrideTexts, SweepName
 from cli.output.console import SILENT, complaints, console, heading, print_json, print_unwrapped, shown_path
 from cli.output.next_command import next_command
-from cli.output.state_document import state_document
-from cli.started_sweep import started_sweep
+from cli.started_sweep import started_sweep, state_document
 from conf.errors import UsageError
 from conf.units import count_of
 

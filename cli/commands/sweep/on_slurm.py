@@ -11,8 +11,15 @@ from collections.abc import Sequence
 import typer
 
 from cli.commands.plan.command import print_plan
-from cli.commands.sweep.sweep_run import MEASURED_AGAIN, SweepRun, finish, report_at_the_end, under_way
-from cli.commands.sweep.what_is_measured import cost_text, print_left_out
+from cli.commands.sweep.sweep_run import (
+    MEASURED_AGAIN,
+    SweepRun,
+    cost_text,
+    finish,
+    print_left_out,
+    report_at_the_end,
+    under_way,
+)
 from cli.output.console import console, print_unwrapped, print_verbatim, shown_path
 from cli.output.next_command import next_command
 from cli.output.progress import ends_in_words, is_troubled, progress_on

@@ -9,13 +9,22 @@ import typer
 
 from cli.commands.plan.command import print_plan, print_question, print_space
 from cli.commands.sweep.on_slurm import carry_out, show_allocation, show_jobs, sweep_in_allocation
-from cli.commands.sweep.sweep_run import SweepRun, finish, num_attempts, under_way
-from cli.commands.sweep.what_is_measured import costs_table, num_too_long, print_left_out, print_part, seconds_here
+from cli.commands.sweep.sweep_run import (
+    SweepRun,
+    costs_table,
+    finish,
+    num_attempts,
+    num_too_long,
+    print_left_out,
+    print_part,
+    seconds_here,
+    under_way,
+)
 from cli.output.console import complaints, console, print_json
 from cli.output.next_command import next_command
 from cli.output.progress import progress_on, share_ended
-from cli.output.state_document import print_state
 from cli.output.state_table import duration
+from cli.started_sweep import print_state
 from conf.compose.load import Composition
 from conf.errors import EXIT_INTERRUPTED, ConfigError, UsageError
 from conf.overrides import Overrides

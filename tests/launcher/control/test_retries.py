@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.output.state_document import state_document
+from cli.started_sweep import state_document
 from conf.compose.settings import UNLIMITED_BUDGET
 from conf.errors import UsageError
 from launcher.control.advance import Conductor

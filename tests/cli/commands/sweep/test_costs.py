@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cli.commands.sweep.what_is_measured import START_SECONDS, cost_text, num_too_long, seconds_here
+from cli.commands.sweep.sweep_run import START_SECONDS, cost_text, num_too_long, seconds_here
 from conf.folders import options
 from launcher.control.composed_rules import budget_of
 from launcher.control.rules import predicted_seconds
