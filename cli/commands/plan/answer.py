@@ -1,14 +1,15 @@
-"""The last lines of a plan: what cannot exist and why, which point is best, and what to do next."""
+"""What is printed of a plan: its points, what cannot exist and why, which point is best, and what to do next."""
 
 from __future__ import annotations
 
 import re
 import shutil
+from itertools import chain
 from typing import TYPE_CHECKING
 
-from cli.output.console import console, print_unwrapped
+from cli.output.console import console, heading, print_unwrapped
 from cli.output.next_command import same_command
-from conf.compose.tree import with_values
+from conf.compose.tree import part_at, with_values
 from conf.errors import TrisweepError
 from conf.grouped import grouped
 from conf.overrides import for_a_shell
@@ -17,6 +18,7 @@ from conf.units import count_of
 
 if TYPE_CHECKING:
     from conf.compose.load import Composition
+    from conf.plan.experiment import Experiment
     from sweeps.planner import Candidate
     from sweeps.trial import SweepRecord, Trial
     from train_core.costs import Estimate
@@ -26,7 +28,68 @@ LEAST_GAIN = 0.005
 """A search that betters the best point by less has found nothing that is worth a word."""
 
 
-def print_impossible(record: SweepRecord) -> None:
+def print_plan(record: SweepRecord, composition: Composition) -> None:
+    """Print every point of a sweep as predicted, and below them what to make of it."""
+    from results.terminal.search_tables import unpriced_sentences
+    from results.terminal.tables import plan_table
+
+    feasible = sum(trial.infeasible_reason is None for trial in record.plan)
+    print_question(record, composition)
+    if possible := [trial for trial in record.plan if trial.experiment]:
+        console.print(plan_table(record, possible))
+    _print_impossible(record)
+    for trial in record.plan:
+        if trial.chosen_because:
+            console.print(f"  {record.plan_label_of(trial)}: {trial.chosen_because}")
+    console.print(f"{count_of(len(record.plan), 'point')} at full size, {feasible} fit. Predicted, not measured.")
+    experiments = [trial.experiment for trial in possible if trial.experiment]
+    sentences = (unpriced_sentences(experiment.data, experiment.precision) for experiment in experiments)
+    for sentence in dict.fromkeys(chain.from_iterable(sentences)):  # once for all points that it is true of
+        console.print(sentence)
+
+
+def print_space(composition: Composition, record: SweepRecord) -> None:
+    """Print the size of the space that a search chooses from; nothing where all points are listed."""
+    from sweeps.points.plan import chooses_layouts, part_of
+    from sweeps.search.axes.draws import space_size
+
+    search, part = composition.settings.search, part_of(composition, record.spec, proxy=False)
+    if not search.proposes:
+        return
+    if search.space == "plans" and chooses_layouts(composition.settings, part.points):
+        console.print("Further points come from the search, out of all plans that fit on paper.")
+        return
+    console.print(f"Further points come from the search. {space_size(part)}")
+
+
+def print_question(record: SweepRecord, composition: Composition) -> None:
+    """Print the sweep's question, its model and its devices."""
+    console.print(heading(record.name, f": {record.spec.question}"))
+    sizes = [trial.experiment for trial in record.plan if trial.experiment]
+    if not sizes:
+        return
+    size = sizes[0]
+    cluster, numbers = size.cluster, [each.parallel.world_size for each in sizes]
+    num_devices = f"{max(numbers):,}" if min(numbers) == max(numbers) else f"{min(numbers):,} to {max(numbers):,}"
+    of = f"{size.place}." if size.mixed else f"{num_devices} x {cluster.device.name} of {cluster.name}."
+    console.print(f"On paper: {size.model.name} in {size.precision.in_words} on {of}")
+    _print_suiting_devices(record, composition, size)
+
+
+def _print_suiting_devices(record: SweepRecord, composition: Composition, size: Experiment) -> None:
+    """Print the reason for taking fewer devices than there are, where nobody said how many."""
+    from sweeps.points.plan import on_suiting_devices
+
+    suiting = on_suiting_devices(composition, record.spec, whole_grid=composition.settings.search.kind == "grid")
+    if suiting is not composition:
+        number, whole = part_at(suiting.tree, "parallel.world_size"), f"{size.cluster.num_devices:,}"
+        console.print(
+            f"{size.cluster.name} has {whole}; {number:,} is the largest number that layouts and batch divide on most"
+            f" points. parallel.world_size=N takes another."
+        )
+
+
+def _print_impossible(record: SweepRecord) -> None:
     """The points that cannot exist, together where they share their cause, with the reason of a single point each."""
     impossible = [trial for trial in record.plan if trial.experiment is None]
     causes = grouped(impossible, lambda trial: re.sub(r"\d+", "#", trial.infeasible_reason or ""))

@@ -10,8 +10,8 @@ from textwrap import wrap
 
 import typer
 
+from cli.commands.plan.command import SearchOptions
 from cli.commands.plan.search import request_of, training_of
-from cli.commands.plan.search_options import SearchOptions
 from cli.output.console import complaints
 from conf.compose.load import Composition
 from conf.errors import ConfigError, UsageError

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from itertools import chain
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
@@ -18,18 +18,21 @@ from cli.arguments import (
     composition_of,
     print_config,
 )
-from cli.commands.plan.answer import print_best, print_impossible
-from cli.commands.plan.search_options import DEFAULT_FORMAT, DEFAULT_TOP, SearchOptions
-from cli.output.console import complaints, console, heading, print_json
-from conf.compose.tree import part_at
+from cli.commands.plan.answer import print_best, print_plan, print_space
+from cli.output.console import complaints, print_json
 from conf.errors import EXIT_FAILED, ConfigError, UsageError
 from conf.overrides import Override
-from conf.units import count_of
 
 if TYPE_CHECKING:
     from conf.compose.load import Composition
-    from conf.plan.experiment import Experiment
-    from sweeps.trial import SweepRecord
+    from sweeps.planner.choosing.objectives import PlanObjective, ScalingKind
+
+
+DEFAULT_TOP = 10
+DEFAULT_OBJECTIVE: PlanObjective = "time"
+DEFAULT_FORMAT = "table"
+FLAGS = {"num_tokens": "--tokens", "num_steps": "--steps", "output_format": "--format"}
+"""Fields that are not called as their options are."""
 
 MOST = 10**18
 """Tokens or steps, far more than anybody trains with. Their seconds and dollars still fit into a float."""
@@ -48,6 +51,81 @@ Name = Annotated[
         autocompletion=complete_either,
     ),
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class SearchOptions:
+    """The options as they were given: None, empty or False where one was not.
+
+    Defaults are filled in by the properties below, so that a value still tells whether the user gave it.
+
+    Attributes:
+        search: search, whatever else was said or not.
+        budget: dollars of the whole training.
+        deadline: hours of the whole training.
+        explain: `best`, or overrides of the configured plan with blanks between them.
+        implementation: the trainer whose costs are taken, in place of those of the configured one.
+        top: so many families, or plans, are shown.
+        flat: show plans whatever their families.
+        headroom: memory that plans leave free.
+    """
+
+    search: bool = False
+    objective: PlanObjective | None = None
+    budget: float | None = None
+    deadline: float | None = None
+    num_tokens: int | None = None
+    num_steps: int | None = None
+    devices: str | None = None
+    clusters: tuple[str, ...] = ()
+    mixed: str | None = None
+    implementation: str | None = None
+    pareto: bool = False
+    explain: tuple[str, ...] = ()
+    scaling: ScalingKind | None = None
+    exhaustive_knobs: bool = False
+    top: int | None = None
+    flat: bool = False
+    headroom: str | None = None
+    output_format: str | None = None
+
+    @property
+    def ask_for_a_search(self) -> bool:
+        """True if any option was given, because all of them are about searches."""
+        return self != SearchOptions()
+
+    def require_only(self, allowed: Container[str], problem: str) -> None:
+        """Refuse every other option than those of these fields: silence would suggest that it counted.
+
+        Raises:
+            UsageError: another was given.
+        """
+        given = [field.name for field in fields(self) if getattr(self, field.name) != field.default]
+        refused = [FLAGS.get(name, f"--{name.replace('_', '-')}") for name in given if name not in allowed]
+        if refused:
+            raise UsageError(problem, f"Leave out {', '.join(refused)}.")
+
+    def as_json(self) -> SearchOptions:
+        """The same search, answered in JSON.
+
+        Raises:
+            ConfigError: another format was asked for.
+        """
+        if self.output_format not in (None, "json"):
+            raise ConfigError("--format", self.output_format, "is not what --json asks for", "Give one of them.")
+        return replace(self, output_format="json")
+
+    @property
+    def chosen_objective(self) -> PlanObjective:
+        return self.objective or DEFAULT_OBJECTIVE
+
+    @property
+    def num_shown(self) -> int:
+        return self.top or DEFAULT_TOP
+
+    @property
+    def chosen_format(self) -> str:
+        return self.output_format or DEFAULT_FORMAT
 
 
 def plan(
@@ -197,64 +275,3 @@ def _choice_of(option: str, value: str | None, words: Sequence[Word]) -> Word | 
         if word == value:
             return word
     raise ConfigError(option, value, "is not known", f"Use one of {', '.join(words)}.")
-
-
-def print_plan(record: SweepRecord, composition: Composition) -> None:
-    """Print every point of a sweep as predicted, and below them what to make of it."""
-    from results.terminal.search_tables import unpriced_sentences
-    from results.terminal.tables import plan_table
-
-    feasible = sum(trial.infeasible_reason is None for trial in record.plan)
-    print_question(record, composition)
-    if possible := [trial for trial in record.plan if trial.experiment]:
-        console.print(plan_table(record, possible))
-    print_impossible(record)
-    for trial in record.plan:
-        if trial.chosen_because:
-            console.print(f"  {record.plan_label_of(trial)}: {trial.chosen_because}")
-    console.print(f"{count_of(len(record.plan), 'point')} at full size, {feasible} fit. Predicted, not measured.")
-    experiments = [trial.experiment for trial in possible if trial.experiment]
-    sentences = (unpriced_sentences(experiment.data, experiment.precision) for experiment in experiments)
-    for sentence in dict.fromkeys(chain.from_iterable(sentences)):  # once for all points that it is true of
-        console.print(sentence)
-
-
-def print_space(composition: Composition, record: SweepRecord) -> None:
-    """Print the size of the space that a search chooses from; nothing where all points are listed."""
-    from sweeps.points.plan import chooses_layouts, part_of
-    from sweeps.search.axes.draws import space_size
-
-    search, part = composition.settings.search, part_of(composition, record.spec, proxy=False)
-    if not search.proposes:
-        return
-    if search.space == "plans" and chooses_layouts(composition.settings, part.points):
-        console.print("Further points come from the search, out of all plans that fit on paper.")
-        return
-    console.print(f"Further points come from the search. {space_size(part)}")
-
-
-def print_question(record: SweepRecord, composition: Composition) -> None:
-    """Print the sweep's question, its model and its devices."""
-    console.print(heading(record.name, f": {record.spec.question}"))
-    sizes = [trial.experiment for trial in record.plan if trial.experiment]
-    if not sizes:
-        return
-    size = sizes[0]
-    cluster, numbers = size.cluster, [each.parallel.world_size for each in sizes]
-    num_devices = f"{max(numbers):,}" if min(numbers) == max(numbers) else f"{min(numbers):,} to {max(numbers):,}"
-    of = f"{size.place}." if size.mixed else f"{num_devices} x {cluster.device.name} of {cluster.name}."
-    console.print(f"On paper: {size.model.name} in {size.precision.in_words} on {of}")
-    _print_suiting_devices(record, composition, size)
-
-
-def _print_suiting_devices(record: SweepRecord, composition: Composition, size: Experiment) -> None:
-    """Print the reason for taking fewer devices than there are, where nobody said how many."""
-    from sweeps.points.plan import on_suiting_devices
-
-    suiting = on_suiting_devices(composition, record.spec, whole_grid=composition.settings.search.kind == "grid")
-    if suiting is not composition:
-        number, whole = part_at(suiting.tree, "parallel.world_size"), f"{size.cluster.num_devices:,}"
-        console.print(
-            f"{size.cluster.name} has {whole}; {number:,} is the largest number that layouts and batch divide on most"
-            f" points. parallel.world_size=N takes another."
-        )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
-from cli.commands.plan.search_options import DEFAULT_OBJECTIVE, SearchOptions
+from cli.commands.plan.command import DEFAULT_OBJECTIVE, SearchOptions
 from cli.commands.plan.search_output import SearchOutput, print_answer, print_explanations, print_mixed
 from cli.output.console import complaints
 from conf.compose.load import Composition, compose

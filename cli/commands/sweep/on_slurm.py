@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import typer
 
-from cli.commands.plan.command import print_plan
+from cli.commands.plan.answer import print_plan
 from cli.commands.sweep.sweep_run import (
     MEASURED_AGAIN,
     SweepRun,

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import typer
 
-from cli.commands.plan.command import print_plan, print_question, print_space
+from cli.commands.plan.answer import print_plan, print_question, print_space
 from cli.commands.sweep.on_slurm import carry_out, show_allocation, show_jobs, sweep_in_allocation
 from cli.commands.sweep.sweep_run import (
     SweepRun,
