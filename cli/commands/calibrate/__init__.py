@@ -1,4 +1,4 @@
 """`trisweep calibrate`: measure a cluster or refine its constants, and say what the file says now.
 
-command    its options; `measure`: in one job; `refine`: from steps that were measured
+command    its options; `work`: what each of them has done
 """

@@ -51,21 +51,21 @@ def calibrate(
         _refuse(kind, {"--nodes": nodes is not None, "--here": here}, "measures")
     if propose is not None:
         _refuse("--propose", {"--output": output is not None}, "writes")
-        from cli.commands.calibrate.refine import propose as propose_runs
+        from cli.commands.calibrate.work import propose as propose_runs
 
         content = propose_runs(composition_of(propose, overrides))
     elif from_results is not None:
         from calibrate.measured_runs import trials_of_sweep
-        from cli.commands.calibrate.refine import refine
+        from cli.commands.calibrate.work import refine
 
         content = refine(trials_of_sweep(composition_of(from_results, overrides)), output, dry_run=dry_run)
     elif from_csv is not None:
         from calibrate.measured_runs import rows_of_table
-        from cli.commands.calibrate.refine import refine
+        from cli.commands.calibrate.work import refine
 
         content = refine(rows_of_table(from_csv, _chosen_cluster(overrides)), output, dry_run=dry_run)
     else:
-        from cli.commands.calibrate.measure import measure_and_write
+        from cli.commands.calibrate.work import measure_and_write
 
         content = measure_and_write(overrides_of(None, overrides), output, nodes, here=here, dry_run=dry_run)
     if as_json:

@@ -16,7 +16,7 @@ import pytest
 
 from benchmarks.replay.run import as_measured
 from calibrate.refit_cluster import FinishedTrial, finished_trials, priced_runs
-from cli.commands.calibrate.refine import propose
+from cli.commands.calibrate.work import propose
 from conf.compose.load import load_cluster
 from conf.folders import CONF_DIR, draft_first
 from conf.types.cluster_spec import ClusterSpec
@@ -239,7 +239,7 @@ def test_trials_of_another_program_are_predicted_at_its_costs_as_they_were_when_
         proposed.extend(trials)
         return [0]
 
-    monkeypatch.setattr("cli.commands.calibrate.refine.telling_runs", first)
+    monkeypatch.setattr("cli.commands.calibrate.work.telling_runs", first)
     propose(asked)
     for trials in (finished, proposed):
         assert list(priced_runs(asked.settings.cluster, trials).log_ratios()) == pytest.approx([0.0] * 5, abs=1e-9)
