@@ -82,6 +82,13 @@ class Experiment(Setup, ExperimentParts):
     def compiles_layers(self) -> bool:
         return self.training.compile_layers
 
+    @property
+    def has_held_out_loss(self) -> bool:
+        """True if the training evaluates a held-out loss: of another program, if a pattern finds one in its log."""
+        if self.trainer.is_own:
+            return self.training.evaluate_every is not None
+        return "held_out_loss" in self.trainer.log.quantities
+
     @cached_property
     def fingerprint(self) -> str:
         """Twelve hex digits; two experiments that have the same ones measure the same thing."""

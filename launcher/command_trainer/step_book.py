@@ -43,8 +43,8 @@ GROUPED = re.compile(r"[-+]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?([eE][-+]?\d+)?")
 class StepBook:
     """The steps, the error and the memory that a log has told of so far.
 
-    A step is told once its time and, where a pattern knows losses, its loss are known, at the latest when the next one
-    begins. What several ranks print of one step counts once.
+    A step is told once its time and, where patterns know them, its loss and its held-out loss are known, at the latest
+    when the next one begins. What several ranks print of one step counts once.
 
     Attributes:
         steps: those that were told.
@@ -60,7 +60,8 @@ class StepBook:
         self.patterns = {name: (opening_of(text), re.compile(text)) for name, text in log.patterns.items()}
         self.errors = [re.compile(pattern) for pattern in log.errors]
         self.done_pattern = re.compile(log.done) if log.done is not None else None
-        self.wants_loss = "loss" in log.quantities
+        # An evaluation follows its step, in a line of its own.
+        self.wanted = {"loss", "held_out_loss"} & log.quantities
         self.num_devices = devices_in_use(experiment)
         self.steps: list[StepMetrics] = []
         self.matched = set[str]()
@@ -85,7 +86,7 @@ class StepBook:
                 self._current, self._found = number, {}
         self._found = quantities | self._found  # the first rank's word for a step stays
         self._note(quantities)
-        if self._seconds() is not None and (not self.wants_loss or "loss" in self._found):
+        if self._seconds() is not None and self.wanted <= self._found.keys():
             yield from self.close()
 
     def _number_of(self, printed: int) -> int:

@@ -75,12 +75,18 @@ def predicted_value(objective: Objective, experiment: Experiment, estimate: Esti
 
 
 def final_loss(experiment: Experiment, performance: Performance, steps: Sequence[StepMetrics]) -> float | None:
-    """The loss by which a training is judged; None where its evaluation after the last step is not on record."""
-    if experiment.training.evaluate_every is None:
+    """The loss by which a training is judged; None where its evaluation after the last step is not on record.
+
+    Another program evaluates when it likes: of it the last evaluation counts, and none is no number.
+    """
+    if not experiment.has_held_out_loss:
         _, last = finite_ends(performance.losses)
         # A step that fp16 skipped says nothing of the training; one that ended so may have diverged.
         return fmean(last) if last and math.isfinite(performance.final_loss) else performance.final_loss
-    return steps[-1].held_out_loss if steps else None
+    if experiment.trainer.is_own:
+        return steps[-1].held_out_loss if steps else None
+    told = [step.held_out_loss for step in steps if step.held_out_loss is not None]
+    return told[-1] if told else math.nan
 
 
 def finite_ends(losses: Sequence[float]) -> tuple[list[float], list[float]]:

@@ -94,9 +94,12 @@ class SoughtPoint:
 
     @property
     def told_no_loss(self) -> bool:
-        """True of another program in whose log no step has a loss that is a number."""
+        """True of another program in whose log no step has a loss, of the kind that is sought, that is a number."""
         runs = [run.reading for run in self.runs]
-        losses = [loss for each in runs if each.performance for loss in each.performance.losses]
+        if all(each.planned.has_held_out_loss for each in runs):
+            losses = [step.held_out_loss for each in runs for step in each.steps if step.held_out_loss is not None]
+        else:
+            losses = [loss for each in runs if each.performance for loss in each.performance.losses]
         is_other = not any(each.planned.trainer.is_own for each in runs)
         return is_other and not self.is_number and all(map(math.isnan, losses))
 
@@ -382,6 +385,8 @@ def _training_of(reading: TrialReading) -> TrainedOn:
 
 def _difference(one: TrainedOn, other: TrainedOn) -> str:
     """What the first training has different, in words; empty where the losses of both may be compared."""
+    if one.experiment.has_held_out_loss != other.experiment.has_held_out_loss:
+        return f"judged by its {'held-out' if one.experiment.has_held_out_loss else 'training'} loss"
     data, others = (each.experiment.data.model_copy(update={"cache_dir": None}) for each in (one, other))
     if data != others:
         return "on other data"

@@ -23,7 +23,7 @@ WORDS: dict[str, str] = {
     "energy": "joules per token",
 }
 MOST_NAMED = 5
-LOSS_PATTERN = "trainer.log.patterns.loss"
+LOSS_PATTERN = "trainer.log.patterns"
 NO_LOSS = (
     f"No loss that is a number was printed: nothing matches {LOSS_PATTERN}, or every training diverged from its first"
     " step on."

@@ -57,7 +57,7 @@ class Curve:
             return None
         each = experiment.batch.global_batch_size * experiment.model.seq_length
         num_steps = experiment.training.num_steps
-        if experiment.training.evaluate_every is None:
+        if not experiment.has_held_out_loss:
             points = _smooth(reading.steps, max(1, num_steps // LAST_PART))
         else:
             points = [(step, step.held_out_loss) for step in reading.steps if step.held_out_loss is not None]

@@ -91,6 +91,17 @@ def test_what_a_pattern_opens_with_is_in_all_that_it_matches(pattern: str, openi
     assert opening_of(pattern) == opening
 
 
+def test_a_held_out_loss_in_a_line_after_its_step_belongs_to_the_step() -> None:
+    pattern = r"trainer.log.patterns.held_out='val_loss (?P<held_out_loss>\S+)'"
+    evaluated = ["step 1 loss 4 time 0.2 s", "step 2 loss 3 time 0.2 s", "val step 2 val_loss 3.5"]
+    book = heard(load([*TEN_STEPS, pattern]).experiment(), *evaluated, "step 3 loss 2 time 0.2 s", "val_loss 2.5")
+    assert [(step.step, step.loss, step.held_out_loss) for step in book.steps] == [
+        (1, 4, None),
+        (2, 3, 3.5),
+        (3, 2, 2.5),
+    ]
+
+
 def test_memory_beyond_all_machines_is_none(experiment: Experiment) -> None:
     book = heard(experiment, f"memory: {'9' * 50} GiB", "step 1 loss 4.1 time 0.2 s", "memory: 3 GiB")
     assert book.memory_bytes == 3 * 2**30

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from conf.errors import ConfigError
 from conf.types.sweep_spec import Objective, PointSet
-from sweeps.points.objectives import Comparison, predicted_value
+from sweeps.points.objectives import Comparison, final_loss, predicted_value
 from tests.composed import compose_tree, load
+from tests.results.conftest import performance
+from tests.steps import STEP
 from train_core.costs import IMPLEMENTATIONS, estimate
 
+HELD_OUT = r"trainer.log.patterns.held_out='val_loss (?P<held_out_loss>\S+)'"
 MIXED = (
     *("cluster=selene", "precision=bf16", "batch.global_batch_size=16", "model.num_layers=3"),
     *("parallel.world_size=24", "parallel.pipeline_parallel_size=3", "mixed=dgx-h100:8+selene:16"),
@@ -35,3 +40,21 @@ def test_money_is_not_sought_where_a_part_of_the_mixed_job_has_no_price() -> Non
     with pytest.raises(ConfigError, match=r"price_per_hour = None: is not known of dgx-h100, a part of the mixed job"):
         Comparison(("dollars",), PointSet(points=(), baseline={}), [], {**tree, "mixed": blocks}).require_sound()
     Comparison(("dollars",), PointSet(points=(), baseline={}), [], tree).require_sound()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "held_out", "loss"),
+    [
+        ([], [None, None], 2.0),
+        (["training.evaluate_every=1"], [None, None], 2.0),  # which says nothing of another program
+        ([HELD_OUT], [None, 7.0], 7.0),
+        ([HELD_OUT], [7.0, None], 7.0),
+        ([HELD_OUT], [None, None], math.nan),
+    ],
+)
+def test_another_program_is_judged_by_its_last_evaluation(
+    overrides: list[str], held_out: list[float | None], loss: float
+) -> None:
+    experiment = load(["trainer=command", "trainer.command=[fit.py]", *overrides]).experiment()
+    steps = [STEP.model_copy(update={"held_out_loss": each}) for each in held_out]
+    assert final_loss(experiment, performance(100.0, losses=(3.0, 2.0)), steps) == pytest.approx(loss, nan_ok=True)

@@ -21,6 +21,7 @@ from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, SweepRecord
 from tests.conftest import BuildRecord
 from tests.results.conftest import CREATED, ENVIRONMENT, finish, performance
+from tests.steps import STEP
 from train_core.measurement import Performance
 
 LR, SEED = "training.learning_rate", "training.seed"
@@ -366,12 +367,32 @@ def test_a_trial_of_an_earlier_configuration_has_a_place_where_it_trained_on_as_
     assert [point.aside for point in points] == ["", why]
 
 
+@pytest.mark.parametrize(
+    ("program", "evaluated"),
+    [([], "training.evaluate_every=5"), (OTHER_PROGRAM, r"trainer.log.patterns.v='val (?P<held_out_loss>\S+)'")],
+)
+def test_a_held_out_loss_has_no_place_among_training_losses(
+    tmp_path: Path, build_record: BuildRecord, program: list[str], evaluated: str
+) -> None:
+    common = ["data.held_out_fraction=0.1", "training.num_steps=20", *program]
+    asked, kept = (build_record([{LR: lr}], [*common, *more]).trials[0] for lr, more in ((1.0, [evaluated]), (2.0, [])))
+    trials = (asked, kept.model_copy(update={"role": "kept"}))
+    record = build_record([{}], []).model_copy(update={"objective": ("loss",), "trials": trials})
+    folder = SweepFolder(tmp_path / "kept")
+    for each in trials:
+        finish(folder, each, lengths(20))
+    told = STEP.model_copy(update={"step": 20, "num_steps": 20, "held_out_loss": 5.0})
+    folder.trial(asked.trial_id).append_metrics(told)
+    points = sought_points(record, Sweep(folder, record).read())
+    assert [(point.values, point.aside) for point in points] == [((5.0,), ""), ((1.0,), "judged by its training loss")]
+
+
 def test_a_program_that_prints_no_loss_is_not_said_to_have_diverged(tmp_path: Path, build_record: BuildRecord) -> None:
     record, readings = sought(tmp_path, build_record, lengths(20), lengths(20, loss=math.nan))
     headline = verdict(record, readings, ranking_of(readings)).headline
-    assert headline.endswith("; 1 printed no loss that is a number and that trainer.log.patterns.loss matches.")
+    assert headline.endswith("; 1 printed no loss that is a number and that trainer.log.patterns matches.")
     none = verdict(record, readings[1:], ranking_of(readings[1:])).headline
-    assert none.startswith("No loss that is a number was printed: nothing matches trainer.log.patterns.loss, or")
+    assert none.startswith("No loss that is a number was printed: nothing matches trainer.log.patterns, or")
 
 
 @pytest.mark.parametrize(
