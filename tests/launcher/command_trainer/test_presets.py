@@ -293,8 +293,14 @@ IN_CHUNKS = [
             r"none of its models of Llama 3.1 has this shape \(trainer.* of yours\); the nearest, 8B, has model.ff",
         ),
         ("torchtitan", ["precision=fp16"], "it trains in bf16 or fp32|has no peak"),
-        ("deepspeed", ["parallel.zero_stage=2", "parallel.pipeline_parallel_size=4"], "ZeRO-0 and ZeRO-1 alone"),
+        (
+            "deepspeed",
+            ["model=llama-2-7b", "parallel.zero_stage=2", "parallel.pipeline_parallel_size=4"],
+            "ZeRO-0 and ZeRO-1 alone",
+        ),
         ("deepspeed", [], "it does not stretch rotary positions"),
+        # What no other plan helps is told before what this plan alone has.
+        ("deepspeed", ["parallel.recompute=full", "parallel.recompute_every=2"], "it does not stretch rotary"),
     ],
 )
 def test_a_plan_that_a_program_cannot_carry_out_says_why(trainer: str, plan: list[str], words: str) -> None:
