@@ -53,6 +53,7 @@ from conf.folders import (
 )
 from conf.nearest import nearest
 from conf.overrides import Override, Overrides
+from conf.plan.knobs import remedy_for
 from conf.plan.setup_parts import named_blocks
 from conf.types.cluster_spec import ClusterSpec
 from conf.types.schema import NAME
@@ -323,7 +324,8 @@ def _not_overridable(key: str, overrides: Overrides) -> ConfigError:
     if key in keys:
         remedy = "Change it in the sweep's file, or give it values with an axis."
         return ConfigError(key, value, "has a dot in one of its names, which no override can tell", remedy)
-    return ConfigError(key, value, "is not a key or group of the configuration", nearest(key, [*keys, *groups()]))
+    remedy = remedy_for(key) or nearest(key, [*keys, *groups()])
+    return ConfigError(key, value, "is not a key or group of the configuration", remedy)
 
 
 def run_with_hydra(run: Callable[[Tree], None]) -> None:

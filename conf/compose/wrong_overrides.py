@@ -103,7 +103,10 @@ def no_option(group: str, value: str) -> ConfigError:
         remedy = "Name the sweep first, as in `trisweep sweep 175b cluster=frontier`."
         return ConfigError(group, value, "is not the name of a sweep", remedy)
     meant = most_like(value, options(group))
+    of = next((other for other in groups() if value in options(other)), None)
     remedy = f"Did you mean {meant}?" if meant else _options_in_words(group)
+    if of is not None:
+        remedy = f"It is an option of another one: write {of}={value}."
     return ConfigError(group, value, "is not an option of this group", remedy)
 
 

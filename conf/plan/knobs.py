@@ -306,6 +306,19 @@ def label_of(
     return "-".join(knob.label_of(value) for knob, value in pairs if knob.name not in leave_out)
 
 
+def remedy_for(key: str) -> str | None:
+    """What to write in place of a knob's code in names of plans, or of a size that follows; None for any other key."""
+    name = key.rpartition(".")[2]
+    if name.startswith("gradient_accumulation"):
+        return "It follows: give batch.global_batch_size and batch.micro_batch_size."
+    meant = next((knob for knob in KNOBS if name in (knob.name, knob.label.format("") or knob.name)), None)
+    if meant is None:
+        return None
+    return (
+        f"Did you mean {meant.key}?" if meant.group else "It follows: give parallel.world_size, the number of devices."
+    )
+
+
 def label_of_point(values: Mapping[str, object]) -> str:
     """A short name of a point by the dotted keys that it sets, such as `tp4-pp4 on 8 devices`; never parsed.
 

@@ -12,6 +12,7 @@ from conf.compose.tree import Tree, has_key, nearest_key, part_at, value_at
 from conf.errors import ConfigError, InfeasiblePlan
 from conf.nearest import most_like
 from conf.plan.experiment import Experiment
+from conf.plan.knobs import remedy_for
 from conf.types.axes import AxisBlock, SweepAxis, expression_in
 from conf.types.expression import BadExpression, Expression, parse_expression
 from conf.types.schema import Value
@@ -154,7 +155,7 @@ class AxisSpace:
             likely = most_like(flag, list(part_at(self.tree, FLAGS)))
             meant = "" if likely is None else f" Or did you mean {FLAGS}.{likely}?"
             return f"Write `{flag}: null` under {FLAGS}, and the axis sets it.{meant}"
-        return nearest_key(_tree_without_sweep(self.tree), key)
+        return remedy_for(key) or nearest_key(_tree_without_sweep(self.tree), key)
 
     def _require_names(self, where: str, names: frozenset[str]) -> None:
         for name in sorted(names - {DERIVED}):
