@@ -78,7 +78,9 @@ def test_a_completed_trial_keeps_its_result_and_ranks_that_outlived_their_job_st
     until(lambda: query_jobs([jobs[0]])[jobs[0]].name == "COMPLETED", sweep, 90)
     assert completed.folder.measurement.read_bytes() == result
     assert endless.folder.read_failures() == []
-    wait_until(*sweep, lambda states: states[1].num_steps_done > 1, 90)
+    wait_until(sweep.folder, sweep.record, lambda states: states[1].num_steps_done > 1, 90)
     assert cancel_sweep(sweep) == 1
-    states = wait_until(*sweep, lambda states: all(each.outcome and each.outcome.is_final for each in states), 60)
+    states = wait_until(
+        sweep.folder, sweep.record, lambda states: all(each.outcome and each.outcome.is_final for each in states), 60
+    )
     assert [each.outcome for each in states] == [Outcome.COMPLETED, Outcome.CANCELLED]

@@ -128,7 +128,7 @@ def test_a_job_whose_submitter_died_runs_at_once_and_names_itself(
     sweep = sweep_of(2)
     stand_in(BEFORE_ITS_ANSWER)
     submit_and_die(sweep, slurm, job)
-    wait_until(*sweep, lambda states: all(each.folder.metrics.exists() for each in states), 30)
+    wait_until(sweep.folder, sweep.record, lambda states: all(each.folder.metrics.exists() for each in states), 30)
     assert [each.job_id.rpartition("_")[2] for each in sweep.read() if each.job_id] == ["0", "1"]
     assert (sweep.read()[0].folder.logs / "slurm.err").exists()
 
