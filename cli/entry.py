@@ -13,7 +13,7 @@ ASKED, IN_BASH = "_TRISWEEP_COMPLETE", "complete_bash"
 INTERRUPTED = 130
 """As in `conf.errors`, which is among what is imported below."""
 
-NEW_OBJECTS = 100_000
+NEW_OBJECTS = 1_000_000
 """The number of objects that may be made before Python looks for garbage among them; 700 unless said otherwise."""
 
 

@@ -47,7 +47,7 @@ class Frozen(BaseModel):
     """Immutable, strict (no `"3"` for `3`), and closed: an unknown key is an error."""
 
     # A diverged loss is NaN; written as JSON null, pydantic's default, it could not be read back.
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, ser_json_inf_nan="constants")
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, ser_json_inf_nan="constants", defer_build=True)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """As pydantic does it, but without what `cached_property` keeps, which follows from the values before."""

@@ -26,6 +26,7 @@ ALL = slice(None)
 NEVER_FITS = np.iinfo(np.int64).max
 REACH = 2.0  # families further behind are no rivals of the best, however wide the interval of their order is
 MOST_PLANS_AT_ONCE = 160_000  # more at once leave the cache, fewer are outweighed by what every call of numpy costs
+LARGEST_KEPT_BYTES = 31 * 2**20  # glibc takes no larger array for what programs use again and again
 
 
 def search_space(space: Space, top: int, longest_step_seconds: float = inf) -> Found:
@@ -41,6 +42,9 @@ def take_in(found: Iterable[PlanGrid], capacity: int, bounds: Bounds, tally: Tal
     Args:
         capacity: bytes that a plan may take of a device's memory.
     """
+    # Once an array of this size was freed, glibc keeps freed memory of up to twice as much for the next arrays. It else
+    # gives them back to the system after every block and asks for them anew, which took a fifth of a search's time.
+    np.empty(LARGEST_KEPT_BYTES, dtype=np.uint8)
     for _, placed in groupby(found, key=lambda block: (block.sizes, block.setting.offload_optimizer)):
         alike = list(placed)
         whole, stages = _in_all_groups(alike)
