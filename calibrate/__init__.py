@@ -5,5 +5,5 @@ rates_job        the job that measures, here or in Slurm; `measured_changes`: wh
 measured_runs    the sweep whose trials say something about a cluster, or the rows of a table that do
 refit_cluster    constants that suit finished trials better, and which five runs would say most
 robust_fit       the fit: robust, and held by how well each constant is known
-cluster_file     the file, rewritten where values change; `yaml_edit` leaves every other character alone
+cluster_file     the file, rewritten where values change, every other character left alone
 """

@@ -176,9 +176,8 @@ def _shape_here(cluster: ClusterSpec, num_nodes: int | None) -> JobShape:
     """A rank for every GPU of this machine, or for every core, as far as the cluster's nodes have devices."""
     machine = this_machine()
     if num_nodes is not None and num_nodes > 1:
-        raise UsageError(
-            f"--nodes {num_nodes} was asked for, but this is a single machine", "Leave it out, or use Slurm."
-        )
+        problem = f"--nodes {num_nodes} was asked for, but this is a single machine"
+        raise UsageError(problem, "Leave it out, or use Slurm.")
     if cluster.device.kind == "gpu" and not machine.num_devices:
         problem = f"The devices of {cluster.name} are GPUs ({cluster.device.name}), but this machine has none"
         raise UsageError(problem, "Run this on its login node, where Slurm answers, or on one of its nodes.")

@@ -11,8 +11,7 @@ import re
 import statistics
 from collections.abc import Sequence
 
-from calibrate.cluster_file import LINKS, Change, value_in
-from calibrate.yaml_edit import KeyPath
+from calibrate.cluster_file import LINKS, Change, KeyPath, value_in
 from conf.types.cluster_spec import ClusterSpec, LinkSpec
 from conf.units import count_of
 from train_core.rates.link_fit import fit_link, fit_patterns

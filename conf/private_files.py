@@ -71,9 +71,8 @@ def unreadable(path: Path, error: OSError) -> UsageError:
     give = f"`chmod -R {'g' if owner else 'u'}+rX {blocked}`"
     whose = f": {'it' if blocked == path else blocked} belongs to {owner}" if owner else ""
     remedy = f"Have {owner} give {give}" if owner else f"Give {give}"
-    return UsageError(
-        f"{path} cannot be read ({error.strerror}){whose}", f"{remedy}: without it, nothing is told or done."
-    )
+    problem = f"{path} cannot be read ({error.strerror}){whose}"
+    return UsageError(problem, f"{remedy}: without it, nothing is told or done.")
 
 
 def existing_part(path: Path) -> Path:

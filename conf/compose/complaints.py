@@ -1,4 +1,8 @@
-"""Complaints about values that are not of their type, without pydantic's own words."""
+"""Complaints about values that are not of their type, and about overrides, without pydantic's and Hydra's own words.
+
+Files that build on themselves by their `defaults` are among the faults: Hydra would follow them for ever. Here stands
+too how Hydra wants right overrides spelled.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +10,20 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import cache
 from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, TypeAlias, Union, get_args, get_origin
 
+import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from conf.compose.settings import Settings
-from conf.credentials import shown_value
+from conf.credentials import HIDDEN, SECRETS_IN, shown_value
 from conf.errors import ConfigError
-from conf.nearest import nearest
+from conf.folders import groups, options, options_of, path_of, shown_file
+from conf.nearest import listed, most_like, nearest
+from conf.overrides import PLAIN, Override, Overrides, for_a_shell, quoted_text, shell_word
 
 KEY_ITSELF = "[key]"
 """Pydantic's addition to the place of a mapping's key that is wrong."""
@@ -33,6 +42,13 @@ BRANCHES = ("str", "int", "float", "bool")
 """Pydantic's addition to the place of a value that may be of several types."""
 SINGLE = "must be a single value (text, number, true/false or null)"
 MISTAKES_OF_KIND = ("type", "parsing", "from_float")
+MOST_NAMED = 10
+KEY = re.compile(r"[\w./@:-]+")
+POINTS = tuple(f"{of}.{name}" for of in ("sweep", "sweep.proxy") for name in ("axes", "baseline"))
+"""Mappings that are what the sweep is of, as lists of points are: what is stated of them is all of them."""
+EXAMPLE = ("'a=b'", "c")
+"""Entries of a list, of which one needs quotes."""
+LOOK_LIKE = "Overrides look like cluster=frontier or batch.micro_batch_size=2."
 
 
 def first_complaint(error: ValidationError, model: type[BaseModel], prefix: str) -> ConfigError:
@@ -147,3 +163,176 @@ def single_model(kind: Any) -> type[BaseModel] | None:
     """The X of `X` and `X | None`, whose own keys follow a dot."""
     either = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     return next((part for part in either if isinstance(part, type) and issubclass(part, BaseModel)), None)
+
+
+def as_hydra_spells(override: Override) -> str:
+    """The text that Hydra needs for an override, since people may write some of them shorter.
+
+    The root lists no `sweep` by default, so Hydra wants a plus. A device is chosen inside the cluster, so Hydra wants
+    an at sign. An option that is all digits needs quotes, or Hydra would take it for a number. And so does a command
+    that is given as a text, since a shell has taken its quotes and Hydra takes braces for mappings. A key that the
+    chosen files leave to its default needs two pluses, as Hydra knows only what is written.
+    """
+    text, option = override.text, override.value or ""
+    if option.isdigit() and override.key in groups():
+        text = f"{override.key}='{option}'"
+    if text.startswith("trainer.command=") and "{" in text and not text.partition("=")[2].startswith(("[", "'", '"')):
+        escaped = option.replace("\\", "\\\\").replace('"', '\\"')
+        return f'trainer.command="{escaped}"'
+    if text.startswith("device="):
+        return f"device@cluster.{text}"
+    if text.startswith(override.key) and override.pins and can_be_set(override.key):
+        return f"++{text}"
+    return f"+{text}" if text.startswith("sweep=") else text
+
+
+def cleared_before(override: Override) -> list[str]:
+    """Hydra's override that takes away what is there, where a stated mapping takes its place.
+
+    Hydra merges mappings, so that an empty one would change nothing, and axes would multiply those of the sweep's file.
+    A plus in front asks for merging.
+    """
+    value = (override.value or "").replace(" ", "")
+    is_whole = value == "{}" or (override.key in POINTS and value.startswith("{"))
+    is_plain = override.text.startswith(override.key) and override.pins and can_be_set(override.key)
+    return [f"++{override.key}=null"] if is_whole and is_plain else []
+
+
+def wrong_alone(override: Override) -> ConfigError | None:
+    """The error in an override that would be wrong beside any others; None if there is none."""
+    key, value = override.key, override.value
+    if value is None and override.text.startswith("~"):
+        return None
+    if value is None or not key:
+        return ConfigError("override", override.text, f"states no {'key' if value else 'value'}", LOOK_LIKE)
+    if not KEY.fullmatch(key):
+        return ConfigError(key, value, "is not a key, which is words with dots between them", LOOK_LIKE)
+    if key in groups() and value not in options(key):
+        return no_option(key, value)
+    printable = str(shown_value(key, value))
+    of = next((points for points in POINTS if key.startswith(f"{points}.")), None)
+    if of is not None and "." in (name := key.removeprefix(f"{of}.")):
+        return _one_of_points(of, name, value)
+    try:
+        is_single = not OverridesParser.create().parse_override(as_hydra_spells(override)).is_sweep_override()
+    except HydraException:
+        return _unreadable(key, printable)
+    return None if is_single else _several(key, printable)
+
+
+def require_no_hidden_mapping(overrides: Overrides) -> None:
+    """Refuse a group with secrets as one mapping: those are hidden by their keys, and would be shown and kept in it.
+
+    Raises:
+        ConfigError: an override states such a mapping.
+    """
+    for group, key in SECRETS_IN.items():
+        if any(each.key == group and (each.value or "").lstrip().startswith("{") for each in overrides):
+            problem = "states all of the group at once, in which what is secret cannot be hidden"
+            raise ConfigError(group, HIDDEN, problem, f"Give its values one by one, such as {key}=VALUE.")
+
+
+def no_option(group: str, value: str) -> ConfigError:
+    if "," in value:
+        return _several(group, value)
+    if group == "sweep" and "=" in value:
+        remedy = "Name the sweep first, as in `trisweep sweep 175b cluster=frontier`."
+        return ConfigError(group, value, "is not the name of a sweep", remedy)
+    meant = most_like(value, options(group))
+    of = next((other for other in groups() if value in options(other)), None)
+    remedy = f"Did you mean {meant}?" if meant else _options_in_words(group)
+    if of is not None:
+        remedy = f"It is an option of another one: write {of}={value}."
+    return ConfigError(group, value, "is not an option of this group", remedy)
+
+
+def _options_in_words(group: str) -> str:
+    names = options(group)
+    see = f"; see `trisweep list {group}`" if len(names) > MOST_NAMED else ""
+    return f"Known: {listed(names, MOST_NAMED)}{see}."
+
+
+def _unreadable(key: str, value: str) -> ConfigError:
+    if key == "trainer.command" and "{" in value:
+        remedy = "Quote a text with braces, and all of it for the shell: \"trainer.command=[train.py,'{world_size}']\"."
+        return ConfigError(key, value, "cannot be read", remedy)
+    problem = "holds characters that mean something else in an override"
+    if value.startswith("["):
+        remedy = f"Quote its entries, and all of it for the shell, as in {_quoted_list(key, value)}"
+        return ConfigError(key, value, problem, remedy)
+    return ConfigError(key, value, problem, f"Quote the value, and all of it for the shell: {for_a_shell(key, value)}")
+
+
+def _quoted_list(key: str, value: str) -> str:
+    """The override with those entries in quotes that need them; an example where the list holds more than texts."""
+    entries = [entry.strip() for entry in value.strip("[]").split(",")]
+    is_of_texts = not set("".join(entries)) & set("[]{}'\"")
+    quoted = [entry if PLAIN.fullmatch(entry) else quoted_text(entry) for entry in entries]
+    return shell_word(f"{key}=[{','.join(quoted if is_of_texts else EXAMPLE)}]")
+
+
+def _one_of_points(of: str, name: str, value: str) -> ConfigError:
+    """Entries of such a mapping have dots in their names, which an override's key cannot tell from its own."""
+    remedy = f"Write {shell_word(f'+{of}={{{name}: {value}}}')}."
+    return ConfigError(f"{of}.{name}", value, f"names an entry of {of} whose own name has dots", remedy)
+
+
+def _several(key: str, values: str) -> ConfigError:
+    """Several values where one is taken, which Hydra takes for a sweep of its own."""
+    kinds = kinds_of(key)
+    as_list = f", a list as {key}=[{values}]" if tuple in kinds or not kinds else ""
+    as_text = f", or a text as \"{key}='{values}'\"" if str in kinds or not kinds else ""
+    remedy = f"Give one of them{as_list if as_text else as_list.replace(',', ', or', 1)}{as_text}."
+    if key == "cluster":
+        remedy = f"Give one of them, or let a search choose: `trisweep plan --clusters {values}`."
+    elif key in groups():
+        remedy = "Give one of them."
+    return ConfigError(key, values, "are several values, and the configuration takes one", remedy)
+
+
+Chosen: TypeAlias = tuple[str, str]
+"""A group, and an option of it."""
+
+
+def circle_of(overrides: Overrides) -> ConfigError | None:
+    """The error that names files that build on each other in a circle, chosen ones first; None if none do."""
+    own = [(option.group, option.name) for group in groups() for option in options_of(group) if option.is_own]
+    for first in (*((each.key, each.value or "") for each in overrides), *own):
+        if circle := _circle_from((first,)):
+            return _builds_on_itself(circle)
+    return None
+
+
+def _circle_from(path: tuple[Chosen, ...]) -> tuple[Chosen, ...]:
+    """The files from the one that comes twice to where it comes again; empty where none does."""
+    for following in _defaults_of(*path[-1]):
+        if following in path:
+            return path[path.index(following) :]
+        if circle := _circle_from((*path, following)):
+            return circle
+    return ()
+
+
+def _defaults_of(group: str, name: str) -> Iterator[Chosen]:
+    """The files on which one builds, as Hydra reads its `defaults`."""
+    path = path_of(group, name)
+    if path is None:
+        return
+    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    stated = content.get("defaults") if isinstance(content, dict) else None
+    for entry in stated if isinstance(stated, list) else ():
+        if isinstance(entry, str) and entry != "_self_":
+            of, _, option = entry.removesuffix(".yaml").rpartition("/")
+            yield of.strip("/") or group, option
+        elif isinstance(entry, dict):
+            for key, option in entry.items():
+                yield re.sub(r"^(override|optional)\s+|@.*", "", str(key)).strip("/ "), str(option)
+
+
+def _builds_on_itself(circle: tuple[Chosen, ...]) -> ConfigError:
+    group, name = circle[0]
+    if len(circle) == 1:
+        problem = f"builds on itself: {shown_file(group, name)} has its own name among its `defaults`"
+        return ConfigError(group, name, problem, f"Give it another name, such as my-{name}.yaml.")
+    files = " on ".join(shown_file(*each) for each in (*circle, circle[0]))
+    return ConfigError(group, name, f"builds on itself: {files}", "Take one of them out of the `defaults` of another.")

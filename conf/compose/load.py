@@ -27,30 +27,22 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, ValidationError
 
-from conf.compose.complaints import dotted_fields, first_complaint
-from conf.compose.plausible import doubts
-from conf.compose.settings import Settings
-from conf.compose.tree import Tree, dotted_keys, value_at
-from conf.compose.wrong_overrides import (
+from conf.compose.complaints import (
     LOOK_LIKE,
     as_hydra_spells,
     circle_of,
     cleared_before,
+    dotted_fields,
+    first_complaint,
     no_option,
     require_no_hidden_mapping,
     wrong_alone,
 )
+from conf.compose.plausible import doubts
+from conf.compose.settings import Settings
+from conf.compose.tree import Tree, dotted_keys, value_at
 from conf.errors import ConfigError, not_yaml
-from conf.folders import (
-    CONF_DIR,
-    groups,
-    is_own,
-    options,
-    own_folders,
-    path_of,
-    shown_file,
-    site_overrides,
-)
+from conf.folders import CONF_DIR, groups, is_own, options, own_folders, path_of, shown_file, site_overrides
 from conf.nearest import nearest
 from conf.overrides import Override, Overrides
 from conf.plan.knobs import remedy_for
@@ -195,7 +187,9 @@ def _require_sweep(overrides: Overrides) -> None:
 def settings_of(tree: Tree) -> Settings:
     """A composed tree, validated; `parallel.world_size: null` becomes every device, of the cluster or a mixed job."""
     named = tree.get("mixed")
-    if named is not None and not _holds_blocks(named):
+    # In a trial's folder the clusters are described, and not just named.
+    is_described = isinstance(named, list | tuple) and all(isinstance(block, dict) for block in named)
+    if named is not None and not is_described:
         tree = _with_blocks(tree, "+".join(map(str, named)) if isinstance(named, list) else str(named))
     parallel, cluster = tree.get("parallel"), tree.get("cluster")
     if isinstance(parallel, dict) and parallel.get("world_size", 0) is None:
@@ -204,11 +198,6 @@ def settings_of(tree: Tree) -> Settings:
     settings = validate(Settings, tree)
     slurm = settings.slurm.seeing(Path(settings.output_dir), settings.cluster.device.maker)
     return settings if slurm is settings.slurm else settings.model_copy(update={"slurm": slurm})
-
-
-def _holds_blocks(mixed: object) -> bool:
-    """True if the clusters are described, as in a trial's folder, and not just named."""
-    return isinstance(mixed, list | tuple) and all(isinstance(block, dict) for block in mixed)
 
 
 def _with_blocks(tree: Tree, named: str) -> Tree:
@@ -279,9 +268,8 @@ def _readable_error(error: Exception, overrides: Overrides) -> ConfigError:
     if missing := re.search(r"Could not override '([\w./@-]+)'", text):
         return _not_overridable(missing.group(1), overrides)
     if missing := re.search(r"Could not delete from config. '([^']*)' does not exist", text):
-        return ConfigError(
-            f"~{missing.group(1)}", None, "cannot be removed, as it is not set", "Leave out the override."
-        )
+        problem = "cannot be removed, as it is not set"
+        return ConfigError(f"~{missing.group(1)}", None, problem, "Leave out the override.")
     if (wrong := _unresolved_reference(text, overrides)) is not None:
         return wrong
     culprit = next((override for override in overrides.texts if override in text), " ".join(overrides.texts))
@@ -296,9 +284,8 @@ def _unresolved_reference(text: str, overrides: Overrides) -> ConfigError | None
     complaint, key = reference.groups()
     absent = re.search(r"key '([^']+)' not found", complaint)
     problem = f"refers to {absent.group(1)}, which is not known" if absent else "refers to what cannot be resolved"
-    return ConfigError(
-        key, overrides.stated_value(key), problem, "Write the value itself, or ${KEY} of a key that is set."
-    )
+    remedy = "Write the value itself, or ${KEY} of a key that is set."
+    return ConfigError(key, overrides.stated_value(key), problem, remedy)
 
 
 def _not_text(overrides: Overrides) -> ConfigError:

@@ -51,13 +51,10 @@ def expand_model_from(texts: Iterable[str]) -> list[str]:
         remedy = f"Give one of them; single values may follow, such as {KEY}=config.json model.seq_length=4096."
         raise ConfigError("model", beside.value, f"was chosen beside {KEY}", remedy)
     shape = model_in(at_home(named[-1].value or "", KEY))
-    values = [f"model.{key}={_value_text(value)}" for key, value in shape.items()]
+    stated = {key: quoted_text(value) if isinstance(value, str) else value_text(value) for key, value in shape.items()}
+    values = [f"model.{key}={text}" for key, text in stated.items()]
     # The file's values come first, so that single values of the command line correct them.
     return [*values, *(override.text for override in overrides if override.key != KEY)]
-
-
-def _value_text(value: object) -> str:
-    return quoted_text(value) if isinstance(value, str) else value_text(value)
 
 
 def model_in(path: Path) -> Shape:

@@ -70,11 +70,8 @@ def pipeline_layout(layers_per_stage: Sequence[int], num_chunks: int) -> str:
     pipeline_parallel_layer_layout.py, parse_str_to_list.
     """
     chunks = zip(*chunk_ranges(layers_per_stage, num_chunks), strict=True)
-    parts = [_layers_text(len(part)) for chunk in chunks for part in chunk]
+    sizes = [len(part) for chunk in chunks for part in chunk]
+    parts = ["t" * layers if layers <= MOST_SPELT else f"t*{layers}" for layers in sizes]
     parts[0], parts[-1] = f"E{parts[0]}", f"{parts[-1]}L"
     runs = ((text, len(list(equal))) for text, equal in groupby(parts))
     return "".join(f"({text}|)*{count}" if count > 1 else f"{text}|" for text, count in runs).removesuffix("|")
-
-
-def _layers_text(layers: int) -> str:
-    return "t" * layers if layers <= MOST_SPELT else f"t*{layers}"

@@ -191,10 +191,7 @@ def _widths_of_products(model: ModelSpec, num_ranks: int) -> Iterator[tuple[str,
     yield "model.hidden_size", model.hidden_size
     yield "the queries of a tensor rank", model.query_size // num_ranks
     if latent is None:
-        yield (
-            "the queries, keys and values of a tensor rank",
-            (model.query_size + pairs) // num_ranks,
-        )
+        yield ("the queries, keys and values of a tensor rank", (model.query_size + pairs) // num_ranks)
     else:
         short = {"query_rank": latent.query_rank or 0, "key_value_rank": latent.key_value_rank}
         yield from ((f"model.latent_attention.{name}", width) for name, width in short.items())

@@ -32,24 +32,17 @@ def check_expert_axis(setup: SetupParts) -> None:
     _check_ranks(setup)
     _check_order(setup)
     if parallel.expert_parallel_size > 1 and parallel.tensor_parallel_size > 1 and not parallel.sequence_parallel:
-        raise InfeasiblePlan(
-            SIZE,
-            parallel.expert_parallel_size,
-            f"would send every token {parallel.tensor_parallel_size} times: its tensor ranks hold the same tokens",
-            "Set parallel.sequence_parallel=true, or use parallel.expert_parallel_size=1.",
-        )
+        problem = f"would send every token {parallel.tensor_parallel_size} times: its tensor ranks hold the same tokens"
+        remedy = "Set parallel.sequence_parallel=true, or use parallel.expert_parallel_size=1."
+        raise InfeasiblePlan(SIZE, parallel.expert_parallel_size, problem, remedy)
 
 
 def _check_shares(setup: SetupParts, experts: ExpertsSpec) -> None:
     """Every rank holds as many experts as any other, and as large a part of each."""
     size, split = setup.parallel.expert_parallel_size, _tensor_size(setup)
     if experts.num_experts % size:
-        raise InfeasiblePlan(
-            SIZE,
-            size,
-            f"does not divide model.experts.num_experts = {experts.num_experts}",
-            f"Use {SIZE}={largest_share([experts.num_experts], below=size)}.",
-        )
+        problem = f"does not divide model.experts.num_experts = {experts.num_experts}"
+        raise InfeasiblePlan(SIZE, size, problem, f"Use {SIZE}={largest_share([experts.num_experts], below=size)}.")
     width = experts.ffn_hidden_size
     if width % split:
         fitting = largest_share([width], below=split)
@@ -57,12 +50,9 @@ def _check_shares(setup: SetupParts, experts: ExpertsSpec) -> None:
         raise InfeasiblePlan(TENSOR_SIZE, split, problem, f"Use {TENSOR_SIZE}={fitting}.")
     shared, t = experts.shared_ffn_hidden_size, setup.parallel.tensor_parallel_size
     if shared % t:
-        raise InfeasiblePlan(
-            "parallel.tensor_parallel_size",
-            t,
-            f"does not divide model.experts.shared_ffn_hidden_size = {shared}",
-            f"Use parallel.tensor_parallel_size={largest_share([shared, t], below=t)}.",
-        )
+        problem = f"does not divide model.experts.shared_ffn_hidden_size = {shared}"
+        remedy = f"Use parallel.tensor_parallel_size={largest_share([shared, t], below=t)}."
+        raise InfeasiblePlan("parallel.tensor_parallel_size", t, problem, remedy)
 
 
 def _check_ranks(setup: SetupParts) -> None:

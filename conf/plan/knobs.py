@@ -277,20 +277,13 @@ def plain_values(group: str) -> dict[str, Any]:
     return {knob.name: knob.plain for knob in KNOBS if knob.group == group and knob.has_plain}
 
 
-PARALLEL_FIELDS = frozenset(ParallelPlan.model_fields)
+PARALLEL_FIELDS = frozenset({"data_parallel_size", *ParallelPlan.model_fields})
 """Pydantic finds them anew each time, and ten thousand plans are asked for every knob."""
 
 
 def knob_value(name: str, parallel: ParallelPlan, batch: BatchPlan) -> KnobValue:
     """The value of a knob in a plan."""
-    if name == "data_parallel_size":
-        return data_parallel_size_of(parallel)
     return getattr(parallel if name in PARALLEL_FIELDS else batch, name)
-
-
-def data_parallel_size_of(parallel: ParallelPlan) -> int:
-    model_parallel_size = parallel.tensor_parallel_size * parallel.pipeline_parallel_size
-    return parallel.world_size // (model_parallel_size * parallel.context_parallel_size)
 
 
 def label_of(

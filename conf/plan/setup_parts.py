@@ -15,7 +15,7 @@ from pydantic import Field
 
 from conf.errors import ConfigError
 from conf.plan.chunks import chunk_ranges
-from conf.plan.knobs import KnobValue, data_parallel_size_of, knob_value, label_of
+from conf.plan.knobs import KnobValue, knob_value, label_of
 from conf.types.cluster_spec import ClusterSpec
 from conf.types.model_spec import ModelSpec
 from conf.types.schema import BatchPlan, Count, Frozen, ParallelPlan, PrecisionPlan
@@ -99,12 +99,11 @@ class SetupParts(Frozen):
 
     @property
     def data_parallel_size(self) -> int:
-        return data_parallel_size_of(self.parallel)
+        return self.parallel.data_parallel_size
 
     @property
     def num_replicas(self) -> int:
-        """The ranks that hold the same weights, and sum their gradients: context ranks have other tokens, too."""
-        return self.data_parallel_size * self.parallel.context_parallel_size
+        return self.parallel.num_replicas
 
     @property
     def num_micro_batches(self) -> int:

@@ -20,30 +20,18 @@ from conf.types.model_spec import ExpertsSpec, ModelSpec
 from conf.types.schema import ROTARY_BASE, Value
 from conf.types.trainer_spec import OF_A_RANK, Limit, LookUp, TrainerSpec
 
-JOB_NAMES = (
-    *("node_rank", "master_addr", "master_port", "trial_folder", "python", *OF_A_RANK),
-    "huggingface_starter",
-)
+JOB_NAMES = ("node_rank", "master_addr", "master_port", "trial_folder", "python", *OF_A_RANK, "huggingface_starter")
 """The names whose values only a job knows; the last is the script that starts programs with Hugging Face's Trainer."""
 
 GROUPS = ("model", "cluster", "parallel", "batch", "precision", "data", "training", "checkpoint", "watch", "profile")
 
 EXPERT_NAMES = (
-    "num_experts",
-    "experts_per_token",
-    "expert_width",
-    "shared_expert_width",
-    "expert_layers",
-    "capacity",
+    *("num_experts", "experts_per_token", "expert_width", "shared_expert_width", "expert_layers", "capacity"),
     "balance_loss",
 )
 
 LATENT_NAMES = (
-    "has_latent_attention",
-    "query_rank",
-    "key_value_rank",
-    "plain_head_size",
-    "rotary_head_size",
+    *("has_latent_attention", "query_rank", "key_value_rank", "plain_head_size", "rotary_head_size"),
     "value_head_size",
 )
 

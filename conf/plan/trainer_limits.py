@@ -113,9 +113,7 @@ DERIVED_VALUES = {
         "Choose one that cuts all stages into chunks of equal numbers of layers",
     ),
     UNEVEN_GROUPS: Following(
-        has_uneven_groups,
-        "batch.micro_batch_size",
-        "Choose one with which the stages divide a replica's micro-batches",
+        has_uneven_groups, "batch.micro_batch_size", "Choose one with which the stages divide a replica's micro-batches"
     ),
 }
 

@@ -220,7 +220,6 @@ class ClusterSpec(Frozen):
         # The cost model finds a tier by bisection, and takes the last one for the widest.
         extents = [link.num_devices for link in self.links]
         if extents != sorted(set(extents)):
-            raise ConfigError(
-                "cluster.links", extents, "num_devices must grow from tier to tier", "List the closest tier first."
-            )
+            problem = "num_devices must grow from tier to tier"
+            raise ConfigError("cluster.links", extents, problem, "List the closest tier first.")
         return self

@@ -34,12 +34,9 @@ class RotaryScaling(Frozen):
     @model_validator(mode="after")
     def _bounds_are_apart(self) -> RotaryScaling:
         if self.high_freq_factor <= self.low_freq_factor:
-            raise ConfigError(
-                "model.rotary_scaling.high_freq_factor",
-                self.high_freq_factor,
-                f"is not above low_freq_factor = {self.low_freq_factor}",
-                "Llama 3.1 has 1.0 and 4.0.",
-            )
+            problem = f"is not above low_freq_factor = {self.low_freq_factor}"
+            remedy = "Llama 3.1 has 1.0 and 4.0."
+            raise ConfigError("model.rotary_scaling.high_freq_factor", self.high_freq_factor, problem, remedy)
         return self
 
 
@@ -90,12 +87,9 @@ class ExpertsSpec(Frozen):
     @model_validator(mode="after")
     def _tokens_find_experts(self) -> ExpertsSpec:
         if self.top_k > self.num_experts:
-            raise ConfigError(
-                "model.experts.top_k",
-                self.top_k,
-                f"is more than model.experts.num_experts = {self.num_experts}",
-                f"Use model.experts.top_k={self.num_experts} or less.",
-            )
+            problem = f"is more than model.experts.num_experts = {self.num_experts}"
+            remedy = f"Use model.experts.top_k={self.num_experts} or less."
+            raise ConfigError("model.experts.top_k", self.top_k, problem, remedy)
         return self
 
     @model_validator(mode="after")
@@ -245,12 +239,9 @@ class ModelSpec(Frozen):
     @model_validator(mode="after")
     def _experts_fit(self) -> ModelSpec:
         if self.experts is not None and self.experts.num_dense_layers >= self.num_layers:
-            raise ConfigError(
-                "model.experts.num_dense_layers",
-                self.experts.num_dense_layers,
-                f"leaves none of model.num_layers = {self.num_layers} layers with experts",
-                "Use fewer dense layers, or model.experts=null.",
-            )
+            problem = f"leaves none of model.num_layers = {self.num_layers} layers with experts"
+            remedy = "Use fewer dense layers, or model.experts=null."
+            raise ConfigError("model.experts.num_dense_layers", self.experts.num_dense_layers, problem, remedy)
         return self
 
     @model_validator(mode="after")
@@ -263,12 +254,9 @@ class ModelSpec(Frozen):
             remedy = "Use model.family=llama, or model.latent_attention=null."
             raise ConfigError("model.family", "gpt", problem, remedy)
         if latent.rotary_head_size >= size:
-            raise ConfigError(
-                "model.latent_attention.rotary_head_size",
-                latent.rotary_head_size,
-                f"leaves nothing of a query head of model.head_size = {size}",
-                "Give model.head_size both parts together: DeepSeek has 128 + 64 = 192.",
-            )
+            problem = f"leaves nothing of a query head of model.head_size = {size}"
+            remedy = "Give model.head_size both parts together: DeepSeek has 128 + 64 = 192."
+            raise ConfigError("model.latent_attention.rotary_head_size", latent.rotary_head_size, problem, remedy)
         if self.num_query_groups != self.num_attention_heads:
             raise ConfigError(
                 "model.num_query_groups",
@@ -310,24 +298,15 @@ class ModelSpec(Frozen):
                 " model.head_size.",
             )
         if self.num_attention_heads % self.num_query_groups:
-            raise ConfigError(
-                "model.num_query_groups",
-                self.num_query_groups,
-                f"does not divide model.num_attention_heads = {self.num_attention_heads}",
-                f"Use model.num_query_groups={nearest_divisor(self.num_query_groups, self.num_attention_heads)}.",
-            )
+            problem = f"does not divide model.num_attention_heads = {self.num_attention_heads}"
+            remedy = f"Use model.num_query_groups={nearest_divisor(self.num_query_groups, self.num_attention_heads)}."
+            raise ConfigError("model.num_query_groups", self.num_query_groups, problem, remedy)
         if self.family == "llama" and self.query_size // self.num_attention_heads % 2:
-            raise ConfigError(
-                "model.head_size",
-                self.query_size // self.num_attention_heads,
-                "is odd, and rotary positions turn pairs of its elements",
-                "Choose an even model.head_size, or fewer or more heads.",
-            )
+            problem = "is odd, and rotary positions turn pairs of its elements"
+            remedy = "Choose an even model.head_size, or fewer or more heads."
+            raise ConfigError("model.head_size", self.query_size // self.num_attention_heads, problem, remedy)
         if self.family == "gpt" and self.rotary_scaling is not None:
-            raise ConfigError(
-                "model.rotary_scaling",
-                self.rotary_scaling.model_dump(),
-                "stretches rotary positions, and model.family = gpt has learned ones",
-                "Use model.rotary_scaling=null, or model.family=llama.",
-            )
+            problem = "stretches rotary positions, and model.family = gpt has learned ones"
+            remedy = "Use model.rotary_scaling=null, or model.family=llama."
+            raise ConfigError("model.rotary_scaling", self.rotary_scaling.model_dump(), problem, remedy)
         return self

@@ -108,15 +108,22 @@ class ParallelPlan(Frozen):
     pipeline_before_data: bool = False
     expert_dispatcher: ExpertDispatcher = "alltoall"
 
+    @property
+    def data_parallel_size(self) -> int:
+        model_parallel_size = self.tensor_parallel_size * self.pipeline_parallel_size
+        return self.world_size // (model_parallel_size * self.context_parallel_size)
+
+    @property
+    def num_replicas(self) -> int:
+        """The ranks that hold the same weights, and sum their gradients: context ranks have other tokens, too."""
+        return self.data_parallel_size * self.context_parallel_size
+
     @model_validator(mode="after")
     def _chunks_need_interleaving(self) -> ParallelPlan:
         if (self.virtual_pipeline_size > 1) != (self.schedule == "interleaved"):
-            raise InfeasiblePlan(
-                "parallel.virtual_pipeline_size",
-                self.virtual_pipeline_size,
-                f"does not go with parallel.schedule = {self.schedule}",
-                "Use schedule=interleaved with 2 or more chunks, any other schedule with 1.",
-            )
+            problem = f"does not go with parallel.schedule = {self.schedule}"
+            remedy = "Use schedule=interleaved with 2 or more chunks, any other schedule with 1."
+            raise InfeasiblePlan("parallel.virtual_pipeline_size", self.virtual_pipeline_size, problem, remedy)
         return self
 
 
@@ -178,12 +185,9 @@ class PrecisionPlan(Frozen):
     @model_validator(mode="after")
     def _gradients_are_as_wide_as_weights(self) -> PrecisionPlan:
         if self.gradient_dtype == "bf16" and self.dtype != "bf16":
-            raise ConfigError(
-                "precision.gradient_dtype",
-                "bf16",
-                f"is narrower than precision.dtype = {self.dtype} allows",
-                "Use gradient_dtype=fp32, or precision=bf16.",
-            )
+            problem = f"is narrower than precision.dtype = {self.dtype} allows"
+            remedy = "Use gradient_dtype=fp32, or precision=bf16."
+            raise ConfigError("precision.gradient_dtype", "bf16", problem, remedy)
         return self
 
 
@@ -269,12 +273,9 @@ class TrainingPlan(Frozen):
     @model_validator(mode="after")
     def _some_step_is_measured(self) -> TrainingPlan:
         if self.num_warmup_steps >= self.num_steps:
-            raise ConfigError(
-                "training.num_warmup_steps",
-                self.num_warmup_steps,
-                f"leaves none of training.num_steps = {self.num_steps} to measure",
-                "Use fewer warm-up steps or more steps.",
-            )
+            problem = f"leaves none of training.num_steps = {self.num_steps} to measure"
+            remedy = "Use fewer warm-up steps or more steps."
+            raise ConfigError("training.num_warmup_steps", self.num_warmup_steps, problem, remedy)
         return self
 
 

@@ -156,9 +156,8 @@ class TrackingSpec(Frozen):
     @model_validator(mode="after")
     def _server_has_uri(self) -> TrackingSpec:
         if self.kind != "sqlite" and not self.uri:
-            raise ConfigError(
-                "tracking.uri", self.uri, f"a tracking {self.kind} needs an address", "Give tracking.uri=URL."
-            )
+            problem = f"a tracking {self.kind} needs an address"
+            raise ConfigError("tracking.uri", self.uri, problem, "Give tracking.uri=URL.")
         return self
 
     def without_credentials(self) -> TrackingSpec:

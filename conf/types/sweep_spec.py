@@ -172,9 +172,8 @@ class SearchPlan(Frozen):
             raise ConfigError("search.objective", objectives, "makes no front", remedy)
         if self.pruner != "none" and objectives != ["loss"]:
             problem = f"judges trials by their loss, and search.objective = {objectives}"
-            raise ConfigError(
-                "search.pruner", self.pruner, problem, "Use search.objective=loss, or search.pruner=none."
-            )
+            remedy = "Use search.objective=loss, or search.pruner=none."
+            raise ConfigError("search.pruner", self.pruner, problem, remedy)
         return self
 
 

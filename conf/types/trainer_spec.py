@@ -6,14 +6,7 @@ import re
 import shlex
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    Field,
-    JsonValue,
-    SerializerFunctionWrapHandler,
-    field_validator,
-    model_serializer,
-    model_validator,
-)
+from pydantic import Field, JsonValue, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
 from conf.errors import ConfigError
 from conf.overrides import value_text
@@ -26,13 +19,7 @@ Parser = Literal["megatron-lm", "torchtitan"]
 CostsOf = Literal["trisweep", "megatron-lm", "megatron-deepspeed", "megatron-core", "fsdp", "torchtitan", "deepspeed"]
 """The trainers whose costs the cost model knows; `train_core.costs.IMPLEMENTATIONS` declares them."""
 
-TIMES = (
-    "step_seconds",
-    "step_milliseconds",
-    "tokens_per_second",
-    "tokens_per_second_per_device",
-    "samples_per_second",
-)
+TIMES = ("step_seconds", "step_milliseconds", "tokens_per_second", "tokens_per_second_per_device", "samples_per_second")
 """The quantities that tell how long a step took, the most direct one first."""
 
 QUANTITIES = (

@@ -1,8 +1,27 @@
-"""Makes the pages of the documentation that follow from the code: `python -m docs.making`."""
+"""Makes the pages of the documentation that follow from the code: `python -m docs.making`.
 
+The page of every command is as Typer makes it from the commands themselves, that of every key is made in `keys`. Apart
+from these, `screenshots` makes pictures of a report.
+"""
+
+from __future__ import annotations
+
+import html
 from pathlib import Path
 
-from docs.making import commands, keys
+import typer
+from typer.cli import get_docs_for_click
+
+from cli.main import app
+from docs.making import keys
+
+
+def commands_page() -> str:
+    """Every command, with its arguments and options, as Markdown."""
+    command = typer.main.get_command(app)
+    text: str = get_docs_for_click(obj=command, ctx=typer.Context(command), name="trisweep")
+    return html.unescape(text).replace("# `trisweep`", "# Every command", 1)
+
 
 REFERENCE = Path(__file__).parents[1] / "reference"
-PAGES = {REFERENCE / "commands.md": commands.page, REFERENCE / "keys.md": keys.page}
+PAGES = {REFERENCE / "commands.md": commands_page, REFERENCE / "keys.md": keys.page}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from calibrate.yaml_edit import with_value
+from calibrate.cluster_file import with_value
 
 TEXT = """\
 # A cluster.

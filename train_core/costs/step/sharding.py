@@ -3,7 +3,7 @@
 Most of the bytes are those of ZeRO-3 as torch's FSDP2 carries it out.
 
 It does so layer by layer, for this trainer, torchtitan and plain FSDP (`shards_masters`). There is no pipeline then
-(`conf.plan.plan_checks`): the stage is first and last at once, with one micro-batch in flight. Below them stand what
+(`conf.plan.setup`): the stage is first and last at once, with one micro-batch in flight. Below them stand what
 ZeRO-2 holds of gradients, in pipelines too, and how far DeepSpeed gathers ahead.
 
 Tests hold these bytes against rehearsals. A rank keeps nothing of the weights but fp32 shards, which are gathered in
