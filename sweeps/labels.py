@@ -89,7 +89,8 @@ class Labels:
         Args:
             leave_out: a key that the label does not mention, such as the seed where seeds are averaged.
         """
-        layout = self._layout(experiment) if experiment else _layout_of_point(point)
+        of_layout = {key: value for key, value in point.items() if key in OF_LAYOUTS}
+        layout = self._layout(experiment) if experiment else label_of_point(of_layout)
         return " ".join(filter(None, (layout, *self._words(point, experiment, leave_out))))
 
     @property
@@ -158,10 +159,6 @@ def name_of_point(point: Mapping[str, Value]) -> str:
     names = short_names(keys)
     text = "-".join(f"{names[key]}={_short(point[key])}" for key in keys)
     return re.sub(r"[^\w=.,+-]", "_", text)[:LONGEST_IN_FOLDER]
-
-
-def _layout_of_point(point: Mapping[str, Value]) -> str:
-    return label_of_point({key: value for key, value in point.items() if key in OF_LAYOUTS})
 
 
 def _without_batch(experiment: Experiment) -> tuple[tuple[str, Any], ...]:

@@ -94,17 +94,14 @@ def restriction_of(asked: Composition, *, proxy: bool, git_sha: str = "") -> Res
     if spec is None or asked.settings.search.kind != "grid":
         return None  # a search that chooses its points is narrowed by what is pinned
     points: PointSet = spec.proxy if proxy and spec.proxy else spec
-    values = _named_values(asked, {key for key, _ in points.listed_values()}, part_of(asked, spec, proxy=proxy).pinned)
+    named = {key for key, _ in points.listed_values()} & part_of(asked, spec, proxy=proxy).pinned.keys()
+    values = {key: value_at(asked.tree, key) for key in asked.overrides.pinned_keys() if key in named}
     if not values:
         return None
     whole = compose(Overrides(tuple(override for override in asked.overrides if override.key not in values)))
     part, all_of_it = (plan_sweep(each, proxy=proxy, git_sha=git_sha) for each in (asked, whole))
     is_part = _identities(part.trials) <= _identities(all_of_it.trials)
     return Restriction(whole, all_of_it, part, values) if is_part else None
-
-
-def _named_values(asked: Composition, varied: set[str], pinned: dict[str, Value]) -> dict[str, Value]:
-    return {key: value_at(asked.tree, key) for key in asked.overrides.pinned_keys() if key in varied and key in pinned}
 
 
 def _identities(trials: Sequence[Trial]) -> set[tuple[str, int]]:

@@ -400,10 +400,8 @@ class SweepFolder:
             problem = f"{self.record} cannot be read ({error.strerror})"
             raise UsageError(problem, "Make it readable, or move it aside and run the sweep again.") from None
         except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise UsageError(
-                f"{self.record} cannot be read ({_where(error)})",
-                "Run the sweep again: it writes this file anew, with its own points; no measurement is lost.",
-            ) from None
+            remedy = "Run the sweep again: it writes this file anew, with its own points; no measurement is lost."
+            raise UsageError(f"{self.record} cannot be read ({_where(error)})", remedy) from None
 
 
 def change_time(path: Path) -> float:

@@ -34,7 +34,6 @@ from sweeps.planner.mixed_price import (
 from sweeps.planner.plans.bounds import SLACK
 from sweeps.planner.plans.shard_work import ShardWork, price_shards
 from sweeps.planner.plans.space import (
-    ShardChoice,
     Space,
     divisors,
     priced_batch_sizes,
@@ -167,18 +166,17 @@ def _all_sizes(spaces: Sequence[Space], tables: Sequence[ShardWork]) -> Iterator
     num_layers = spaces[0].setting.model.num_layers
     for t in _tensor_sizes(spaces):
         for d in divisors(shared // t) if shared % t == 0 else []:
-            shards = np.array(_shards(spaces[0], t, d), dtype=np.int64).reshape(-1, 4)
+            # All layers recompute alike, unless something else is pinned.
+            alike = [
+                shard
+                for shard in shards_of(spaces[0], t, d)
+                if shard.recompute_every == 1 or "recompute_every" in spaces[0].pinned
+            ]
+            shards = np.array(alike, dtype=np.int64).reshape(-1, 4)
             counts = stage_counts(spaces, t, d)
             layers, stages = _shares(counts, num_layers), tuple(zero_stages(spaces[0], sum(counts), d))
             if len(shards) and len(layers) and stages:
                 yield _Sizes(t, d, counts, shards, layers, _bounds(spaces, tables, t, d, shards, layers), stages)
-
-
-def _shards(space: Space, t: int, d: int) -> list[ShardChoice]:
-    """Every shard in which all layers recompute alike, unless something else is pinned."""
-    return [
-        shard for shard in shards_of(space, t, d) if shard.recompute_every == 1 or "recompute_every" in space.pinned
-    ]
 
 
 def _shares(counts: Sequence[int], num_layers: int) -> Integers:
@@ -312,11 +310,7 @@ def _best(
 
 
 def _strategy(
-    spaces: Sequence[Space],
-    rows: MixedRows,
-    step: StepColumns,
-    memory: tuple[Integers, Integers, Integers],
-    row: int,
+    spaces: Sequence[Space], rows: MixedRows, step: StepColumns, memory: tuple[Integers, Integers, Integers], row: int
 ) -> MixedStrategy:
     blocks = []
     for index in rows.order:

@@ -66,9 +66,10 @@ def planned_points(space: Space, parts: ExperimentParts, plan: SearchPlan) -> li
     best = _best(space, parts, plan.top_k)
     if not best:
         raise _empty_error(space, parts, plan)
+    places = ["the fastest", *(f"number {rank}" for rank in range(2, len(best) + 1))]
     points = [
-        PlannedPoint(strategy, f"predicted {_place(rank)} of all plans that this trainer runs")
-        for rank, strategy in enumerate(best)
+        PlannedPoint(strategy, f"predicted {place} of all plans that this trainer runs")
+        for place, strategy in zip(places, best, strict=True)
     ]
     return points + list(islice(_probes(space, best, parts), plan.num_probes))
 
@@ -99,10 +100,6 @@ def _empty_error(space: Space, parts: ExperimentParts, plan: SearchPlan) -> Infe
     return InfeasiblePlan("search.kind", plan.kind, f"finds no plan {shown} and that this trainer runs", remedy)
 
 
-def _place(rank: int) -> str:
-    return "the fastest" if rank == 0 else f"number {rank + 1}"
-
-
 def _best(space: Space, parts: ExperimentParts, top_k: int, *, is_even: bool = True) -> list[Strategy]:
     """The fastest strategies that the trainer runs, fastest first."""
     kinds = (kind for kind in kinds_of(space, is_even=is_even) if not _refuses_kind(parts.trainer, kind))
@@ -124,7 +121,7 @@ def _refuses_kind(trainer: TrainerSpec, kind: Space) -> bool:
 
 def _at_plain_zero_stage(strategy: Strategy) -> Strategy:
     """The plan at ZeRO stage 0 if it has a single replica, which has nothing to share out whatever the stage."""
-    return strategy if strategy.num_replicas > 1 else strategy.with_values(zero_stage=0)
+    return strategy if strategy.parallel.num_replicas > 1 else strategy.with_values(zero_stage=0)
 
 
 def kinds_of(space: Space, *, is_even: bool = True) -> Iterator[Space]:

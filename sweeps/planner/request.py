@@ -20,7 +20,7 @@ from conf.folders import is_own, path_of
 from conf.overrides import Overrides, value_text
 from conf.plan.experiment import require_compilable, require_whole_attention
 from conf.plan.knobs import KNOBS, KnobValue
-from conf.plan.plan_checks import require_recipe
+from conf.plan.setup import require_precision
 from conf.plan.setup_parts import MIXED, is_count, named_blocks, written_blocks
 from conf.types.cluster_spec import ClusterSpec, DeviceSpec
 from conf.types.model_spec import ModelSpec
@@ -165,7 +165,7 @@ def _setting(
     return Setting(
         settings.model,
         cluster,
-        _dtype(settings, cluster),
+        precision.dtype,
         trainer,
         precision.gradient_dtype,
         matmul_recipe=precision.priced_recipe,
@@ -181,9 +181,10 @@ def _device_counts(
     """The numbers of this cluster's devices that the job can have, of those asked for, and why not the others."""
     sizes: set[int] = set()
     lacking: dict[str, LeftOut] = {}
+    device, lacks = cluster.device, f"has no peak on {cluster.device.name} of cluster {cluster.name}"
     for devices in parts:
         try:
-            _dtype(settings, cluster)
+            require_precision(settings.precision, device, lacks, "another cluster")
             sizes.update(_world_sizes(cluster, devices, settings, overrides))
         except InfeasiblePlan as reason:
             lacking[str(reason)] = LeftOut(cluster.name, reason)
@@ -260,19 +261,6 @@ def implementation_called(name: str) -> Implementation:
         known = f"Known: {', '.join(IMPLEMENTATIONS)}."
         raise ConfigError("implementation", name, "is not a trainer known here", known)
     return IMPLEMENTATIONS[name]
-
-
-def _dtype(settings: Settings, cluster: ClusterSpec) -> Any:
-    dtype, device = settings.precision.dtype, cluster.device
-    if dtype not in device.peak_flops_per_second:
-        raise InfeasiblePlan(
-            "precision.dtype",
-            dtype,
-            f"has no peak on {device.name} of cluster {cluster.name}",
-            f"Choose one of {', '.join(device.dtypes)}, or another cluster.",
-        )
-    require_recipe(settings.precision, device)
-    return dtype
 
 
 def _world_sizes(cluster: ClusterSpec, devices: str | None, settings: Settings, overrides: Overrides) -> list[int]:

@@ -10,7 +10,7 @@ from typing import Any
 from conf.compose.load import Composition, compose, settings_of
 from conf.compose.tree import Tree, has_key, part_at, with_values
 from conf.errors import ConfigError, InfeasiblePlan
-from conf.overrides import Override, Overrides
+from conf.overrides import Overrides
 from conf.plan.experiment import Experiment
 from conf.types.stage_spec import STAGES, TRAIN, StagePlace, StageSpec, following
 from sweeps.points.axes import NUM_STEPS
@@ -63,10 +63,7 @@ class Stages:
         follows = before.planned.stage.follows if before.planned.stage else {}
         place = StagePlace(name=name, follows={**follows, before.stage or TRAIN: before.trial_id})
         drafted = Trial(
-            trial_id=f"{place.follows[TRAIN]}-{name}",
-            point=before.point,
-            stage=name,
-            after=before.trial_id,
+            trial_id=f"{place.follows[TRAIN]}-{name}", point=before.point, stage=name, after=before.trial_id
         )
         try:
             return _with_prediction(drafted, self._experiment(place, before, folder))
@@ -97,7 +94,8 @@ class Stages:
         values = {
             key: value
             for key, value in point.items()
-            if not (has_key(stated, key) or any(_sets(each, key) for each in own))
+            # An override states the key, or chooses the whole group that it is in.
+            if not (has_key(stated, key) or any(f"{key}.".startswith(f"{each.key}.") for each in own))
         }
         if spec.command is not None:  # whatever a point says of its trainer is not said of this program
             values = {key: value for key, value in values.items() if not key.startswith("trainer.")}
@@ -146,11 +144,6 @@ def _changed_tree(whole: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[
         goes_deeper = isinstance(before, Mapping) and isinstance(value, Mapping)
         merged[key] = _changed_tree(before or {}, value) if goes_deeper else value
     return merged
-
-
-def _sets(override: Override, key: str) -> bool:
-    """True if an override states the key, or chooses the whole group that it is in."""
-    return key == override.key or key.startswith(f"{override.key}.")
 
 
 def _of_stage(name: str, error: ConfigError) -> ConfigError:

@@ -191,10 +191,8 @@ def _proxy_part(spec: SweepSpec, asked: Composition, pinned: Point) -> SweepPart
     full model's, and does not concern them.
     """
     if spec.proxy is None:
-        raise UsageError(
-            f"Sweep {spec.name} has no proxy to measure on this machine",
-            "Choose a Slurm cluster with cluster=NAME, or give the sweep a `proxy` section.",
-        )
+        problem = f"Sweep {spec.name} has no proxy to measure on this machine"
+        raise UsageError(problem, "Choose a Slurm cluster with cluster=NAME, or give the sweep a `proxy` section.")
     proxy = compose(_proxy_overrides(spec.proxy, asked.overrides))
     if chooses_layouts(proxy.settings, spec.proxy):
         return SweepPart(_with_knobs(proxy, asked), spec.proxy, {})
@@ -209,12 +207,8 @@ def _proxy_part(spec: SweepSpec, asked: Composition, pinned: Point) -> SweepPart
     for key, value in restricting.items():
         if value not in varied[key] and not spec.proxy.is_open(key, value):
             known = ", ".join(sorted(map(str, varied[key])))
-            raise ConfigError(
-                key,
-                value,
-                f"is not a value that the proxy of sweep {spec.name} measures",
-                f"Use one of {known}, or choose a Slurm cluster with cluster=NAME to measure the full size.",
-            )
+            remedy = f"Use one of {known}, or choose a Slurm cluster with cluster=NAME to measure the full size."
+            raise ConfigError(key, value, f"is not a value that the proxy of sweep {spec.name} measures", remedy)
     return SweepPart(proxy, spec.proxy, restricting)
 
 

@@ -72,10 +72,12 @@ class Search(Protocol):
         """Up to `count` further points; trials in flight count as if they had ended as expected."""
 
     def prune(self, trials: Sequence[TrialReading]) -> list[Pruning]:
-        """The running trials that are clearly worse than the best after the same steps."""
+        """The running trials that are clearly worse than the best after the same steps; none unless it says so."""
+        return []
 
     def lessons(self, trials: Sequence[TrialReading]) -> list[str]:
-        """Return what the trials have shown about the prediction, a sentence each."""
+        """Return what the trials have shown about the prediction, a sentence each; none unless it says so."""
+        return []
 
 
 @dataclass(frozen=True)
@@ -84,9 +86,3 @@ class Listed(Search):
 
     def ask(self, trials: Sequence[TrialReading], count: int) -> Answer:
         return Answer(finished=ALL_TRIED)
-
-    def prune(self, trials: Sequence[TrialReading]) -> list[Pruning]:
-        return []
-
-    def lessons(self, trials: Sequence[TrialReading]) -> list[str]:
-        return []

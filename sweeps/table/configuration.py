@@ -26,55 +26,14 @@ from train_core.costs.counts.parameters import require_computable
 REQUIRED_COLUMNS = ("layers", "hidden", "heads", "seq", "num_gpus", "tp", "pp", "micro_batch", "global_batch")
 DEVICE_COLUMNS = ("gpu", "cluster")
 OPTIONAL_COLUMNS = (
-    "ffn_hidden",
-    "vocab",
-    "kv_heads",
-    "head_dim",
-    "gated_mlp",
-    "tied_embeddings",
-    "num_experts",
-    "top_k",
-    "moe_ffn",
-    "shared_expert_ffn",
-    "dense_layers",
-    "capacity_factor",
-    "vpp",
-    "dp",
-    "cp",
-    "ep",
-    "etp",
-    "dispatcher",
-    "sequence_parallel",
-    "precision",
-    "fp8_recipe",
-    "gradient_dtype",
-    "recompute",
-    "zero_stage",
-    "flash_attention",
-    "implementation",
-    "compile",
-    "gpus_per_node",
-    "network_gbits_per_node",
-    "power_limit_watts",
-    "stage",
-    "local_batch",
-    "grad_reduce_excluded",
-    "zero_group_size",
-    "reshard_after_forward",
-    "optimizer",
-    "out_of_memory",
-    "mla",
-    "attention_window",
-    "matmul_precision",
-    "compile_loss",
-    "async_tp",
-    "grouped_gemm",
-    "overlap_moe",
-    "overlap_weight_gradient",
-    "cuda_graphs",
-    "dropout",
-    "cudnn_attention",
-    "usual_implementation",
+    *("ffn_hidden", "vocab", "kv_heads", "head_dim", "gated_mlp", "tied_embeddings"),
+    *("num_experts", "top_k", "moe_ffn", "shared_expert_ffn", "dense_layers", "capacity_factor"),
+    *("vpp", "dp", "cp", "ep", "etp", "dispatcher", "sequence_parallel", "precision", "fp8_recipe", "gradient_dtype"),
+    *("recompute", "zero_stage", "flash_attention", "implementation", "compile"),
+    *("gpus_per_node", "network_gbits_per_node", "power_limit_watts", "stage", "local_batch", "grad_reduce_excluded"),
+    *("zero_group_size", "reshard_after_forward", "optimizer", "out_of_memory", "mla", "attention_window"),
+    *("matmul_precision", "compile_loss", "async_tp", "grouped_gemm", "overlap_moe", "overlap_weight_gradient"),
+    *("cuda_graphs", "dropout", "cudnn_attention", "usual_implementation"),
 )
 MEASURED_COLUMNS = ("iter_time_s", "tokens_per_s", "tflops_per_gpu", "mfu_pct", "hfu_pct", "memory_gib")
 
@@ -123,9 +82,8 @@ def _configuration_of(row: Row, implementation: str | None) -> Configuration:
     stage = index_of(row, "stage")
     if stage is not None and stage >= parallel.pipeline_parallel_size:
         remedy = f"Choose 0 to {parallel.pipeline_parallel_size - 1}."
-        raise ConfigError(
-            "stage", stage, f"is not one of pp = {count_of(parallel.pipeline_parallel_size, 'stage')}", remedy
-        )
+        problem = f"is not one of pp = {count_of(parallel.pipeline_parallel_size, 'stage')}"
+        raise ConfigError("stage", stage, problem, remedy)
     # A row that was measured did run, and the usual trainer is a guess: neither is refused for what trainers can do.
     if (implementation is not None or text_of(row, "implementation")) and not _was_run(row):
         require_runnable(setup, trainer.name, limits_of(trainer.name))

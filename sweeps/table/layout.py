@@ -91,7 +91,11 @@ def model_of(row: Row, tensor_parallel_size: int) -> ModelSpec:
         rotary_base=None,
         gated_mlp=gated,
         tied_embeddings=flag_of(row, "tied_embeddings", default=family == "gpt"),
-        vocab_size=_embedding_rows(integer_of(row, "vocab", default=USUAL_VOCABULARY), tensor_parallel_size),
+        # Every rank's share of the rows suits its matrix units. Source: Megatron-LM, megatron/tokenizer/tokenizer.py,
+        # _vocab_size_with_padding.
+        vocab_size=next_multiple(
+            integer_of(row, "vocab", default=USUAL_VOCABULARY), VOCABULARY_MULTIPLE * tensor_parallel_size
+        ),
         seq_length=integer_of(row, "seq"),
         experts=_experts_of(row),
         latent_attention=latent,
@@ -107,14 +111,6 @@ def _family_of(row: Row, gated: bool) -> Family:
     """Llama's if the row has a gated feed-forward layer or fewer heads of keys than heads; else GPT's."""
     grouped = bool(text_of(row, "kv_heads")) and integer_of(row, "kv_heads") != integer_of(row, "heads")
     return "llama" if gated or grouped else "gpt"
-
-
-def _embedding_rows(vocabulary: int, tensor_parallel_size: int) -> int:
-    """Rows of the embedding: a multiple of 128 x tensor size, so that every rank's share suits its matrix units.
-
-    Source: Megatron-LM, megatron/tokenizer/tokenizer.py, _vocab_size_with_padding.
-    """
-    return next_multiple(vocabulary, VOCABULARY_MULTIPLE * tensor_parallel_size)
 
 
 def _experts_of(row: Row) -> ExpertsSpec | None:

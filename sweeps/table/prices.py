@@ -35,18 +35,8 @@ FIRST_LINE = 2
 """Lines are counted as an editor does: the header is the first one."""
 
 PREDICTED_COLUMNS = (
-    "pred_iter_time_s",
-    "pred_low_s",
-    "pred_high_s",
-    "pred_model_tflops_per_gpu",
-    "pred_hardware_tflops_per_gpu",
-    "pred_mfu_pct",
-    "pred_hfu_pct",
-    "pred_memory_gib",
-    "pred_allocated_gib",
-    "pred_fits",
-    "pred_outside",
-    "reason",
+    *("pred_iter_time_s", "pred_low_s", "pred_high_s", "pred_model_tflops_per_gpu", "pred_hardware_tflops_per_gpu"),
+    *("pred_mfu_pct", "pred_hfu_pct", "pred_memory_gib", "pred_allocated_gib", "pred_fits", "pred_outside", "reason"),
 )
 
 OWN_WORDS = {
@@ -171,10 +161,8 @@ def _require_columns(path: Path, header: Sequence[str]) -> None:
     missing += [] if any(column in header for column in DEVICE_COLUMNS) else [" or ".join(DEVICE_COLUMNS)]
     if missing:
         found = ", ".join(filter(None, header))[:300] or "none"
-        raise UsageError(
-            f"{path} lacks the columns {', '.join(missing)} (found: {found})",
-            "Separate columns by commas; docs/estimate.md lists their names.",
-        )
+        problem = f"{path} lacks the columns {', '.join(missing)} (found: {found})"
+        raise UsageError(problem, "Separate columns by commas; docs/estimate.md lists their names.")
     twice = sorted({name for name in header if name and list(header).count(name) > 1})
     if twice:
         raise UsageError(f"{path} has more than one column {', '.join(twice)}", "Keep one of each.")

@@ -20,26 +20,9 @@ NO_16_OR_32_BITS = r"^(?!(?:amp_)?(?:fp|float)(?:16|32)|half)"
 NOTES = ("notes",)
 
 UNREAD_COLUMNS = (
-    "cpu_offload",
-    "cross_attention",
-    "encoder_layers",
-    "frozen_layers",
-    "local_attention",
-    "lora",
-    "lora_rank",
-    "mamba_layers",
-    "moe_every",
-    "moe_frequency",
-    "moe_layer_freq",
-    "mtp",
-    "mtp_layers",
-    "num_mamba_layers",
-    "offload",
-    "offload_optimizer",
-    "optimizer_offload",
-    "activation_offload",
-    "ulysses",
-    "vision_layers",
+    *("cpu_offload", "cross_attention", "encoder_layers", "frozen_layers", "local_attention", "lora", "lora_rank"),
+    *("mamba_layers", "moe_every", "moe_frequency", "moe_layer_freq", "mtp", "mtp_layers", "num_mamba_layers"),
+    *("offload", "offload_optimizer", "optimizer_offload", "activation_offload", "ulysses", "vision_layers"),
 )
 NAMED_OTHERWISE = {
     "activated_experts": "top_k",

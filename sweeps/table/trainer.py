@@ -120,10 +120,7 @@ FACTS: dict[str, dict[bool, dict[str, object]]] = {
     "async_tp": {True: {"tensor_overlap": 1.0}, False: {"tensor_overlap": 0.0}},
     "grouped_gemm": {True: {"groups_experts": True}, False: {"groups_experts": False}},
     "overlap_moe": {True: {"experts_overlap": 1.0}, False: {"experts_overlap": 0.0}},
-    "overlap_weight_gradient": {
-        True: {"overlaps_weight_gradient": True},
-        False: {"overlaps_weight_gradient": False},
-    },
+    "overlap_weight_gradient": {True: {"overlaps_weight_gradient": True}, False: {"overlaps_weight_gradient": False}},
     "cuda_graphs": {True: {"launch_seconds": 0.0, "collective_call_seconds": 0.0}},
     "dropout": {True: {"dropout": True}, False: {"dropout": False}},
     "cudnn_attention": {False: {"attention_since_hopper": FSDP.attention_since_hopper}},

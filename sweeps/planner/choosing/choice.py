@@ -306,14 +306,12 @@ def _limits_too_tight(fitting: Sequence[tuple[Space, Found]], training: Training
     """Name the limit that even the fastest or the cheapest plan misses; else say that no plan keeps both limits."""
     hours = min(total_hours(training, found.fastest_seconds) or 0.0 for _, found in fitting)
     if training.deadline_hours is not None and hours > training.deadline_hours:
-        return InfeasiblePlan(
-            "deadline", training.deadline_hours, f"is met by no plan: the fastest takes {hours:,.1f} hours", _REMEDY
-        )
+        problem = f"is met by no plan: the fastest takes {hours:,.1f} hours"
+        return InfeasiblePlan("deadline", training.deadline_hours, problem, _REMEDY)
     dollars = min(total_dollars(training, space, found.fastest_seconds) or 0.0 for space, found in fitting)
     if training.budget_dollars is not None and dollars > training.budget_dollars:
-        return InfeasiblePlan(
-            "budget", training.budget_dollars, f"is met by no plan: the cheapest costs ${dollars:,.2f}", _REMEDY
-        )
+        problem = f"is met by no plan: the cheapest costs ${dollars:,.2f}"
+        return InfeasiblePlan("budget", training.budget_dollars, problem, _REMEDY)
     return InfeasiblePlan(
         "budget",
         training.budget_dollars,

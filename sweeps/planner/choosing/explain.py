@@ -169,7 +169,7 @@ def neighbours(strategy: Strategy, parts: ExperimentParts, trainer: Implementati
 
 
 def _other_sizes(strategy: Strategy, parts: ExperimentParts, trainer: Implementation) -> Iterator[tuple[str, Strategy]]:
-    parallel, d = strategy.parallel, strategy.data_parallel_size
+    parallel, d = strategy.parallel, strategy.parallel.data_parallel_size
     t, p, c = parallel.tensor_parallel_size, parallel.pipeline_parallel_size, parallel.context_parallel_size
     for size in _next_to(t, divisors(parallel.world_size // (p * c))):
         yield "tensor_parallel_size", strategy.with_values(tensor_parallel_size=size)
@@ -187,7 +187,7 @@ def _other_sizes(strategy: Strategy, parts: ExperimentParts, trainer: Implementa
 
 
 def _other_batches(strategy: Strategy) -> Iterator[tuple[str, Strategy]]:
-    batch, d = strategy.batch, strategy.data_parallel_size
+    batch, d = strategy.batch, strategy.parallel.data_parallel_size
     for size in _next_to(batch.micro_batch_size, divisors(max(1, batch.global_batch_size // max(1, d)))):
         yield "micro_batch_size", strategy.with_values(micro_batch_size=size)
 
@@ -201,7 +201,7 @@ def _other_values(strategy: Strategy, trainer: Implementation) -> Iterator[tuple
     for knob in KNOBS:
         if knob.role == "searched" and knob.name != "schedule":
             for value in _runnable_values(trainer, knob.name, knob.values):
-                if value != strategy.knob_value(knob.name) and _says_something(knob.name, value, strategy.num_replicas):
+                if value != strategy.knob_value(knob.name) and _says_something(knob.name, value, parallel.num_replicas):
                     yield knob.name, _with_value(strategy, knob.name, value)
 
 

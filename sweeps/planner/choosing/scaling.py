@@ -61,12 +61,9 @@ def _scale(space: Space, largest: Space, kind: ScalingKind) -> Space:
         return space
     sequences, left = divmod(space.global_batch_size * space.world_size, largest.world_size)
     if left or not sequences:
-        raise ConfigError(
-            "batch.global_batch_size",
-            space.global_batch_size,
-            f"on {count_of(largest.world_size, 'device')} has no whole share for {space.world_size}",
-            "Choose a batch that the numbers of devices divide, or other numbers with --devices.",
-        )
+        problem = f"on {count_of(largest.world_size, 'device')} has no whole share for {space.world_size}"
+        remedy = "Choose a batch that the numbers of devices divide, or other numbers with --devices."
+        raise ConfigError("batch.global_batch_size", space.global_batch_size, problem, remedy)
     return replace(space, global_batch_size=sequences)
 
 

@@ -115,13 +115,12 @@ def searched_values(space: Space) -> dict[str, list[Listed | None]]:
             used = np.broadcast_to(block.legal.any(axis=others, keepdims=True), column.shape)
             entries.update(column[used].tolist())
     return {
-        name: [KNOB[name].value(entry) if name in KNOB else entry for entry in sorted(entries, key=_plain_first)]
+        name: [
+            KNOB[name].value(entry) if name in KNOB else entry
+            for entry in sorted(entries, key=lambda entry: -1 if entry is None else entry)
+        ]
         for name, entries in seen.items()
     }
-
-
-def _plain_first(entry: int | None) -> int:
-    return -1 if entry is None else entry
 
 
 def blocks(space: Space) -> Iterator[PlanGrid]:

@@ -27,12 +27,7 @@ MOST_LAYERS_LIGHTER_IN_CHUNKS = 2
 """The same of interleaved stages, of which each number of chunks is tried with these ends."""
 
 
-def runs(
-    trainer: Implementation,
-    knob: str,
-    value: KnobValue,
-    beside: Beside = BESIDE_NOTHING,
-) -> bool:
+def runs(trainer: Implementation, knob: str, value: KnobValue, beside: Beside = BESIDE_NOTHING) -> bool:
     """True if the trainer runs plans of this kind in which the knob has this value."""
     # How layers are spread is a kind of its own, about which `layouts` asks.
     return isinstance(value, tuple) or _allows(trainer.name, knob, value, beside)

@@ -8,7 +8,7 @@ from typing import Any
 
 from conf.overrides import value_text
 from conf.plan.experiment import Experiment, ExperimentParts
-from conf.plan.knobs import KNOB, KNOBS, KnobValue, data_parallel_size_of, knob_value, label_of
+from conf.plan.knobs import KNOB, KNOBS, KnobValue, knob_value, label_of
 from conf.plan.setup import Setup
 from conf.plan.setup_parts import SetupParts
 from conf.types.schema import BatchPlan, ParallelPlan
@@ -47,18 +47,9 @@ class Strategy:
         return cls(parallel, batch)
 
     @property
-    def data_parallel_size(self) -> int:
-        return data_parallel_size_of(self.parallel)
-
-    @property
-    def num_replicas(self) -> int:
-        """Ranks that share out what ZeRO does: the data-parallel ones and, of each, those of a sequence."""
-        return self.data_parallel_size * self.parallel.context_parallel_size
-
-    @property
     def num_micro_batches(self) -> int:
         """Micro-batches of a replica in a step."""
-        return self.batch.global_batch_size // (self.batch.micro_batch_size * max(1, self.data_parallel_size))
+        return self.batch.global_batch_size // (self.batch.micro_batch_size * max(1, self.parallel.data_parallel_size))
 
     def knob_value(self, knob: str) -> Any:
         return knob_value(knob, self.parallel, self.batch)
@@ -135,14 +126,14 @@ def strategies_of(
     """
     columns = {name: getattr(plans, name).tolist() for name in Plans.__slots__}
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    shared: list[dict[str, KnobValue]] = [_shared_knobs(setting) for setting in settings] or [{} for _ in rows]
+    of_settings = [name for name in KNOB if name in Setting.__slots__]
+    shared: list[dict[str, KnobValue]] = [
+        {name: getattr(setting, name) for name in of_settings} for setting in settings
+    ]
     across: dict[str, KnobValue] = {"tensor_parallel_across_nodes": tensor_parallel_across_nodes}
-    return [_strategy(row, num_layers, across | knobs) for row, knobs in zip(rows, shared, strict=True)]
-
-
-def _shared_knobs(setting: Setting) -> dict[str, KnobValue]:
-    """The knobs that all plans of a setting share."""
-    return {name: getattr(setting, name) for name in KNOB if name in Setting.__slots__}
+    return [
+        _strategy(row, num_layers, across | knobs) for row, knobs in zip(rows, shared or [{}] * len(rows), strict=True)
+    ]
 
 
 def _strategy(row: dict[str, int], num_layers: int, shared: Mapping[str, KnobValue]) -> Strategy:

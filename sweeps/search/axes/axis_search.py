@@ -24,14 +24,7 @@ from sweeps.points.objectives import front
 from sweeps.points.plan import SweepPart, trial_of
 from sweeps.reading import TrialReading
 from sweeps.search.axes.draws import MOST_LISTED, Draws, RandomChooser, draw_point, grid_points, require_computable
-from sweeps.search.axes.seen_points import (
-    PointKey,
-    SeenPoint,
-    best_points,
-    point_key,
-    seen_points,
-    with_seed,
-)
+from sweeps.search.axes.seen_points import PointKey, SeenPoint, best_points, point_key, seen_points, with_seed
 from sweeps.search.axes.step_pruning import prunings
 from sweeps.search.axes.tpe import TpeDraws
 from sweeps.search.searcher import ALL_TRIED, Answer, Proposal, Pruning, num_taken

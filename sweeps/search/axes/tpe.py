@@ -8,14 +8,14 @@ out of memory as complete but not feasible.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from conf.types.axes import SweepAxis
 from sweeps.points.axes import AxisSpace, Dimension
-from sweeps.search.axes.draws import BLOCK, Choices, choice_name, choices_of, ends, is_ordered
+from sweeps.search.axes.draws import BLOCK, choice_name, choices_of, ends, is_ordered
 from sweeps.search.axes.seen_points import SeenPoint
 from train_core.measurement import Outcome
 
@@ -90,7 +90,8 @@ def _known_trials(spaces: Sequence[AxisSpace], seen: Sequence[SeenPoint]) -> Ite
         choices = choices_of(spaces, each.point)
         if choices is None:
             continue
-        params, of_params = _params(choices, known), {name: known[name] for name in choices}
+        of_params = {name: known[name] for name in choices}
+        params = {name: of.to_external_repr(of.to_internal_repr(choices[name])) for name, of in of_params.items()}
         if each.costs is not None:
             # The cost of a diverged run is infinite; the worst finite cost stands for it.
             values, over = [min(cost, bound) for cost, bound in zip(each.costs, worst, strict=True)], -1.0
@@ -111,10 +112,6 @@ def _worst(costs: Sequence[tuple[float, ...]]) -> list[float]:
     """The largest finite cost of each objective; empty before anything was measured."""
     finite = [[value for value in each if value != float("inf")] for each in zip(*costs, strict=True)]
     return [max(each) if each else 0.0 for each in finite]
-
-
-def _params(choices: Choices, known: Mapping[str, BaseDistribution]) -> dict[str, float]:
-    return {name: known[name].to_external_repr(known[name].to_internal_repr(value)) for name, value in choices.items()}
 
 
 def distributions(spaces: Sequence[AxisSpace]) -> dict[str, BaseDistribution]:

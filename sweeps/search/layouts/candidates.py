@@ -159,15 +159,13 @@ def _plans(space: Space, parts: ExperimentParts, margin: float, hopeless: float)
     found = [search_space(kind, MOST_OF_A_KIND) for kind in kinds_of(_with_margin(space, margin))]
     longest = hopeless * min((one.fastest_seconds for one in found), default=inf)
     kept = [one.best.plans.rows(one.step_seconds <= longest) for one in found if one.best is not None]
-    running = [plans for plans in kept if len(plans) and _key_refused(space, plans, parts) not in KIND_KEYS]
+    # Of each kind the first plan is asked about.
+    running = [
+        plans for plans in kept if len(plans) and refused_key(_strategy(space, plans, 0), parts) not in KIND_KEYS
+    ]
     # The ZeRO stages of a single replica are all the same plan.
     keeps_all = "zero_stage" in space.pinned
     return [plans.rows((plans.data_parallel_size > 1) | (plans.zero_stage == 0) | keeps_all) for plans in running]
-
-
-def _key_refused(space: Space, plans: Plans, parts: ExperimentParts) -> str | None:
-    """The configuration key because of which the first of the plans cannot be run."""
-    return refused_key(_strategy(space, plans, 0), parts)
 
 
 def _strategy(space: Space, plans: Plans, row: int) -> Strategy:

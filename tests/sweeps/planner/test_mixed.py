@@ -187,7 +187,11 @@ def test_two_halves_of_one_type_cost_what_the_whole_costs(trainer: str) -> None:
     spaces = spaces_of(["model=gpt-22b"], [("selene", 16), ("selene", 16)], 32, trainer)
     best = choose_mixed(spaces, top=1).best[0]
     num_layers = spaces[0].setting.model.num_layers
-    parallel, b, d = best.strategy.parallel, best.strategy.batch.micro_batch_size, best.strategy.data_parallel_size
+    parallel, b, d = (
+        best.strategy.parallel,
+        best.strategy.batch.micro_batch_size,
+        best.strategy.parallel.data_parallel_size,
+    )
     t, p = parallel.tensor_parallel_size, parallel.pipeline_parallel_size
     layers = [held for block in best.blocks for held in block.layers_per_stage]
     assert layers == list(spread_layers(num_layers, p, layers[0], layers[-1]))

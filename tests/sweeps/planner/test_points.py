@@ -143,7 +143,7 @@ def test_plans_of_one_replica_are_taken_once_whatever_the_zero_stage() -> None:
     plan = asked.settings.search.model_copy(update={"top_k": 6})
     points = planned_points(asked.spaces[0], asked.settings, plan)
     assert len(points) >= 6
-    assert {point.strategy.data_parallel_size for point in points} == {1}
+    assert {point.strategy.parallel.data_parallel_size for point in points} == {1}
     assert {point.strategy.parallel.zero_stage for point in points} == {0}
     assert len({point.strategy for point in points}) == len(points)
 
@@ -156,7 +156,8 @@ def test_ranks_that_share_a_sequence_keep_the_zero_stage_that_lets_them_fit() ->
     pins = ["batch.global_batch_size=1", "parallel.context_parallel_size=8"]
     asked = search_request(composed([*overrides, *pins]), devices="8")
     best = planned_points(asked.spaces[0], asked.settings, THREE)[0].strategy
-    assert (best.data_parallel_size, best.num_replicas) == (1, 8)
+    parallel = best.parallel
+    assert (parallel.data_parallel_size, parallel.num_replicas) == (1, 8)
     assert estimate(best.experiment(asked.settings)).fits
 
 

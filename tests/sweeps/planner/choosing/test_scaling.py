@@ -59,7 +59,7 @@ def test_a_fixed_layout_scales_by_its_replicas_alone() -> None:
         "micro_batch_size": 1,
     }
     points = scaling_curve(spaces([32, 64, 128], **layout), "weak")
-    assert [point.candidate and point.candidate.strategy.data_parallel_size for point in points] == [2, 4, 8]
+    assert [point.candidate and point.candidate.strategy.parallel.data_parallel_size for point in points] == [2, 4, 8]
     efficiencies = [point.efficiency or 0 for point in points]
     assert efficiencies == sorted(efficiencies, reverse=True)
     assert efficiencies[-1] > 0.9

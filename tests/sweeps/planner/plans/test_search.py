@@ -141,7 +141,7 @@ def plan_of(
 
 
 def num_replicas(strategy: Strategy) -> int:
-    return strategy.data_parallel_size * strategy.parallel.context_parallel_size
+    return strategy.parallel.data_parallel_size * strategy.parallel.context_parallel_size
 
 
 @pytest.mark.slow
@@ -168,7 +168,7 @@ def test_a_pinned_zero_stage_leaves_all_that_can_have_it_single_replicas_too(nam
     space = replace(space, pinned={**space.pinned, "zero_stage": zero_stage})
     tried = [one for one in everything_in(name) if one[0].parallel.zero_stage == zero_stage]
     found = search_space(space, top=5)
-    assert any(strategy.data_parallel_size == 1 for strategy, _ in tried)
+    assert any(strategy.parallel.data_parallel_size == 1 for strategy, _ in tried)
     assert found.num_strategies == len(tried)
     fitting = sorted(predicted.step_seconds for _, predicted in tried if predicted.fits)
     assert (found.num_fitting, found.step_seconds.tolist()) == (len(fitting), fitting[:5])

@@ -74,7 +74,7 @@ def test_every_plan_of_the_space_is_an_experiment(case: Case) -> None:
     assert len(strategies) == NUM_PLANS
     for strategy in strategies:
         experiment = priceable(strategy, case.settings, case.space.setting.implementation)
-        assert experiment.data_parallel_size == strategy.data_parallel_size
+        assert experiment.data_parallel_size == strategy.parallel.data_parallel_size
         assert experiment.batch.global_batch_size == case.space.global_batch_size
         if strategy.parallel.layers_per_stage is None:
             assert len(set(experiment.layers_per_stage)) <= 2
