@@ -153,12 +153,8 @@ def require_time(slurm: SlurmSpec, launcher: LauncherSpec) -> None:
     least = slurm.time_limit_minutes + ORDINARY_TIMES.closing_seconds / SECONDS_PER_MINUTE
     if launcher.time_limit_minutes < least:
         problem = f"is too short for a trial, which has slurm.time_limit_minutes = {slurm.time_limit_minutes}"
-        raise ConfigError(
-            "launcher.time_limit_minutes",
-            launcher.time_limit_minutes,
-            problem,
-            f"Give the allocation at least {least:g} minutes, or trials less.",
-        )
+        remedy = f"Give the allocation at least {least:g} minutes, or trials less."
+        raise ConfigError("launcher.time_limit_minutes", launcher.time_limit_minutes, problem, remedy)
 
 
 def _shape(sweep: Sweep, launcher: LauncherSpec, cluster: ClusterSpec) -> JobShape:

@@ -114,6 +114,5 @@ def _remedy_of(error: OSError, path: Path) -> str:
 
 def _in_use_error(folder: Lockable) -> UsageError:
     who = holder(folder) or "another process"  # it may have ended just now
-    return UsageError(
-        f"{folder.path} is in use by {who}", "Wait for it to end, or end it with `trisweep cancel` or Ctrl-C there."
-    )
+    problem = f"{folder.path} is in use by {who}"
+    return UsageError(problem, "Wait for it to end, or end it with `trisweep cancel` or Ctrl-C there.")

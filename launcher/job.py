@@ -121,16 +121,12 @@ def own_submission(folder: JobFolder) -> Submission | None:
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         submission = read_submission(folder)
-        if submission is not None and _is_own(submission):
+        # The name is compared and not the number, which the submitter learns only after the job may have started.
+        if submission is not None and submission.job_name == os.environ["SLURM_JOB_NAME"]:
             return _adopt(folder, submission)
         if time.monotonic() > deadline:
             return None
         time.sleep(POLL_SECONDS)
-
-
-def _is_own(submission: Submission) -> bool:
-    # The name is compared and not the number, which the submitter learns only after the job may have started.
-    return submission.job_name is not None and submission.job_name == os.environ["SLURM_JOB_NAME"]
 
 
 def _adopt(folder: JobFolder, submission: Submission) -> Submission:

@@ -96,11 +96,7 @@ class LocalExecutor:
 
 
 def _start_controller(
-    folder: JobFolder,
-    code: Path,
-    devices: tuple[int, ...],
-    time_limit_seconds: float | None,
-    job: LocalJobFunction,
+    folder: JobFolder, code: Path, devices: tuple[int, ...], time_limit_seconds: float | None, job: LocalJobFunction
 ) -> subprocess.Popen[bytes]:
     import submitit
     from submitit.local.local import LocalJob

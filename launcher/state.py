@@ -13,9 +13,8 @@ from launcher.slurm.answers import FRESH
 from launcher.slurm.own_jobs import JobStanding, standings
 from launcher.slurm.query import NOT_SUBMITTED, UNKNOWN_HERE, SlurmJobState, SlurmSilent
 from launcher.slurm.silent_jobs import is_settled, verdict
-from sweeps.folder.submission import Submission, read_submission, write_submission
+from sweeps.folder.submission import read_submission, write_submission
 from sweeps.reading import Reading
-from train_core.trial_folder import JobFolder
 
 FORGOTTEN_SECONDS = 60.0
 """A job that is younger may not have reached the accounting yet."""
@@ -63,8 +62,9 @@ def _conclude(reading: AnyReading, job: JobStanding) -> AnyReading:
 
     It is read again because the job may have spoken, or been replaced by another, while Slurm was being asked.
     """
-    if job.submission != reading.submission:
-        _adopt(reading.folder, reading.submission, job.submission)
+    # The number of a job whose submitter died before it could write it down, unless another job came meanwhile.
+    if job.submission != reading.submission and read_submission(reading.folder) == reading.submission:
+        write_submission(reading.folder, job.submission)
     answered = replace(reading, job=_state_of(job))
     if not (_has_ended(answered, job) and answered.awaits_slurm and answered.submission == job.submission):
         return answered
@@ -75,15 +75,6 @@ def _conclude(reading: AnyReading, job: JobStanding) -> AnyReading:
     except OSError:  # the disk is full or read-only, and whoever looks next concludes the same
         return answered
     return replace(answered)  # a copy reads the folder anew, and so finds the verdict
-
-
-def _adopt(folder: JobFolder, before: Submission | None, submission: Submission) -> None:
-    """Write down the number of a job whose submitter died before it could.
-
-    Unless another job has been submitted for the folder meanwhile.
-    """
-    if read_submission(folder) == before:
-        write_submission(folder, submission)
 
 
 def _state_of(job: JobStanding) -> SlurmJobState | None:

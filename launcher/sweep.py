@@ -146,12 +146,7 @@ def carry_out_on_slurm(
 
 
 def hand_over(
-    sweep: Sweep,
-    slurm: SlurmSpec,
-    controller: ControllerSpec,
-    *,
-    rules: Rules,
-    command: SweepOrders = ORDINARY,
+    sweep: Sweep, slurm: SlurmSpec, controller: ControllerSpec, *, rules: Rules, command: SweepOrders = ORDINARY
 ) -> str:
     """Have a small Slurm job go on with the sweep, and return its id. One that is queued or running is kept.
 

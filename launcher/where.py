@@ -129,7 +129,5 @@ def _require_scheduler(slurm: SlurmSpec) -> None:
         return
     require_sbatch(slurm)
     if not slurm_answers():
-        raise UsageError(
-            "sbatch is here, but the Slurm controller does not answer `scontrol ping`",
-            "Try again on a login node, add --dry-run to see the jobs, or --here to measure the proxy here.",
-        )
+        remedy = "Try again on a login node, add --dry-run to see the jobs, or --here to measure the proxy here."
+        raise UsageError("sbatch is here, but the Slurm controller does not answer `scontrol ping`", remedy)

@@ -190,11 +190,7 @@ def _earlier_folders(trial: TrialFolder, experiment: Experiment) -> dict[str, st
 
 
 def _meeting(seat: ProgramSeat) -> tuple[str, ...]:
-    return (
-        f"--node-rank={seat.node_rank}",
-        f"--master-addr={seat.master_addr}",
-        f"--master-port={seat.master_port}",
-    )
+    return (f"--node-rank={seat.node_rank}", f"--master-addr={seat.master_addr}", f"--master-port={seat.master_port}")
 
 
 def _environment(

@@ -215,7 +215,10 @@ class Conductor:
             if why and (is_in_flight(each) or each.outcome is Outcome.CANCELLED):
                 self._end([each], Outcome.PRUNED, why)
                 ended.add(each.name)
-            elif course.is_cancelled and (is_in_flight(each) or _waits_for_nobody(each)):
+            # Nothing has told of an end of one that is pending without a measurement, and none of its jobs will.
+            elif course.is_cancelled and (
+                is_in_flight(each) or (each.measurement is None and each.outcome is Outcome.PENDING)
+            ):
                 self._end([each], Outcome.CANCELLED, CANCELLED_BY_NAME)
                 ended.add(each.name)
         return [self.sweep.read_trial(each.trial) if each.name in ended else each for each in readings]
@@ -296,7 +299,8 @@ class Conductor:
             assert self.rules.draft is not None
             # Under its own name first, by which an earlier command may have tried the same point.
             trial = self._rename_trial(self.rules.draft(proposal), trials)
-            if trial.identity in trials and self._is_tried(trials[trial.identity]):
+            known = trials.get(trial.identity)
+            if known and (known.role == "asked" or self.sweep.read_trial(known).outcome is not None):
                 continue
             # Those behind it wait too, or a cheap proposal would overtake the better ones that the search put first.
             if trial.selected and not admission.admits(trial):
@@ -306,9 +310,6 @@ class Conductor:
         self._write(*(Asked(trial=trial) for trial in taken))
         readings = [self.sweep.read_trial(trial) for trial in taken]
         return [each for each in readings if self._is_to_run(each)]
-
-    def _is_tried(self, trial: Trial) -> bool:
-        return trial.role == "asked" or self.sweep.read_trial(trial).outcome is not None
 
     def _rename_trial(self, trial: Trial, trials: Mapping[tuple[str, int], Trial]) -> Trial:
         """The trial under a name of its own; a further measurement is named after the first, and counts like it."""
@@ -397,8 +398,3 @@ def _set_aside(trials: Iterable[Trial], new: Trial) -> list[Trial]:
     """Trials of the same stage after the same trial, whose configuration has changed: their results stay to be seen."""
     same = [each for each in trials if (each.after, each.stage) == (new.after, new.stage)]
     return [each.model_copy(update={"role": "kept", "selected": False}) for each in same]
-
-
-def _waits_for_nobody(reading: TrialReading) -> bool:
-    """True if nothing has told of an end of a trial, and none of its jobs will."""
-    return reading.measurement is None and reading.outcome is Outcome.PENDING

@@ -200,10 +200,7 @@ def _updated_notice(spec: NotifySpec, record: SweepRecord, before: LastNotice, s
     failures = len(_failed_trials(step.readings))
     # At every doubling, so that a sweep in which all trials fail does not send a message for each.
     is_often = failures >= max(spec.after_failures, 2 * before.failures)
-    return LastNotice(
-        best_cost=now if is_better else last,
-        failures=failures if is_often else before.failures,
-    )
+    return LastNotice(best_cost=now if is_better else last, failures=failures if is_often else before.failures)
 
 
 def _failed_trials(readings: Sequence[TrialReading]) -> list[TrialReading]:

@@ -114,7 +114,10 @@ def _store(command: Sequence[str], answer: CommandAnswer) -> None:
     if folder := _folder():
         with contextlib.suppress(OSError):  # it only saves a question
             write_atomically(_file(folder, command), answer.model_dump_json(), durable=False)
-            _forget_old(folder)
+            # A sweep that goes on asks about other jobs, and nobody asks the old question again.
+            for path in folder.iterdir():
+                if time.time() - path.stat().st_mtime > FORGOTTEN_SECONDS:
+                    path.unlink(missing_ok=True)
 
 
 def forget_answers() -> None:
@@ -129,13 +132,6 @@ def _file(folder: Path, command: Sequence[str]) -> Path:
     """Another cluster, or another stand-in for a tool, has answers of its own."""
     request = (os.environ.get("SLURM_CONF", ""), shutil.which(command[0]) or "", *command)
     return folder / hashlib.sha256("\0".join(request).encode()).hexdigest()[:24]
-
-
-def _forget_old(folder: Path) -> None:
-    """A sweep that goes on asks about other jobs, and nobody asks the old question again."""
-    for path in folder.iterdir():
-        if time.time() - path.stat().st_mtime > FORGOTTEN_SECONDS:
-            path.unlink(missing_ok=True)
 
 
 def _folder() -> Path | None:

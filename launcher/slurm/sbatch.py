@@ -148,9 +148,8 @@ def require_time_to_save(slurm: SlurmSpec) -> None:
     least = LEAST_WARNINGS * SAVE_SECONDS / SECONDS_PER_MINUTE
     if "signal" not in slurm.extra_sbatch and slurm.time_limit_minutes < least:
         problem = f"leaves little to train: the job is warned {SAVE_SECONDS} s before, to save"
-        raise ConfigError(
-            "slurm.time_limit_minutes", slurm.time_limit_minutes, problem, f"Give at least {least:g} minutes."
-        )
+        remedy = f"Give at least {least:g} minutes."
+        raise ConfigError("slurm.time_limit_minutes", slurm.time_limit_minutes, problem, remedy)
 
 
 def sbatch_text(parameters: dict[str, Any], logs: Path, num_folders: int, command: str) -> str:

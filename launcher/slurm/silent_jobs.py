@@ -9,13 +9,7 @@ from launcher.slurm.query import SlurmJobState, age
 from launcher.tools import node_names, numbers
 from sweeps.folder.submission import Submission
 from sweeps.reading import Reading
-from train_core.job.failures import (
-    failed_measurement,
-    fault_of_signal,
-    first_cause,
-    lost_a_peer,
-    over_capacity_bytes,
-)
+from train_core.job.failures import failed_measurement, fault_of_signal, first_cause, lost_a_peer, over_capacity_bytes
 from train_core.log_files import MOST_LINES, last_lines, tail
 from train_core.measurement import FAULT_OF_OUTCOME, Fault, Measurement, Outcome, RankFailure
 from train_core.trial_folder import JobFolder, last_attempt
@@ -193,15 +187,13 @@ def _unknown_failure(folder: JobFolder, submission: Submission, state: SlurmJobS
     else:
         # A job that ended well without having begun has run something else, and would do so again.
         started = _has_begun(folder, submission) or state.name == "COMPLETED"
-        how, fault = f"Slurm says {_state_in_words(state)}", Fault.CRASH if started else Fault.START
+        # Of a job that was never given a node, Slurm also says what kept it from one.
+        has_reason = state.reason not in ("", "None") and not state.nodes
+        word = f"{state.name}: {state.reason}" if has_reason else state.name
+        how, fault = f"Slurm says {word}", Fault.CRASH if started else Fault.START
     return _failure_in_words(
         Outcome.FAILED, f"the job ended without a measurement or an error message ({how})", log, fault
     )
-
-
-def _state_in_words(state: SlurmJobState) -> str:
-    """Slurm's word; of a job that was never given a node, with what kept it from one."""
-    return f"{state.name}: {state.reason}" if state.reason not in ("", "None") and not state.nodes else state.name
 
 
 def _has_begun(folder: JobFolder, submission: Submission) -> bool:

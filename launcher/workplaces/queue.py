@@ -162,8 +162,7 @@ def _refusal_error(refusal: UsageError, submitted: Sequence[SubmittedArray]) -> 
     jobs, count = ", ".join(array.job_id for array in submitted), sum(len(array.trial_ids) for array in submitted)
     # Of the same type, because whoever goes on with the sweep tells a limit from a wrong request.
     return type(refusal)(
-        f"{count_of(count, 'trial', 'was', 'were')} submitted (job {jobs}), and then: {refusal.problem}",
-        refusal.remedy,
+        f"{count_of(count, 'trial', 'was', 'were')} submitted (job {jobs}), and then: {refusal.problem}", refusal.remedy
     )
 
 
@@ -177,11 +176,8 @@ def _avoided_nodes(
 ) -> dict[str, tuple[str, ...]]:
     """The nodes that each trial is not to be given. Those that fail are known from all trials of the sweep."""
     bad = bad_nodes(ended.get(trial.trial_id) or sweep.read_trial(trial) for trial in sweep.record.trials)
-    return {reading.name: nodes_to_avoid(reading, bad, _spare(reading)) for reading in readings}
-
-
-def _spare(reading: TrialReading) -> int:
-    return min(block.cluster.num_nodes - block.num_nodes for block in reading.planned.blocks)
+    spare = {each.name: min(b.cluster.num_nodes - b.num_nodes for b in each.planned.blocks) for each in readings}
+    return {each.name: nodes_to_avoid(each, bad, spare[each.name]) for each in readings}
 
 
 @dataclass
