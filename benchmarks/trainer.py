@@ -31,7 +31,7 @@ from conf.compose.load import compose_tree, settings_of
 from conf.compose.tree import with_values
 from conf.plan.experiment import Experiment
 from conf.types.schema import Value
-from train_core.model.dtypes import DTYPES
+from train_core.model.initialize import DTYPES
 from train_core.process.world import Seat, choose_device, file_rendezvous, join
 from train_core.training.trainer import Trainer
 

@@ -11,8 +11,7 @@ Each floor imports only those below it, which contracts in pyproject.toml hold:
     parallel                               the parallel axes
     model                                  the plain model
     costs, trial_folder                    the step on paper; a trial on disk
-    attention_rules, bucket_rules,
-    log_files, measurement,
-    stage_timeline, whole_files            values and rules that the floors above share, files that grow or are whole
+    measurement, stage_timeline,
+    shared_rules, log_files, whole_files   values and rules that the floors above share, files that grow or are whole
     axes                                   the axes of parallelism, and which rank is where
 """

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from conf.plan.experiment import Experiment
 from conf.types.schema import PrecisionPlan, TrainingPlan
-from train_core.bucket_rules import Treatment
 from train_core.parallel.collectives import all_reduce
 from train_core.parallel.data_parallel import Replicas
 from train_core.parallel.mesh import Mesh
+from train_core.shared_rules import Treatment
 
 NORM_ROW = 2**14
 """The number of squares summed in fp32 before fp64 takes over: few enough that fp32 loses nothing that matters."""

@@ -23,7 +23,7 @@ from conf.plan.experiment import Experiment
 from conf.plan.trainer_call import Call, call_of, torchrun_words
 from launcher.executor import PBS_JOB
 from train_core.process.git_sha import ROOT
-from train_core.process.meeting import port_of_step, reachable_host
+from train_core.process.machine import port_of_step, reachable_host
 from train_core.trial_folder import TrialFolder
 from train_core.whole_files import write_atomically
 

@@ -58,8 +58,7 @@ from train_core.optimizer import Optimizer
 from train_core.parallel.clock import Clock, Line
 from train_core.parallel.collectives import Axis
 from train_core.parallel.data_parallel import Replicas
-from train_core.process.first_rank import result_of_first
-from train_core.process.world import use_device
+from train_core.process.world import result_of_first, use_device
 
 LOGGER = logging.getLogger(__name__)
 

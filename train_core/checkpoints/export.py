@@ -21,7 +21,7 @@ from train_core.checkpoints.checkpoint_folder import Facts, Unreadable, damage, 
 from train_core.checkpoints.huggingface import from_rows, require_layout, router_biases_of, source_of
 from train_core.checkpoints.huggingface_config import DEEPSEEK_V3, MIXTRAL, QWEN2, QWEN3, QWEN3_MOE, model_type_of
 from train_core.checkpoints.reader import Reader, read, read_metadata
-from train_core.model.dtypes import DTYPES
+from train_core.model.initialize import DTYPES
 from train_core.model.transformer import Transformer
 
 CONFIG = "config.json"

@@ -13,6 +13,8 @@ Of the rows that DeepSeek's positions turn, neighbours turn together there, and 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -21,10 +23,22 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from conf.errors import ConfigError
+from conf.plan.experiment import Experiment
 from conf.types.model_spec import ExpertsSpec, LatentAttentionSpec, ModelSpec
 from train_core.checkpoints.checkpoint_folder import KEY
-from train_core.checkpoints.huggingface_config import DEEPSEEK_V3, MIXTRAL, QWEN3_MOE, model_type_of, require_config
+from train_core.checkpoints.huggingface_config import (
+    DEEPSEEK_V3,
+    MIXTRAL,
+    QWEN3_MOE,
+    is_weights,
+    model_type_of,
+    require_config,
+    warn_of_weights,
+)
 from train_core.model.transformer import Transformer, gate_block_size
+from train_core.parallel.collectives import Axis
+from train_core.parallel.parallelize import FirstValue
+from train_core.process.world import result_of_first
 
 UNUSED = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")  # masks and tables that older files hold
 
@@ -367,3 +381,28 @@ class Weights:
 def _shapes(source: Source, shape: tuple[int, ...], spec: ModelSpec) -> list[tuple[int, ...]]:
     """The shapes of the tensors there that make up a parameter of the given shape."""
     return [tuple(tensor.shape) for tensor in from_rows(torch.empty(shape, device="meta"), source, spec)]
+
+
+def loaded_weights(
+    experiment: Experiment, world: Axis, device: torch.device, tokenizer: Callable[[], str | None] = lambda: None
+) -> FirstValue | None:
+    """The Hugging Face weights that `checkpoint.load` names; None where it names none. All ranks call it.
+
+    A checkpoint of this trainer is not read here: it holds the optimizer's state too, and is restored later.
+
+    Args:
+        tokenizer: see `warn_of_weights`.
+
+    Raises:
+        ConfigError: they were to be resumed, or are of another model.
+    """
+    path = experiment.checkpoint.load
+    if path is None or not result_of_first(partial(is_weights, path), world):
+        return None
+    if experiment.checkpoint.resume:
+        problem = f"has no step to go on after: checkpoint.load = {path} holds weights alone"
+        raise ConfigError("checkpoint.resume", True, problem, "Name a checkpoint, or use checkpoint.resume=false.")
+    if world.rank == 0:  # once for the job, and not once for each rank
+        warn_of_weights(experiment, tokenizer)
+    weights = Weights(path, experiment.model)
+    return lambda name, shape, experts: weights.value(name, shape, experts.rank, experts.size).to(device)

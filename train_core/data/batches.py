@@ -28,7 +28,7 @@ from train_core.data.tokens import prepare, split_of
 from train_core.model.documents import Documents
 from train_core.parallel.mesh import Mesh
 from train_core.parallel.pipeline_parallel import MicroBatch
-from train_core.process.first_rank import result_of_first
+from train_core.process.world import result_of_first
 
 Stream = TypeVar("Stream")
 Window = Callable[[int], NDArray[np.int64]]

@@ -4,7 +4,6 @@ transformer   `Transformer` and the modules that it is made of
 mixture       experts in the place of a feed-forward network, and the router that chooses among them
 documents     what separates documents that a sequence is packed from: spans, positions, attention
 elementwise   what lies between matrix products, with backward passes that keep little
-initialize    first weights from a seed and a parameter's name
+initialize    first weights from a seed and a parameter's name; torch's types by the names that a configuration uses
 dropout       masks that follow from what they are for
-dtypes        torch's types by the names that a configuration uses
 """

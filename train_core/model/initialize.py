@@ -1,4 +1,7 @@
-"""First weights, from a seed and the parameter's global name alone, so that every layout starts from the same model."""
+"""First weights, from a seed and the parameter's global name alone, so that every layout starts from the same model.
+
+Beside them stand torch's types of parameters, by the names that a configuration uses.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,11 @@ import math
 
 import torch
 from torch import Tensor
+
+from conf.types.schema import Dtype
+
+DTYPES: dict[Dtype, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
 
 STANDARD_DEVIATION = 0.02
 RESIDUAL_WEIGHTS = (

@@ -22,7 +22,6 @@ from torch.nn import functional
 
 from conf.types.model_spec import ModelSpec, RotaryScaling
 from conf.types.schema import ROTARY_BASE
-from train_core.attention_rules import flash_runs
 from train_core.model.documents import Documents, attend_packed, attend_separately
 from train_core.model.elementwise import (
     GELU,
@@ -35,6 +34,7 @@ from train_core.model.elementwise import (
     split_heads,
 )
 from train_core.model.mixture import MixtureOfExperts
+from train_core.shared_rules import flash_runs
 
 AMPERE = (8, 0)
 """The capability, as torch tells it, of the first GPUs of NVIDIA that multiply bf16."""

@@ -22,13 +22,13 @@ import torch
 from torch import Tensor
 
 from conf.plan.experiment import Experiment
-from train_core.bucket_rules import Treatment
-from train_core.model.dtypes import DTYPES
+from train_core.model.initialize import DTYPES
 from train_core.parallel.collectives import Pending, all_gather, all_reduce, reduce_scatter, shard
 from train_core.parallel.flat_parameters import Box, Bucket, boxes_of, flatten
 from train_core.parallel.main_gradient import attach, has_wide_products
 from train_core.parallel.mesh import Mesh
 from train_core.parallel.parallelize import Stage
+from train_core.shared_rules import Treatment
 
 if TYPE_CHECKING:
     from train_core.parallel.fully_sharded import FullySharded

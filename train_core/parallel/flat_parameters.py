@@ -5,7 +5,7 @@
                |  shard of replica 0   |  shard of replica 1   |   ...      |
 
 So every later pass over parameters (the sum over replicas, the norm, the update) is one operation or one collective on
-a bucket, never a loop over parameters. Which parameters share a bucket is said in `train_core.bucket_rules`.
+a bucket, never a loop over parameters. Which parameters share a bucket is said in `train_core.shared_rules`.
 
 A checkpoint knows parameters by name and shape, and stores boxes of them; a rank holds a run of consecutive elements of
 a flat bucket. A run of a matrix is cut into at most three boxes (here elements 2 to 11 of three rows and five columns):
@@ -25,10 +25,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from train_core.bucket_rules import MAX_BUCKET_ELEMENTS, Treatment, bucket_members, padded_length
 from train_core.parallel.collectives import Axis
 from train_core.parallel.mesh import Mesh
 from train_core.parallel.parallelize import Placement, Stage
+from train_core.shared_rules import MAX_BUCKET_ELEMENTS, Treatment, bucket_members, padded_length
 
 
 class BucketMember(NamedTuple):

@@ -19,7 +19,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from conf.plan.experiment import Experiment
-from train_core.model.dtypes import DTYPES
+from train_core.model.initialize import DTYPES
 from train_core.parallel.clock import Line
 from train_core.parallel.collectives import Axis, gather_into, scatter_into
 from train_core.parallel.flat_parameters import Box, box_in_whole, treatment_of

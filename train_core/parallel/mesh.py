@@ -14,10 +14,10 @@ import torch
 import torch.distributed as dist
 
 from train_core.axes import AXES, ENDS, EXPERT, EXPERT_REPLICAS, REPLICAS, WORLD, Layout
-from train_core.bucket_rules import Treatment
 from train_core.parallel.clock import CHANNEL, GROUP, Clock, Line
 from train_core.parallel.collectives import Axis
 from train_core.parallel.shared_memory import SharedMemory
+from train_core.shared_rules import Treatment
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,8 @@
 """A process of a job: its rank and device, the signals that stop it, and the code that it runs.
 
-meeting       where the ranks of a Slurm job meet
-world         `Seat` and `World`: joining through torchrun, srun or alone (imports torch, as `first_rank` does)
-first_rank    what the first rank finds out for all, as a shared file system may show each node something else
-machine       which machine that is
+machine       which machine that is, and where the ranks of a Slurm job meet
+world         `Seat` and `World`: joining through torchrun, srun or alone, and what one rank finds out for all, as a
+              shared file system may show each node something else (imports torch)
 gpu_settings  environment variables of GPUs: what is set where nothing is, and what a job must set
 long_lived    values at which the garbage collector need not look; importing torch, which makes many of them
 stop          signals that make a training save and stop

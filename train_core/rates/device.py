@@ -20,7 +20,7 @@ from conf.types.schema import Dtype
 from conf.units import FLOAT32_BYTES, count_of
 from train_core.job.failures import ended_by_failure
 from train_core.job.rank import environment
-from train_core.model.dtypes import DTYPES
+from train_core.model.initialize import DTYPES
 from train_core.model.transformer import Layer
 from train_core.parallel.collectives import Axis, gather_objects
 from train_core.process.world import (
@@ -33,7 +33,7 @@ from train_core.process.world import (
     require_seat,
     usable_cores,
 )
-from train_core.rates.links import link_times
+from train_core.rates.links import Run, Stopwatch, link_times
 from train_core.rates.record import (
     SMALL_LAYER,
     AttentionRate,
@@ -46,7 +46,6 @@ from train_core.rates.record import (
     RatesFolder,
     RatesPlan,
 )
-from train_core.rates.stopwatch import Run, Stopwatch
 
 SMALL = 16
 """So few elements that arithmetic on them costs nothing beside the call."""

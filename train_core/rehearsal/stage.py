@@ -33,8 +33,7 @@ from train_core.parallel.mesh import Channel, Mesh
 from train_core.parallel.parallelize import Stage
 from train_core.parallel.pipeline_parallel import MicroBatch, Transfers
 from train_core.process.world import World
-from train_core.rehearsal.counts import StageBytes, StageStep
-from train_core.rehearsal.micro_batches import enough_micro_batches, group_size, with_micro_batches
+from train_core.rehearsal.counts import StageBytes, StageStep, enough_micro_batches, group_size, with_micro_batches
 from train_core.rehearsal.observer import FLOPS, Allocation, Amounts, StepObserver
 from train_core.training.trainer import Trainer, TrainerParts
 

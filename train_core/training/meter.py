@@ -24,7 +24,7 @@ from train_core.costs import (
 )
 from train_core.expert_load import ExpertLoads, StepLoad
 from train_core.measurement import BlockRates, Breakdown, Performance, StepMetrics, flops_fields
-from train_core.model.dtypes import DTYPES
+from train_core.model.initialize import DTYPES
 from train_core.optimizer import StepResult
 from train_core.parallel.collectives import Axis, gather, gather_objects, total
 from train_core.process.machine import machine_id

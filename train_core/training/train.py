@@ -21,9 +21,8 @@ from train_core.measurement import Performance, StepMetrics
 from train_core.optimizer import StepResult
 from train_core.parallel.collectives import all_reduce
 from train_core.parallel.schedules import forward_only
-from train_core.process.first_rank import result_of_first
 from train_core.process.stop import StopAsked, Stopped, never
-from train_core.process.world import World
+from train_core.process.world import World, result_of_first
 from train_core.training.meter import DoneStep, Meter
 from train_core.training.trainer import Trainer
 from train_core.trial_folder import TrialFolder

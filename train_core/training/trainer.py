@@ -12,16 +12,15 @@ from torch import Tensor
 
 from conf.plan.experiment import Experiment
 from train_core.axes import OPTIMIZER, Layout
-from train_core.checkpoints.first_weights import loaded_weights
 from train_core.data.batches import Batches
 from train_core.data.byte_pairs import tokenizer_of
 from train_core.expert_load import RouterBiases
 from train_core.model.dropout import SEEDED_ATTENTION, DroppingAttention
-from train_core.model.dtypes import DTYPES
+from train_core.model.initialize import DTYPES
 from train_core.optimizer import Optimizer, StepResult
 from train_core.parallel.data_parallel import Replicas, replicas_of
 from train_core.parallel.mesh import Mesh, build_mesh
-from train_core.parallel.parallelize import Stage, parallelize
+from train_core.parallel.parallelize import FirstValue, Stage, parallelize
 from train_core.parallel.pipeline_parallel import TRANSFERS, PipelineExecutor, Transfers
 from train_core.parallel.schedules import actions_of
 from train_core.process.world import World
@@ -60,8 +59,7 @@ class Trainer:
         self.mesh = build_mesh(Layout.of(experiment), world.rank, world.clock, world.timeout)
         # Data first: a wrong path is found before a model is built.
         self.batches = parts.batches(experiment, self.mesh, world.device, cache_dir)
-        tokenizer = partial(tokenizer_of, experiment.data, self.batches.tokens)
-        first_value = loaded_weights(experiment, self.mesh.world, world.device, tokenizer)
+        first_value = self._loaded_weights(world)
         self.stage = parallelize(experiment, self.mesh, world.device, first_value, parts.attention)
         self.replicas = parts.replicas(self.stage, self.mesh, experiment)
         self.optimizer = Optimizer(self.replicas, self.mesh, experiment, world.device)
@@ -73,6 +71,15 @@ class Trainer:
             separate_documents=experiment.data.separate_documents,
         )
         self.actions = actions_of(experiment, self.mesh.pipeline.rank)
+
+    def _loaded_weights(self, world: World) -> FirstValue | None:
+        """The weights that the configuration names; None where the first ones are drawn."""
+        if self.experiment.checkpoint.load is None:
+            return None
+        from train_core.checkpoints.huggingface import loaded_weights  # here, as it imports a reader of their format
+
+        tokenizer = partial(tokenizer_of, self.experiment.data, self.batches.tokens)
+        return loaded_weights(self.experiment, self.mesh.world, world.device, tokenizer)
 
     def step(self, step: int, before_update: Callable[[], None] = lambda: None) -> StepResult:
         """One optimizer step over the global batch; steps count from 1.

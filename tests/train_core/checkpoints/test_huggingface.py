@@ -19,10 +19,8 @@ from conf.types.schema import Value
 from tests.composed import load
 from tests.train_core.conftest import ExperimentOf, TrialOf, Worlds
 from train_core.axes import Layout
-from train_core.checkpoints import first_weights
 from train_core.checkpoints.export import checkpoint_in, export, hugging_face_config
-from train_core.checkpoints.first_weights import loaded_weights
-from train_core.checkpoints.huggingface import Weights, from_rows, source_of, to_rows
+from train_core.checkpoints.huggingface import Weights, from_rows, loaded_weights, source_of, to_rows
 from train_core.checkpoints.huggingface_config import is_weights, require_config, warn_of_weights
 from train_core.data.byte_pairs import bytes_tokenizer
 from train_core.expert_load import RouterBiases
@@ -331,7 +329,7 @@ def test_weights_with_experts_are_for_models_with_experts(
 def up_weight_where_only_rank_0_finds_weights(world: World, experiment: Experiment) -> Tensor:
     with pytest.MonkeyPatch.context() as patched:
         if world.rank > 0:
-            patched.setattr(first_weights, "is_weights", lambda path: False)
+            patched.setattr("train_core.checkpoints.huggingface.is_weights", lambda path: False)
         return weight_of(world, experiment, "feed_forward.up")
 
 

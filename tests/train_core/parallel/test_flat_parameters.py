@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 from train_core.axes import REPLICAS, Layout
-from train_core.bucket_rules import ALIGNMENT
 from train_core.optimizer import AdamState
 from train_core.parallel.collectives import Axis
 from train_core.parallel.flat_parameters import Bucket, boxes_of, flatten, row_boxes
 from train_core.parallel.mesh import Mesh, build_mesh
 from train_core.parallel.parallelize import Placement
+from train_core.shared_rules import ALIGNMENT
 
 SHAPES = st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=2).map(tuple), min_size=1, max_size=8)
 

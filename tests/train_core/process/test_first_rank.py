@@ -13,9 +13,7 @@ from conf.errors import ConfigError
 from tests.train_core.conftest import Worlds
 from train_core.job.failures import failure_of, lost_a_peer
 from train_core.parallel.collectives import Axis
-from train_core.process import first_rank
-from train_core.process.first_rank import result_of_first
-from train_core.process.world import World
+from train_core.process.world import World, result_of_first
 
 
 def asked_of_all(world: World) -> int:
@@ -39,7 +37,7 @@ def found_after_three_signs(world: World) -> int:
         return sum(signs.acquire() for _ in range(3))
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(first_rank, "SIGN_SECONDS", 0.01)
+        patched.setattr("train_core.process.world.SIGN_SECONDS", 0.01)
         patched.setattr(dist, "broadcast_object_list", counted)
         return result_of_first(find, Axis(world.size, world.rank))
 

@@ -16,7 +16,7 @@ import pytest
 
 from conf.plan.experiment import Experiment
 from tests.train_core.conftest import ExperimentOf, Worlds
-from train_core.job import rank_process
+from train_core.job import supervisor
 from train_core.process.stop import (
     STOP_SIGNALS,
     Stopped,
@@ -66,10 +66,10 @@ def in_rank_of_launcher(experiment: Experiment, note: Callable[[], None], patch:
 
 def in_rank_of_supervisor(experiment: Experiment, note: Callable[[], None], patch: pytest.MonkeyPatch) -> None:
     for name in ("_die_with", "_redirect_output"):
-        patch.setattr(rank_process, name, lambda *_: None)
-    patch.setattr(rank_process, "_run", lambda *_: note())
-    start = rank_process.RankStart(Path(), 1, 2, Path(), None, 0)
-    rank_process.rank_process(start, Mock(), StopSwitch() if saves_when_stopped(experiment) else never)
+        patch.setattr(supervisor, name, lambda *_: None)
+    patch.setattr(supervisor, "_run", lambda *_: note())
+    start = supervisor.RankStart(Path(), 1, 2, Path(), None, 0)
+    supervisor.rank_process(start, Mock(), StopSwitch() if saves_when_stopped(experiment) else never)
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ from train_core.axes import Layout
 from train_core.costs.estimate import plan_of, setting_of
 from train_core.costs.work import work_of
 from train_core.model import elementwise
-from train_core.model.dtypes import DTYPES
+from train_core.model.initialize import DTYPES
 from train_core.parallel.clock import DeviceClock
 from train_core.parallel.data_parallel import FlatReplicas, Replicas, replicas_of
 from train_core.parallel.fully_sharded import FullySharded

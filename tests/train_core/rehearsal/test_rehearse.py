@@ -12,7 +12,7 @@ from tests.composed import load
 from train_core.costs import estimate, hardware_flops
 from train_core.costs.counts.buckets import parameters_of
 from train_core.costs.counts.traffic import stage_traffic
-from train_core.rehearsal.micro_batches import enough_micro_batches
+from train_core.rehearsal.counts import enough_micro_batches
 from train_core.rehearsal.observer import FLOPS
 from train_core.rehearsal.rehearse import rehearse
 from train_core.rehearsal.stage import rehearse_stage, take_step

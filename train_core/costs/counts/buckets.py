@@ -8,8 +8,8 @@ from typing import NamedTuple
 from conf.plan.experiment import Experiment
 from conf.types.model_spec import LatentAttentionSpec
 from train_core.axes import ENDS, EXPERT_REPLICAS, REPLICAS
-from train_core.bucket_rules import Treatment, bucket_members, padded_length
 from train_core.costs.counts.parameters import attention_matrices, head_norm_size
+from train_core.shared_rules import Treatment, bucket_members, padded_length
 
 
 class Parameter(NamedTuple):

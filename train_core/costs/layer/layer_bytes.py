@@ -11,7 +11,6 @@ import numpy as np
 
 from conf.types.model_spec import ModelSpec
 from conf.units import FLOAT32_BYTES
-from train_core.attention_rules import flash_runs
 from train_core.costs.layer.layer_time import gated_elements
 from train_core.costs.layer.narrow_casts import kept_difference
 from train_core.costs.layer.shard import (
@@ -28,6 +27,7 @@ from train_core.costs.layer.shard import (
 )
 from train_core.costs.primitives.kernels import memory_bound_seconds
 from train_core.costs.setting import Floats, Integers, Setting
+from train_core.shared_rules import flash_runs
 
 NUM_NORMS = 2
 

@@ -18,7 +18,6 @@ from typing import NamedTuple
 import numpy as np
 
 from conf.units import FLOAT32_BYTES
-from train_core.bucket_rules import MAX_BUCKET_ELEMENTS
 from train_core.costs.layer.shard import FULL
 from train_core.costs.primitives.collectives import shown_seconds
 from train_core.costs.primitives.kernels import memory_bound_seconds
@@ -26,6 +25,7 @@ from train_core.costs.primitives.narrow import gathered_weight_bytes
 from train_core.costs.setting import Booleans, Floats, Integers, Plans, Setting
 from train_core.costs.step.priced_stage import PricedStage
 from train_core.costs.step.replicas import num_shards
+from train_core.shared_rules import MAX_BUCKET_ELEMENTS
 
 
 class Moment(NamedTuple):

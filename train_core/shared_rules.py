@@ -1,6 +1,6 @@
-"""The rules for which parameters of a rank share a flat bucket, and how long a bucket is. No torch.
+"""The rules that the trainer follows and the cost model counts by. No torch.
 
-The trainer moves parameters into buckets, and the cost model counts the collectives over them, by these rules.
+Which parameters of a rank share a flat bucket, and how long a bucket is:
 
     in model order               qkv.weight  qkv.bias  up.weight  up.bias  down.weight  down.bias
     sorted by their treatment    qkv.weight  up.weight  down.weight   |   qkv.bias  up.bias  down.bias
@@ -76,3 +76,27 @@ def padded_length(num_elements: int, num_shards: int) -> int:
     """The next length that splits into equal, aligned shards."""
     multiple = ALIGNMENT * num_shards
     return -(-num_elements // multiple) * multiple
+
+
+HALF_BYTES = 2
+LARGEST_FLASH_HEAD = 192
+"""The largest head whose backward pass the flash kernel has on every generation; most have it up to 256."""
+
+
+def flash_runs(element_bytes: int, head_size: int, *, has_bf16: bool) -> bool:
+    """True if a GPU computes attention by the flash kernel.
+
+    It takes the keys and values of groups as they are, one for several query heads. The memory-efficient kernel wants
+    as many as there are query heads, so that the trainer repeats them before it, and the cost model counts those bytes.
+    With neither torch would store all scores, which the trainer never lets it do for the sake of groups.
+
+    Args:
+        element_bytes: of queries, keys and values: 2 for fp16 and bf16, 4 for fp32.
+        has_bf16: the GPU multiplies bf16. NVIDIA's do from Ampere on, and the kernel was written for these; it was
+            written for AMD's that do so too.
+
+    Source: `can_use_flash_attention` and `can_use_mem_efficient_attention` in
+    aten/src/ATen/native/transformers/cuda/sdp_utils.cpp of torch. The latter kernel takes groups in recent releases of
+    torch and not on AMD, so that it is not relied on.
+    """
+    return element_bytes == HALF_BYTES and head_size <= LARGEST_FLASH_HEAD and has_bf16

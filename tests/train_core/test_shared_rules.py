@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from train_core.attention_rules import flash_runs
+from train_core.shared_rules import flash_runs
 
 
 @pytest.mark.parametrize(
