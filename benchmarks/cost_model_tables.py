@@ -14,9 +14,8 @@ from conf.compose.load import cluster_named
 from conf.folders import options
 from conf.types.cluster_spec import ClusterSpec
 from conf.units import GIBIBYTE, GIGA
-from train_core.costs.implementation import Implementation
-from train_core.costs.primitives.kernels import ALIGNMENTS, PROLOGUE, TILES
-from train_core.costs.trainers import IMPLEMENTATIONS
+from train_core.costs.kernels import ALIGNMENTS, PROLOGUE, TILES
+from train_core.costs.trainers import IMPLEMENTATIONS, Implementation
 from train_core.whole_files import write_atomically
 
 PAGE = Path(__file__).parents[1] / "docs" / "cost-model.md"

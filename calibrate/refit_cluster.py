@@ -20,12 +20,11 @@ from conf.plan.setup import Setup
 from conf.types.cluster_spec import ClusterSpec, EfficiencySpec
 from sweeps.sweep import Sweep
 from train_core.costs.estimate import plan_of, setting_of
-from train_core.costs.implementation import Implementation
 from train_core.costs.setting import SCALE, Booleans, Plans, Scale, Setting
 from train_core.costs.stages import listed_stages, spread_stages
 from train_core.costs.step.priced_stage import priced_stages
 from train_core.costs.step.step_time import step_columns
-from train_core.costs.trainers import IMPLEMENTATIONS
+from train_core.costs.trainers import IMPLEMENTATIONS, Implementation
 from train_core.costs.work import work_of
 from train_core.measurement import Environment, Performance
 

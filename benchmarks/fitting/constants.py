@@ -20,9 +20,8 @@ from calibrate.refit_cluster import Constants
 from calibrate.robust_fit import Constant, Values
 from conf.compose.load import cluster_named
 from conf.folders import CONF_DIR, options
-from train_core.costs.implementation import Implementation
 from train_core.costs.setting import Scale, Setting
-from train_core.costs.trainers import IMPLEMENTATIONS
+from train_core.costs.trainers import IMPLEMENTATIONS, Implementation
 from train_core.whole_files import write_atomically
 
 GPUS = "gpus"

@@ -6,7 +6,7 @@ what_to_read         which of them `checkpoint.load` means; refuses one of anoth
                      cannot go on from
 writer, reader       the files, with their checksums; how far a save is, for the clock; what lies where in them
 host_copies          what a rank writes: pieces of its tensors, copied to the host while the training goes on
-huggingface          Hugging Face's files, whose weights take the place of random ones where `checkpoint.load` names some;
+huggingface          Hugging Face's files, from whose weights a training starts where `checkpoint.load` names some;
                      `huggingface_config` is the config.json beside them
 export               a checkpoint as Hugging Face weights
 """

@@ -2,23 +2,24 @@
 
 estimate       `estimate(setup)`: one plan; `price`: many plans at once, the vectorised heart of it
 setting        what all plans of one search share, and the columns that plans are priced in
+kernels        seconds of one product, wide or in 8 or 4 bits, and of a memory-bound operation; `collectives`: of one
+               collective or transfer, on the link tiers that a group of ranks crosses
 work           what stages share, priced once per shard; `stages` that do the same work are priced once
 terms          where a step's seconds go and what a rank's bytes hold
 pass_seconds   what each stage takes for one micro-batch, chunk by chunk
 mixed          one pipeline over several types of devices, and what each type does in a step
-trainers       in what trainers differ when they carry out the same plan, by name; `implementation`: each such fact
+trainers       in what trainers differ when they carry out the same plan: each such fact, and each trainer by its name
 
-Rooms, from the bottom up: `counts` (exact), `primitives` (one product, one collective), `layer`, `step`.
+Rooms, from the bottom up: `counts` (exact), `layer`, `step`.
 Which plans a trainer can run at all stands in `conf.plan.trainer_limits`.
 """
 
 from train_core.costs.counts.flops import DOCUMENT_FLOPS_FORMULA, FLOPS_FORMULA, DoneShares, hardware_flops, model_flops
 from train_core.costs.counts.parameters import num_parameters
 from train_core.costs.estimate import Estimate, estimate, estimates, executed_flops
-from train_core.costs.implementation import Implementation
 from train_core.costs.mixed import block_rates
 from train_core.costs.terms import MEMORY_KINDS, STEP_TERMS, StageMemory, StepTime
-from train_core.costs.trainers import IMPLEMENTATIONS
+from train_core.costs.trainers import IMPLEMENTATIONS, Implementation
 
 __all__ = [
     "DOCUMENT_FLOPS_FORMULA",

@@ -15,7 +15,6 @@ from conf.types.cluster_spec import ClusterSpec
 from conf.types.schema import Frozen
 from train_core.costs.counts.flops import ALL, FLOPS_FORMULA, DoneShares, hardware_flops, model_flops, repeated_flops
 from train_core.costs.counts.parameters import num_parameters, require_computable
-from train_core.costs.implementation import Implementation
 from train_core.costs.mixed import StagesOnType, TypeOfDevices, block_rates, mixed_step
 from train_core.costs.setting import Plans, Setting
 from train_core.costs.stages import StageGroup, each_stage, listed_blocks, listed_stages
@@ -24,7 +23,7 @@ from train_core.costs.step.replicas import PricedReplicas
 from train_core.costs.step.stage_memory import group_memory
 from train_core.costs.step.step_time import step_columns
 from train_core.costs.terms import MEMORY_KINDS, StageMemory, StepColumns, StepTime, row_of
-from train_core.costs.trainers import TRISWEEP
+from train_core.costs.trainers import TRISWEEP, Implementation
 from train_core.costs.work import Work, work_of
 from train_core.measurement import BlockRates, flops_fields
 

@@ -14,7 +14,6 @@ import numpy as np
 from conf.plan.chunks import chunk_layers
 from conf.plan.setup import Setup
 from train_core.costs.estimate import plan_of, setting_of
-from train_core.costs.implementation import Implementation
 from train_core.costs.mixed import on_widest_link
 from train_core.costs.setting import Floats, Plans, Setting
 from train_core.costs.stages import StageGroup, each_stage, listed_stages
@@ -28,7 +27,7 @@ from train_core.costs.step.step_time import (
     stage_passes,
     update_seconds,
 )
-from train_core.costs.trainers import TRISWEEP
+from train_core.costs.trainers import TRISWEEP, Implementation
 from train_core.costs.work import Work, work_of
 
 

@@ -14,7 +14,7 @@ from conf.plan.knobs import KNOB
 from conf.types.cluster_spec import ClusterSpec
 from conf.types.model_spec import ModelSpec
 from conf.types.schema import ContextExchange, Dtype, ExpertDispatcher, Frozen, MatmulRecipe, NonNegative
-from train_core.costs.implementation import Implementation
+from train_core.costs.trainers import Implementation
 
 
 class Scale(Frozen):

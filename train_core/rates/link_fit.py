@@ -41,7 +41,7 @@ def fit_patterns(times: Sequence[LinkTime]) -> dict[Pattern, LinkFit]:
     """Every pattern alone: the latency and bandwidth that leave the least relative errors, outliers discounted.
 
     A gather or a scatter of B bytes over n ranks takes (n-1) latencies and B (n-1)/n bytes, an all-reduce twice that,
-    a transfer one latency and B bytes. Source: the ring algorithms, as in `train_core.costs.primitives.collectives`.
+    a transfer one latency and B bytes. Source: the ring algorithms, as in `train_core.costs.collectives`.
     """
     by_pattern = {pattern: [time for time in times if time.pattern == pattern] for pattern in PATTERNS}
     return {pattern: _fit(chosen) for pattern, chosen in by_pattern.items() if chosen}

@@ -24,9 +24,9 @@ from tests.train_core.costs.llama import Llama
 from tests.train_core.costs.priced import unscaled, with_links, with_trainer
 from train_core.axes import Layout
 from train_core.costs import estimate, hardware_flops, model_flops, num_parameters
+from train_core.costs.collectives import ring_of
 from train_core.costs.counts.buckets import parameters_of
 from train_core.costs.estimate import plan_of, setting_of
-from train_core.costs.primitives.collectives import ring_of
 from train_core.costs.stages import StageGroup
 from train_core.costs.step.priced_stage import PricedStage
 from train_core.costs.step.replicas import PricedReplicas

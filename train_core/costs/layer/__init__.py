@@ -1,4 +1,4 @@
-"""One transformer layer and the two ends of the model, for one micro-batch on one rank: seconds and bytes.
+"""One transformer layer, for one micro-batch on one rank: seconds and bytes.
 
 Read `shard`, then `layer_costs`, which calls all others:
 
@@ -9,6 +9,5 @@ Seconds: `layer_time` adds up products, what lies between them and collectives, 
 products, and what recomputation repeats; `context` is the core of attention, over context ranks too, `experts` a layer
 with experts, `narrow_casts` what fp8 costs beside products.
 
-Bytes: `layer_bytes` is what a layer keeps for backward, and in what each trainer differs from that;
-`end_costs` what the last stage holds beside its layers, and the seconds of the output projection and its loss.
+Bytes: `layer_bytes` is what a layer keeps for backward, and in what each trainer differs from that.
 """

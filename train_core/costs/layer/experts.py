@@ -13,14 +13,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from conf.types.model_spec import ExpertsSpec
+from train_core.costs.collectives import exchange_seconds, ring_of, shown_seconds
 from train_core.costs.counts.parameters import Matrix, feed_forward_matrices
+from train_core.costs.kernels import Number, matmul_seconds, memory_bound_seconds, recipe_of
 from train_core.costs.layer.layer_costs import LayerCosts, layer_costs, waiting_seconds
 from train_core.costs.layer.layer_time import EAGER_GATED, gated_elements
 from train_core.costs.layer.narrow_casts import anew_seconds
 from train_core.costs.layer.shard import FULL, POINTWISE, Shard, held_tokens_of
-from train_core.costs.primitives.collectives import exchange_seconds, ring_of, shown_seconds
-from train_core.costs.primitives.kernels import Number, matmul_seconds, memory_bound_seconds
-from train_core.costs.primitives.narrow import recipe_of
 from train_core.costs.setting import Floats, Integers, Setting
 
 ROUTING_KERNELS = 20  # scores, top k, counts, sorting, and the loss that balances; assumed
@@ -252,7 +251,7 @@ def _moves(setting: Setting, sent: Routed, *, activation: int) -> Floats:
 
 
 def _exchange(setting: Setting, shard: Shard, sent: Routed) -> Floats:
-    """Seconds of dispatching and combining, which nothing hides: each way both are carried out once."""
+    """Seconds of dispatching and combining, each carried out once each way; `experts_overlap` may hide some of them."""
     width = float(setting.model.hidden_size * setting.dtype_bytes)
     split, one = sent.tensor_parallel_size, np.ones_like(shard.tensor_parallel_size)
     sends, e = sent.copies * width, sent.expert_parallel_size

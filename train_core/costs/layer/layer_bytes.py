@@ -11,6 +11,7 @@ import numpy as np
 
 from conf.types.model_spec import ModelSpec
 from conf.units import FLOAT32_BYTES
+from train_core.costs.kernels import memory_bound_seconds
 from train_core.costs.layer.layer_time import gated_elements
 from train_core.costs.layer.narrow_casts import kept_difference
 from train_core.costs.layer.shard import (
@@ -25,7 +26,6 @@ from train_core.costs.layer.shard import (
     scores_of,
     tokens_of,
 )
-from train_core.costs.primitives.kernels import memory_bound_seconds
 from train_core.costs.setting import Floats, Integers, Setting
 from train_core.shared_rules import flash_runs
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from train_core.costs.collectives import ring_of, shown_seconds
 from train_core.costs.counts.flops import selected_shares
+from train_core.costs.kernels import gathered_share, matmul_seconds, memory_bound_seconds, recipe_of
 from train_core.costs.layer.narrow_casts import backward_casts, forward_casts
 from train_core.costs.layer.shard import (
     FULL,
@@ -21,9 +23,6 @@ from train_core.costs.layer.shard import (
     products_of,
     tokens_of,
 )
-from train_core.costs.primitives.collectives import ring_of, shown_seconds
-from train_core.costs.primitives.kernels import matmul_seconds, memory_bound_seconds
-from train_core.costs.primitives.narrow import gathered_share, recipe_of
 from train_core.costs.setting import Floats, Setting
 
 EAGER_GATED = (5, 15)

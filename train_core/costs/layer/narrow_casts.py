@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from train_core.costs.kernels import NarrowProducts, Number, gathers_narrow, memory_bound_seconds, recipe_of
 from train_core.costs.layer.shard import FULL, POINTWISE, Shard, held_tokens_of, products_of, tokens_of
-from train_core.costs.primitives.kernels import Number, memory_bound_seconds
-from train_core.costs.primitives.narrow import NarrowProducts, gathers_narrow, recipe_of
 from train_core.costs.setting import Floats, Integers, Setting
 
 PASSES_BYTES = 25

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from train_core.costs.primitives.collectives import PricedRing, Runs, pace_of, ring_of
+from train_core.costs.collectives import PricedRing, Runs, pace_of, ring_of
 from train_core.costs.setting import Floats, Integers, Plans, Setting
 
 
@@ -113,7 +113,7 @@ def within_group(setting: Setting, replicas: Integers) -> Integers:
 
 
 class RankGroup(NamedTuple):
-    """Ranks of a collective, in columns, as `primitives.collectives` takes them."""
+    """Ranks of a collective, in columns, as `collectives.ring_of` takes them."""
 
     num_ranks: Integers
     stride: Integers

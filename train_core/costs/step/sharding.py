@@ -18,10 +18,9 @@ from typing import NamedTuple
 import numpy as np
 
 from conf.units import FLOAT32_BYTES
+from train_core.costs.collectives import shown_seconds
+from train_core.costs.kernels import gathered_weight_bytes, memory_bound_seconds
 from train_core.costs.layer.shard import FULL
-from train_core.costs.primitives.collectives import shown_seconds
-from train_core.costs.primitives.kernels import memory_bound_seconds
-from train_core.costs.primitives.narrow import gathered_weight_bytes
 from train_core.costs.setting import Booleans, Floats, Integers, Plans, Setting
 from train_core.costs.step.priced_stage import PricedStage
 from train_core.costs.step.replicas import num_shards

@@ -2,7 +2,7 @@
 
 State (weights, gradients, optimizer) is there all the time. The peak is one moment of the step, where most activations
 are kept beside it: a stage has done every forward pass that comes before its first backward pass, and is at work on the
-latter. The last stage's other moments (the loss, the head's gradient) are compared in `layer.end_costs`.
+latter. The last stage's other moments (the loss, the head's gradient) are compared in `work.end_bytes`.
 
 Of p stages with m micro-batches of v chunks, stage r (from 0) has in flight, all of them m v at most,
 

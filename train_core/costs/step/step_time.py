@@ -9,9 +9,8 @@ import numpy as np
 
 from conf.types.cluster_spec import ClusterSpec
 from conf.units import FLOAT32_BYTES
-from train_core.costs.primitives.collectives import pair_seconds, ring_of, shown_seconds, transfer_seconds
-from train_core.costs.primitives.kernels import memory_bound_seconds
-from train_core.costs.primitives.narrow import gathered_weight_bytes
+from train_core.costs.collectives import pair_seconds, ring_of, shown_seconds, transfer_seconds
+from train_core.costs.kernels import gathered_weight_bytes, memory_bound_seconds
 from train_core.costs.setting import Booleans, Floats, Integers, Plans, Setting
 from train_core.costs.stages import StageGroup
 from train_core.costs.step.priced_stage import PricedStage

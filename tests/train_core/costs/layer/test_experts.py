@@ -20,9 +20,9 @@ from tests.train_core.costs.priced import (
     with_trainer,
 )
 from train_core.costs import num_parameters
+from train_core.costs.collectives import exchange_seconds
 from train_core.costs.layer.experts import MOVES_KERNELS, ROUTING_KERNELS, expert_layer_costs, experts_of, route
 from train_core.costs.layer.layer_costs import layer_costs
-from train_core.costs.primitives.collectives import exchange_seconds
 from train_core.costs.setting import Setting
 from train_core.costs.stages import spread_stages
 from train_core.costs.step.priced_stage import PricedStage

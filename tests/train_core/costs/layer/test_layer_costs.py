@@ -13,11 +13,11 @@ from tests.train_core.costs.priced import (
     with_model,
     with_trainer,
 )
-from train_core.costs.layer.end_costs import end_bytes, head_costs
+from train_core.costs.kernels import matmul_seconds
 from train_core.costs.layer.layer_costs import layer_costs
 from train_core.costs.layer.shard import Shard
-from train_core.costs.primitives.kernels import matmul_seconds
 from train_core.costs.setting import Setting
+from train_core.costs.work import end_bytes, head_costs
 
 TENSOR = 8
 S, B, H, A = 2048, 4, 12288, 96  # of the 175B, with four sequences

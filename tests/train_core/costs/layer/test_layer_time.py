@@ -8,11 +8,10 @@ import pytest
 
 from conf.types.schema import MatmulRecipe
 from tests.train_core.costs.priced import setting_of, shard_of, with_trainer
+from train_core.costs.kernels import matmul_seconds, recipe_of
 from train_core.costs.layer.layer_costs import layer_costs
 from train_core.costs.layer.layer_time import projections_forward, projections_repeated
 from train_core.costs.layer.shard import products_of, tokens_of
-from train_core.costs.primitives.kernels import matmul_seconds
-from train_core.costs.primitives.narrow import recipe_of
 from train_core.costs.setting import Setting
 
 SHARD = shard_of(1, 2, recompute="full")

@@ -9,11 +9,11 @@ import pytest
 from conf.types.schema import MatmulRecipe
 from conf.units import GIBIBYTE
 from tests.train_core.costs.priced import setting_of, shard_of, with_trainer
-from train_core.costs.layer.end_costs import end_bytes
 from train_core.costs.layer.layer_costs import layer_costs
 from train_core.costs.layer.shard import Shard
 from train_core.costs.setting import Setting
 from train_core.costs.trainers import TORCHTITAN_EAGER
+from train_core.costs.work import end_bytes
 
 TOKENS, H, Q, KV, F = 2 * 8192, 4096, 4096, 1024, 14336  # of Llama 3.1 8B, with two sequences
 TWO = shard_of(1, 2)

@@ -18,7 +18,7 @@ from tests.train_core.costs.priced import (
     with_links,
     with_model,
 )
-from train_core.costs.primitives.collectives import ring_of, transfer_seconds
+from train_core.costs.collectives import ring_of, transfer_seconds
 from train_core.costs.setting import Setting
 from train_core.costs.step.replicas import (
     PricedReplicas,

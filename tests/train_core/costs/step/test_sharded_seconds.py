@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.train_core.costs.priced import priced, setting_of, with_links, with_trainer
+from train_core.costs.collectives import pace_of, ring_of, shown_seconds
 from train_core.costs.price import Prices
-from train_core.costs.primitives.collectives import pace_of, ring_of, shown_seconds
 from train_core.costs.setting import Setting
 
 LAYERS, RANKS = 80, 16

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.train_core.costs.priced import plan_of, seconds, setting_of, stage_memories
-from train_core.costs.primitives.collectives import ring_of
+from train_core.costs.collectives import ring_of
 from train_core.costs.setting import Setting
 from train_core.costs.step.replicas import PricedReplicas, num_shards
 

@@ -23,8 +23,8 @@ from tests.train_core.costs.priced import (
     with_trainer,
 )
 from train_core.costs import num_parameters
+from train_core.costs.collectives import pair_seconds
 from train_core.costs.price import Prices
-from train_core.costs.primitives.collectives import pair_seconds
 from train_core.costs.setting import Setting
 
 TERMS = ("compute", "tensor", "pipeline", "bubble", "data", "optimizer", "waiting")

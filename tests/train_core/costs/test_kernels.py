@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tests.train_core.costs.priced import setting_of, with_device, with_efficiency
-from train_core.costs.primitives import kernels
-from train_core.costs.primitives.kernels import (
+from train_core.costs import kernels
+from train_core.costs.kernels import (
     PROLOGUE,
     alignment_rate,
     attention_seconds,

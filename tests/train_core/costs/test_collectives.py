@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.train_core.costs.priced import setting_of, unscaled, with_efficiency, with_links
-from train_core.costs.primitives.collectives import pace_of, pair_seconds, ring_of, shown_seconds, transfer_seconds
+from train_core.costs.collectives import pace_of, pair_seconds, ring_of, shown_seconds, transfer_seconds
 from train_core.costs.setting import Scale, Setting
 
 GIGA = 1e9

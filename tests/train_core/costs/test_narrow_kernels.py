@@ -8,12 +8,12 @@ import pytest
 
 from conf.types.schema import MatmulRecipe
 from tests.train_core.costs.priced import setting_of
-from train_core.costs.primitives.kernels import matmul_seconds
-from train_core.costs.primitives.narrow import (
+from train_core.costs.kernels import (
     HALVING_RATE,
     RECIPES,
     gathered_share,
     gathered_weight_bytes,
+    matmul_seconds,
     recipe_of,
     wants_transposes,
 )
