@@ -183,15 +183,11 @@ def alignment_rate(length: Floats) -> Floats:
     return ALIGNMENT_RATES[np.gcd(np.asarray(length, dtype=np.int64), ALIGNMENTS[0][0])]
 
 
-def _memory_seconds(setting: Setting, num_bytes: Floats) -> Floats:
-    device = setting.cluster.device
-    return num_bytes / (device.memory_bandwidth_bytes_per_second * setting.cluster.efficiency.memory)
-
-
 def memory_bound_seconds(setting: Setting, num_bytes: Number, num_kernels: Number = 1) -> Floats:
     """Kernels that read and write `num_bytes` in all."""
-    moved = _memory_seconds(setting, np.asarray(num_bytes, dtype=np.float64))
-    return moved + num_kernels * setting.cluster.efficiency.kernel_seconds
+    device, efficiency = setting.cluster.device, setting.cluster.efficiency
+    moved = np.asarray(num_bytes, dtype=np.float64) / (device.memory_bandwidth_bytes_per_second * efficiency.memory)
+    return moved + num_kernels * efficiency.kernel_seconds
 
 
 def attention_seconds(setting: Setting, num_flops: Number) -> Floats:

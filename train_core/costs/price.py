@@ -35,16 +35,19 @@ class Prices:
 
 def price(setting: Setting, plans: Plans) -> Prices:
     """Return the cost of one step of each plan."""
-    stages = priced_stages(setting, plans, work_of(setting, plans), spread_stages(plans, setting.model.num_layers))
+    stages = _stages(setting, plans, work_of(setting, plans))
     peak, worst = _peak_memory(stages)
     step = step_columns(stages)
     return Prices(step, step.total_seconds, peak, worst)
 
 
+def _stages(setting: Setting, plans: Plans, work: Work) -> list[PricedStage]:
+    return priced_stages(setting, plans, work, spread_stages(plans, setting.model.num_layers))
+
+
 def first_stage_bytes(setting: Setting, plans: Plans, work: Work) -> Integers:
     """Bytes of the first stage, which `peak_bytes` never undercuts."""
-    first, *_ = priced_stages(setting, plans, work, spread_stages(plans, setting.model.num_layers))
-    return group_memory(first).total_bytes
+    return group_memory(_stages(setting, plans, work)[0]).total_bytes
 
 
 def peak_bytes(setting: Setting, plans: Plans, work: Work, first_stage: Integers | None = None) -> Integers:
@@ -53,7 +56,7 @@ def peak_bytes(setting: Setting, plans: Plans, work: Work, first_stage: Integers
     Args:
         first_stage: `first_stage_bytes` of these plans, if they are known already.
     """
-    first, *others = priced_stages(setting, plans, work, spread_stages(plans, setting.model.num_layers))
+    first, *others = _stages(setting, plans, work)
     peak = group_memory(first).total_bytes if first_stage is None else first_stage
     for stage in others:
         total, count = group_memory(stage).total_bytes, stage.group.count
@@ -64,7 +67,7 @@ def peak_bytes(setting: Setting, plans: Plans, work: Work, first_stage: Integers
 
 def price_step(setting: Setting, plans: Plans, work: Work) -> StepColumns:
     """Seconds of one step, without the memory: for plans that are known to fit."""
-    return step_columns(priced_stages(setting, plans, work, spread_stages(plans, setting.model.num_layers)))
+    return step_columns(_stages(setting, plans, work))
 
 
 def _peak_memory(stages: Sequence[PricedStage]) -> tuple[Integers, Integers]:

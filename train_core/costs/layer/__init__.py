@@ -6,8 +6,8 @@ shard            the choices on which a layer's time and memory depend, and the 
 layer_costs      time and memory of one layer: everything below, put together
 
 Seconds: `layer_time` adds up products, what lies between them and collectives, what runs beside
-products, and what recomputation repeats; `context` is the core of attention, over context ranks too, `experts` a layer
-with experts, `narrow_casts` what fp8 costs beside products.
+products, what fp8 costs there, and what recomputation repeats; `context` is the core of attention, over context ranks
+too, `experts` a layer with experts.
 
 Bytes: `layer_bytes` is what a layer keeps for backward, and in what each trainer differs from that.
 """

@@ -17,8 +17,7 @@ from train_core.costs.collectives import exchange_seconds, ring_of, shown_second
 from train_core.costs.counts.parameters import Matrix, feed_forward_matrices
 from train_core.costs.kernels import Number, matmul_seconds, memory_bound_seconds, recipe_of
 from train_core.costs.layer.layer_costs import LayerCosts, layer_costs, waiting_seconds
-from train_core.costs.layer.layer_time import EAGER_GATED, gated_elements
-from train_core.costs.layer.narrow_casts import anew_seconds
+from train_core.costs.layer.layer_time import EAGER_GATED, anew_seconds, gated_elements
 from train_core.costs.layer.shard import FULL, POINTWISE, Shard, held_tokens_of
 from train_core.costs.setting import Floats, Integers, Setting
 

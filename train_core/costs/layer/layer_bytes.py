@@ -11,9 +11,8 @@ import numpy as np
 
 from conf.types.model_spec import ModelSpec
 from conf.units import FLOAT32_BYTES
-from train_core.costs.kernels import memory_bound_seconds
+from train_core.costs.kernels import memory_bound_seconds, recipe_of
 from train_core.costs.layer.layer_time import gated_elements
-from train_core.costs.layer.narrow_casts import kept_difference
 from train_core.costs.layer.shard import (
     FULL,
     NONE,
@@ -193,3 +192,22 @@ def activated_bytes(setting: Setting, shard: Shard) -> Integers:
     """Bytes of the activation's output."""
     features: Integers = setting.model.ffn_hidden_size // shard.tensor_parallel_size
     return tokens_of(setting, shard) * features * setting.dtype_bytes
+
+
+def kept_difference(setting: Setting, shard: Shard, recompute: Integers) -> Integers:
+    """Bytes that a layer keeps more (or less) for backward than with wide products.
+
+    Outputs of norms and of the activation are kept as the narrow inputs that they became. The attention's output is
+    kept twice: wide for the backward pass of the core, narrow for that of the projection.
+    """
+    recipe = recipe_of(setting)
+    if recipe is None or not setting.implementation.keeps_narrow_inputs:
+        return np.asarray(0)
+    model, t = setting.model, shard.tensor_parallel_size
+    saved = setting.dtype_bytes - recipe.operand_bytes
+    norms = held_tokens_of(setting, shard) * 2 * model.hidden_size * saved
+    less = norms + tokens_of(setting, shard) * model.ffn_hidden_size * saved / t
+    more = tokens_of(setting, shard) * model.attended_size * recipe.operand_bytes / t
+    # Pointwise recomputation keeps neither these outputs nor what they became.
+    kept = more - np.where(recompute == POINTWISE, 0.0, less)
+    return np.where(recompute == FULL, 0, kept).astype(np.int64)

@@ -9,9 +9,9 @@ import pytest
 
 from conf.types.schema import MatmulRecipe
 from tests.train_core.costs.priced import setting_of, shard_of, with_efficiency
-from train_core.costs.layer.layer_bytes import kept_bytes
+from train_core.costs.layer.layer_bytes import kept_bytes, kept_difference
 from train_core.costs.layer.layer_costs import layer_costs
-from train_core.costs.layer.narrow_casts import backward_casts, forward_casts, kept_difference
+from train_core.costs.layer.layer_time import backward_casts, forward_casts
 from train_core.costs.layer.shard import FULL, Shard
 from train_core.costs.setting import Setting
 
