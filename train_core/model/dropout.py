@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import Function
 
 from train_core.model.documents import Documents
@@ -81,34 +82,13 @@ class SeededDropout(nn.Module):
         return _Dropped.apply(x, self.dropping.probability, seed)  # type: ignore[no-untyped-call]
 
 
-class DroppingAttention:
-    """A device's way to compute attention that drops scores.
+def takes_all_heads(query: Tensor) -> bool:
+    """True if one call drops scores of all heads of a rank.
 
-    The kernels draw from the device's default generator, which is seeded before each call. A CPU has no fused kernel
-    with dropout; there every head is a call, so that heads drop the same scores on whichever rank they are.
+    A CPU has no fused kernel with dropout; there every head is a call, so that heads drop the same scores on whichever
+    rank they are. Tensors without values, as in a rehearsal, stand for those of a GPU.
     """
-
-    def takes_all_heads(self, query: Tensor) -> bool:
-        """True if one call serves all heads of a rank."""
-        return query.is_cuda
-
-    def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        probability: float,
-        seed: int,
-        documents: Documents | None = None,
-    ) -> Tensor:
-        """`causal_attention` in which every score is dropped with this probability."""
-        cuda = query.is_cuda
-        generator = torch.cuda.default_generators[query.get_device()] if cuda else torch.default_generator
-        generator.manual_seed(seed)
-        return causal_attention(query, key, value, probability, documents)
-
-
-SEEDED_ATTENTION = DroppingAttention()
+    return query.is_cuda or isinstance(query, FakeTensor)
 
 
 class AttentionWithDropout(CausalAttention):
@@ -122,7 +102,7 @@ class AttentionWithDropout(CausalAttention):
         if not torch.is_grad_enabled():  # as in an evaluation
             return super().forward(query, key, value, documents)
         shared = query.size(1) // key.size(1)
-        count = 1 if self.dropping.attention.takes_all_heads(query) else query.size(1)
+        count = 1 if takes_all_heads(query) else query.size(1)
         queries = query.chunk(count, dim=1)
         # Where each query head is a call of its own, it takes the key and value head of its group along.
         pairs = (
@@ -136,8 +116,12 @@ class AttentionWithDropout(CausalAttention):
         return out.permute(2, 0, 1, 3).flatten(2)
 
     def _attend(self, part: int, query: Tensor, key: Tensor, value: Tensor, documents: Documents | None) -> Tensor:
-        seed = self.dropping.randomness.seed_of(self.site, part)
-        return self.dropping.attention.attend(query, key, value, self.dropping.probability, seed, documents)
+        if isinstance(query, FakeTensor):  # a GPU's kernel keeps no mask, and a CPU's would store the scores
+            return causal_attention(query, key, value, documents=documents)
+        # The kernels draw from the device's default generator.
+        generator = torch.cuda.default_generators[query.get_device()] if query.is_cuda else torch.default_generator
+        generator.manual_seed(self.dropping.randomness.seed_of(self.site, part))
+        return causal_attention(query, key, value, self.dropping.probability, documents)
 
 
 @dataclass(frozen=True)
@@ -146,7 +130,6 @@ class Dropping:
 
     probability: float
     randomness: Randomness
-    attention: DroppingAttention = SEEDED_ATTENTION
 
     def values(self, site: str, part: int) -> nn.Module | None:
         """Dropout for a place that the model leaves for it; see `SeededDropout`."""

@@ -219,29 +219,41 @@ def join_heads(
     return tuple(heads.permute(1, 2, 0, 3) for heads in (turned, key, value.contiguous()))
 
 
-class _ShortValues(Function):
-    """Causal attention whose values are narrower than keys, by a CPU's kernel, which takes equal widths alone.
+def cpu_attention(query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool) -> tuple[Tensor, Tensor]:
+    """The output of a CPU's kernel, and the log-sum-exp (b, n, s) of the scores.
 
-    What it pads is let go after each pass.
+    The kernel takes values as wide as keys alone; narrower ones (b, n, s, v) are padded for it.
     """
+    is_short = value.size(-1) < query.size(-1)
+    padded = as_wide(value, query) if is_short else value
+    out, log_sum_exp = aten._scaled_dot_product_flash_attention_for_cpu(query, key, padded, 0.0, is_causal)
+    return as_narrow(out, value) if is_short else out, log_sum_exp
+
+
+def cpu_attention_gradients(
+    grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, log_sum_exp: Tensor, *, is_causal: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of queries, keys and values of `cpu_attention`."""
+    is_short = value.size(-1) < query.size(-1)
+    wide = [as_wide(each, query) if is_short else each for each in (grad_out, value, out)]
+    of_query, of_key, of_value = aten._scaled_dot_product_flash_attention_for_cpu_backward(
+        wide[0], query, key, *wide[1:], log_sum_exp, 0.0, is_causal
+    )
+    return of_query, of_key, as_narrow(of_value, value) if is_short else of_value
+
+
+class _ShortValues(Function):
+    """Causal attention whose values are narrower than keys, by a CPU's kernel; what it pads is let go after a pass."""
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        out, log_sum_exp = aten._scaled_dot_product_flash_attention_for_cpu(
-            query, key, as_wide(value, query), 0.0, True
-        )
-        out = as_narrow(out, value)
+        out, log_sum_exp = cpu_attention(query, key, value, is_causal=True)
         ctx.save_for_backward(query, key, value, out, log_sum_exp)
         return out
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, ...]:
-        query, key, value, out, log_sum_exp = ctx.saved_tensors
-        grad_out, padded, out = (as_wide(narrow, query) for narrow in (grad_out, value, out))
-        of_query, of_key, of_value = aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            grad_out, query, key, padded, out, log_sum_exp, 0.0, True
-        )
-        return of_query, of_key, as_narrow(of_value, value)
+        return cpu_attention_gradients(grad_out, *ctx.saved_tensors, is_causal=True)
 
 
 def as_wide(narrow: Tensor, query: Tensor) -> Tensor:

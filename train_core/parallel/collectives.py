@@ -69,13 +69,9 @@ class Pending:
         return self.work is None or self.work.is_completed()
 
 
-def _collective_named(new: str, old: str) -> Callable[..., Any]:
-    """A collective by its name since torch 2.13, or by the only name that older releases know."""
-    return getattr(dist, new, None) or getattr(dist, old)
-
-
-gather_into = _collective_named("all_gather_single", "all_gather_into_tensor")
-scatter_into = _collective_named("reduce_scatter_single", "reduce_scatter_tensor")
+# By their names since torch 2.13, or by the only ones that older releases know.
+gather_into: Callable[..., Any] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+scatter_into: Callable[..., Any] = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 def all_reduce(tensor: Tensor, axis: Axis) -> Pending:

@@ -31,7 +31,7 @@ from torch.nn import functional
 
 from conf.types.schema import ContextExchange
 from train_core.model.documents import Documents, spans_of
-from train_core.model.elementwise import as_narrow, as_wide, in_eights
+from train_core.model.elementwise import cpu_attention, cpu_attention_gradients, in_eights
 from train_core.model.transformer import CausalAttention, takes_groups
 from train_core.parallel.collectives import Axis, Pending, all_gather, pass_on, reduce_scatter
 
@@ -280,13 +280,7 @@ def block_output(query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool) 
     """
     if query.is_cuda:
         return _gpu_output(query, key, value, is_causal=is_causal)
-    if value.size(-1) == query.size(-1):
-        out, log_sum_exp = aten._scaled_dot_product_flash_attention_for_cpu(query, key, value, 0.0, is_causal)
-        return out, log_sum_exp
-    out, log_sum_exp = aten._scaled_dot_product_flash_attention_for_cpu(
-        query, key, as_wide(value, query), 0.0, is_causal
-    )
-    return as_narrow(out, value), log_sum_exp
+    return cpu_attention(query, key, value, is_causal=is_causal)
 
 
 def _gpu_output(query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool) -> tuple[Tensor, Tensor]:
@@ -323,12 +317,7 @@ def block_gradients(
     """
     if query.is_cuda:
         return _gpu_gradients(grad_out, query, out, log_sum_exp, key, value, is_causal=is_causal)
-    is_short = value.size(-1) < query.size(-1)
-    wide = [as_wide(each, query) for each in (grad_out, value, out)] if is_short else [grad_out, value, out]
-    of_query, of_key, of_value = aten._scaled_dot_product_flash_attention_for_cpu_backward(
-        wide[0], query, key, *wide[1:], log_sum_exp, 0.0, is_causal
-    )
-    return of_query, of_key, as_narrow(of_value, value) if is_short else of_value
+    return cpu_attention_gradients(grad_out, query, key, value, out, log_sum_exp, is_causal=is_causal)
 
 
 def _gpu_gradients(

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from conf.plan.experiment import Experiment
 from conf.types.schema import ParallelPlan
 from train_core.axes import ENDS, EXPERT, EXPERT_REPLICAS, REPLICAS
-from train_core.model.dropout import SEEDED_ATTENTION, Dropping, DroppingAttention, Randomness
+from train_core.model.dropout import Dropping, Randomness
 from train_core.model.initialize import DTYPES, initial_value
 from train_core.model.transformer import Transformer, rotary_table_of
 from train_core.parallel.collectives import Axis, all_reduce, shard
@@ -87,11 +87,7 @@ class Stage:
 
 
 def parallelize(
-    experiment: Experiment,
-    mesh: Mesh,
-    device: torch.device,
-    first_value: FirstValue | None = None,
-    attention: DroppingAttention = SEEDED_ATTENTION,
+    experiment: Experiment, mesh: Mesh, device: torch.device, first_value: FirstValue | None = None
 ) -> Stage:
     """Build one rank's part of the model.
 
@@ -100,7 +96,6 @@ def parallelize(
 
     Args:
         first_value: the weights to start from; None draws them from the seed of the training.
-        attention: how scores are dropped where a training drops values.
     """
     dtype, chunks = DTYPES[experiment.precision.dtype], list[Transformer]()
     placements, shapes = dict[str, Placement](), dict[str, torch.Size]()
@@ -108,7 +103,7 @@ def parallelize(
     plan, size = experiment.training, experiment.batch.micro_batch_size
     # Masks are drawn by a sequence's place in the global batch, so that they do not depend on the number of replicas.
     randomness = Randomness(plan.seed, mesh.batch.rank * experiment.num_micro_batches * size, size)
-    dropping = Dropping(plan.dropout, randomness, attention)
+    dropping = Dropping(plan.dropout, randomness)
     num_layers, compiles = experiment.model.num_layers, plan.compile_layers
     narrow = partial(narrow_products, experiment.precision, num_layers=num_layers, compiles=compiles)
     chunk_ranges = experiment.chunk_ranges[mesh.pipeline.rank]

@@ -24,9 +24,6 @@ from train_core.axes import Layout
 from train_core.costs.counts.traffic import GroupTraffic
 from train_core.costs.terms import HELD_KINDS
 from train_core.data.batches import Batches
-from train_core.model.documents import Documents
-from train_core.model.dropout import DroppingAttention
-from train_core.model.transformer import causal_attention
 from train_core.parallel.collectives import Pending
 from train_core.parallel.data_parallel import FlatReplicas, Replicas
 from train_core.parallel.mesh import Channel, Mesh
@@ -55,24 +52,6 @@ class AnyTokens(Batches):
         return MicroBatch(self.zeros, self.zeros)
 
 
-class AttentionWithoutMask(DroppingAttention):
-    """Scores are dropped in one fused kernel that keeps no mask, as on a GPU; a CPU's would store the scores."""
-
-    def takes_all_heads(self, query: Tensor) -> bool:
-        return True
-
-    def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        probability: float,
-        seed: int,
-        documents: Documents | None = None,
-    ) -> Tensor:
-        return causal_attention(query, key, value, documents=documents)
-
-
 class OneEndedTransfers(Transfers):
     """Sends that end at once: nobody receives, so that what was sent would never be let go."""
 
@@ -99,7 +78,7 @@ def _real_device_mesh_of(group: dist.ProcessGroup) -> DeviceMesh:
         return DeviceMesh.from_group(group, "cpu")
 
 
-OF_REHEARSALS = TrainerParts(AnyTokens, AttentionWithoutMask(), replicas_as_on_devices, OneEndedTransfers())
+OF_REHEARSALS = TrainerParts(AnyTokens, replicas_as_on_devices, OneEndedTransfers())
 
 
 def rehearse_stage(experiment: Experiment, stage: int) -> StageStep:
@@ -113,8 +92,8 @@ def rehearse_stage(experiment: Experiment, stage: int) -> StageStep:
     amounts = sum(amounts_of.values(), Amounts())
     if few < experiment.num_micro_batches:
         group = group_size(experiment)
-        repeated = _of_a_group_between(amounts_of, few, group)
-        amounts += _times(repeated, (experiment.num_micro_batches - few) // group)
+        repeated, times = _of_a_group_between(amounts_of, few, group), (experiment.num_micro_batches - few) // group
+        amounts += Amounts({key: amount * times for key, amount in repeated.items()})
     return StageStep(
         stage=stage,
         num_layers=experiment.layers_per_stage[stage],
@@ -131,10 +110,6 @@ def _of_a_group_between(amounts_of: dict[int | None, Amounts], few: int, group: 
     groups = [sum((amounts_of[index] for index in range(first, first + group)), Amounts()) for first in firsts]
     assert all(other == groups[0] for other in groups), "micro-batches differ"
     return groups[0]
-
-
-def _times(amounts: Amounts, factor: int) -> Amounts:
-    return Amounts({key: amount * factor for key, amount in amounts.items()})
 
 
 def take_step(experiment: Experiment, stage: int, num_micro_batches: int) -> Step:

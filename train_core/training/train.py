@@ -64,7 +64,7 @@ def train(
         # A trial that was interrupted goes on: `done` steps are in its last whole checkpoint, their metrics on disk.
         done = checkpoints.restore() if checkpoints is not None else 0
         _keep_tokenizer(trainer, trial)
-        history = result_of_first(partial(_history, trial, done), trainer.mesh.world) if trial is not None else []
+        history = _history(trial, trainer, done) if trial is not None else []
         if trial is not None and done >= experiment.training.num_steps and not history:
             raise TrainingError(
                 f"the last checkpoint in {trial.checkpoints} is from step {done}, the final one, but"
@@ -108,9 +108,9 @@ def trace_step(trial: TrialFolder | None, rank: int, plan: ProfilePlan, step: in
         recorded.export_chrome_trace(str(draft))
 
 
-def _history(trial: TrialFolder, done: int) -> list[DoneStep]:
+def _history(trial: TrialFolder, trainer: Trainer, done: int) -> list[DoneStep]:
     """What was measured before an interruption. One rank reads it for all, as it may be long."""
-    return [DoneStep.of(metrics) for metrics in trial.rewind_metrics(done)]
+    return result_of_first(lambda: [DoneStep.of(each) for each in trial.rewind_metrics(done)], trainer.mesh.world)
 
 
 def _checkpoints(trainer: Trainer, trial: TrialFolder | None) -> AbstractContextManager[Checkpoints | None]:
@@ -140,23 +140,15 @@ def _compare_replicas(trainer: Trainer, step: int) -> None:
         require_equal_replicas(trainer.stage, trainer.mesh, step)
 
 
-def _step(trainer: Trainer, step: int) -> StepResult:
-    """Take one step. Where the replicas share out the update, they are compared inside it.
-
-    Each update gathers every weight from the one replica that has updated it. After that all are equal, whatever
-    happened to them before: a flipped bit is gone, or is everywhere.
-    """
-    if trainer.replicas.is_sharded:
-        return trainer.step(step, partial(_compare_replicas, trainer, step))
-    return trainer.step(step)
-
-
 def _finite_step(trainer: Trainer, step: int) -> StepResult:
     """Take one step. Where its loss or gradient is not finite, the error says where such a value first came about."""
     # A few overflows in a row are how a dynamic loss scale finds its value; a long run of them is a divergence.
     loss_scale, limit = trainer.optimizer.loss_scale, trainer.experiment.watch.max_overflows
     scale = loss_scale.scale
-    result = _step(trainer, step)
+    # Where replicas share out the update, each weight is gathered from the one that has updated it. After that all are
+    # equal, whatever happened to them before: a flipped bit is gone, or is everywhere. So they are compared inside it.
+    compare = partial(_compare_replicas, trainer, step) if trainer.replicas.is_sharded else lambda: None
+    result = trainer.step(step, compare)
     if result.is_finite or (result.overflowed and loss_scale.num_overflows_in_a_row < limit):
         return result
     loss_scale.scale = scale  # the halved scale might not overflow, and the passes are run again to find the origin

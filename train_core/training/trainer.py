@@ -15,7 +15,6 @@ from train_core.axes import OPTIMIZER, Layout
 from train_core.data.batches import Batches
 from train_core.data.byte_pairs import tokenizer_of
 from train_core.expert_load import RouterBiases
-from train_core.model.dropout import SEEDED_ATTENTION, DroppingAttention
 from train_core.model.initialize import DTYPES
 from train_core.optimizer import Optimizer, StepResult
 from train_core.parallel.data_parallel import Replicas, replicas_of
@@ -34,13 +33,11 @@ class TrainerParts:
     """The parts of a trainer, where a rehearsal has parts of its own; see `rehearsal.stage`.
 
     Attributes:
-        attention: how scores are dropped where a training drops values.
         replicas: from a stage, the mesh and the experiment.
         transfers: how activations and their gradients travel between stages.
     """
 
     batches: type[Batches] = Batches
-    attention: DroppingAttention = SEEDED_ATTENTION
     replicas: Callable[[Stage, Mesh, Experiment], Replicas] = replicas_of
     transfers: Transfers = TRANSFERS
 
@@ -60,7 +57,7 @@ class Trainer:
         # Data first: a wrong path is found before a model is built.
         self.batches = parts.batches(experiment, self.mesh, world.device, cache_dir)
         first_value = self._loaded_weights(world)
-        self.stage = parallelize(experiment, self.mesh, world.device, first_value, parts.attention)
+        self.stage = parallelize(experiment, self.mesh, world.device, first_value)
         self.replicas = parts.replicas(self.stage, self.mesh, experiment)
         self.optimizer = Optimizer(self.replicas, self.mesh, experiment, world.device)
         self.router_biases = RouterBiases(experiment.model, self.stage, self.mesh, world.device)

@@ -12,17 +12,10 @@ from torch import Tensor
 from conf.plan.experiment import Experiment
 from conf.types.schema import Value
 from tests.train_core.conftest import ExperimentOf, Worlds
-from train_core.model.dropout import (
-    SEEDED_ATTENTION,
-    AttentionWithDropout,
-    Dropping,
-    DroppingAttention,
-    Randomness,
-    SeededDropout,
-)
+from train_core.model.dropout import AttentionWithDropout, Dropping, Randomness, SeededDropout
 from train_core.model.transformer import CausalAttention
 from train_core.process.world import World
-from train_core.training.trainer import Trainer, TrainerParts
+from train_core.training.trainer import Trainer
 
 NUM_STEPS = 2
 DROPPING: dict[str, Value] = {
@@ -50,19 +43,16 @@ LAYOUTS: dict[str, dict[str, Value]] = {
 }
 
 
-class OneCall(DroppingAttention):
-    """All heads of a rank in one call, as on a GPU, by a CPU's kernel."""
-
-    def takes_all_heads(self, query: Tensor) -> bool:
-        return True
-
-
-def losses_of(
-    world: World, experiments: list[Experiment], cache_dir: Path, attention: DroppingAttention = SEEDED_ATTENTION
-) -> list[list[float]]:
-    parts = TrainerParts(attention=attention)
-    trainers = [Trainer(experiment, world, cache_dir, parts) for experiment in experiments]
+def losses_of(world: World, experiments: list[Experiment], cache_dir: Path) -> list[list[float]]:
+    trainers = [Trainer(experiment, world, cache_dir) for experiment in experiments]
     return [[trainer.step(step).loss for step in range(1, NUM_STEPS + 1)] for trainer in trainers]
+
+
+def losses_in_one_call(world: World, experiments: list[Experiment], cache_dir: Path) -> list[list[float]]:
+    """All heads of a rank are one call, as on a GPU, by a CPU's kernel."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("train_core.model.dropout.takes_all_heads", lambda query: True)
+        return losses_of(world, experiments, cache_dir)
 
 
 @pytest.mark.one_in(2)
@@ -88,11 +78,11 @@ def test_a_gpus_one_call_for_all_heads_drops_the_same_in_every_schedule_and_reco
     values = DROPPING | family
     repeated = ("none", "selective", "full")
     alone = [experiment_of(values | {"parallel.recompute": recompute}) for recompute in repeated]
-    ((expected, *others),) = worlds(1).run(losses_of, alone, tmp_path, OneCall())
+    ((expected, *others),) = worlds(1).run(losses_in_one_call, alone, tmp_path)
     assert others == [expected, expected]
     layouts = {name: layout for name, layout in LAYOUTS.items() if not name.startswith("tensor")}
     split = [experiment_of(values | layout) for layout in layouts.values()]
-    answers = worlds(2).run(losses_of, split, tmp_path, OneCall())
+    answers = worlds(2).run(losses_in_one_call, split, tmp_path)
     for name, measured in zip(layouts, answers[0], strict=True):
         np.testing.assert_allclose(measured, expected, rtol=1e-5, err_msg=name)
 

@@ -17,7 +17,6 @@ from conf.plan.experiment import Experiment
 from tests.train_core.conftest import ExperimentOf, Worlds
 from train_core.costs import num_parameters
 from train_core.costs.counts.buckets import layer_parameters_of
-from train_core.model.dropout import DroppingAttention
 from train_core.parallel import data_parallel, fully_sharded
 from train_core.parallel.data_parallel import FlatReplicas, ShardReduction
 from train_core.parallel.flat_parameters import Bucket, flatten
@@ -128,10 +127,8 @@ def whole_weights_while_sharding(world: World, experiment: Experiment, cache_dir
     """Elements that are not sharded yet, each time before a module is."""
     built, whole = list[Stage](), list[int]()
 
-    def kept(
-        experiment: Experiment, mesh: Mesh, device: torch.device, first: FirstValue, attention: DroppingAttention
-    ) -> Stage:
-        built.append(parallelize(experiment, mesh, device, first, attention))
+    def kept(experiment: Experiment, mesh: Mesh, device: torch.device, first: FirstValue) -> Stage:
+        built.append(parallelize(experiment, mesh, device, first))
         return built[0]
 
     def recorded(module: nn.Module, **options: Any) -> FSDPModule:
