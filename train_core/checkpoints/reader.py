@@ -132,12 +132,9 @@ class Reader(FileSystemReader):
             item = _item(file, stream, self.storage_data[first.storage_index])
             for read in (first, *others):
                 target = planner.resolve_tensor(read).detach()
-                target.copy_(item[tuple(map(_range, read.storage_offsets, read.lengths))])
+                ranges = zip(read.storage_offsets, read.lengths, strict=True)
+                target.copy_(item[tuple(slice(offset, offset + length) for offset, length in ranges)])
                 planner.commit_tensor(read, target)
-
-
-def _range(offset: int, length: int) -> slice:
-    return slice(offset, offset + length)
 
 
 def _item(file: str, stream: BinaryIO, info: Any) -> Tensor:

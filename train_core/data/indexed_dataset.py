@@ -16,7 +16,7 @@ import os
 import struct
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple, TypedDict
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,13 +36,6 @@ DTYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
 """Types of ids by their code; 6 and 7 are floating-point numbers, which are no ids."""
 
 WRITE_AGAIN = "Write the dataset again with Megatron-LM's tools/preprocess_data.py, or copy both files again."
-
-
-class IdBounds(TypedDict):
-    """The sidecar of a dataset: its smallest and its largest id."""
-
-    smallest: int
-    largest: int
 
 
 class DatasetIndex(NamedTuple):
@@ -137,32 +130,27 @@ def _check_ids(data: DataSpec, model: ModelSpec, tokens: TokenFile, cache_dir: P
     # A type that cannot hold an id beyond the vocabulary spares reading the file through.
     if limits.min == 0 and limits.max < model.vocab_size:
         return
-    bounds = _bounds(tokens, cache_dir)
-    if bounds["smallest"] < 0:
-        raise _damage_error(data, tokens.path, f"holds the id {bounds['smallest']}")
-    if (largest := bounds["largest"]) >= model.vocab_size:
+    smallest, largest = _bounds(tokens, cache_dir)
+    if smallest < 0:
+        raise _damage_error(data, tokens.path, f"holds the id {smallest}")
+    if largest >= model.vocab_size:
         problem = f"has ids up to {largest}, and model.vocab_size = {model.vocab_size}"
         remedy = f"Use model.vocab_size={padded_vocabulary(largest + 1, 1)} or more."
         raise ConfigError("data.path", data.path, problem, remedy)
 
 
-def _bounds(tokens: TokenFile, cache_dir: Path) -> IdBounds:
-    """The bounds. A file is read through only once in each of its states, because that may take minutes."""
+def _bounds(tokens: TokenFile, cache_dir: Path) -> tuple[int, int]:
+    """The smallest and the largest id. A file is read through once in each of its states, as that may take minutes."""
     state = tokens.path.stat()
     signature = hashlib.sha256(f"{tokens.path} {state.st_size} {state.st_mtime_ns}".encode()).hexdigest()[:16]
     sidecar = cache_dir / f"indexed-{signature}.json"
     with wait_for_lock(sidecar.with_suffix(".lock")):
         try:
-            bounds: IdBounds = json.loads(sidecar.read_text())
-            return IdBounds(smallest=int(bounds["smallest"]), largest=int(bounds["largest"]))
+            known = json.loads(sidecar.read_text())
+            return int(known["smallest"]), int(known["largest"])
         except (OSError, ValueError, KeyError, TypeError):
-            bounds = _id_bounds(tokens.read())
-            write_atomically(sidecar, json.dumps(bounds))
-            return bounds
-
-
-def _id_bounds(ids: Ids) -> IdBounds:
-    chunks = [ids[start : start + CHUNK_TOKENS] for start in range(0, len(ids), CHUNK_TOKENS)]
-    return IdBounds(
-        smallest=min(int(chunk.min()) for chunk in chunks), largest=max(int(chunk.max()) for chunk in chunks)
-    )
+            ids = tokens.read()
+            chunks = [ids[start : start + CHUNK_TOKENS] for start in range(0, len(ids), CHUNK_TOKENS)]
+            smallest, largest = min(int(chunk.min()) for chunk in chunks), max(int(chunk.max()) for chunk in chunks)
+            write_atomically(sidecar, json.dumps({"smallest": smallest, "largest": largest}))
+            return smallest, largest

@@ -13,7 +13,6 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Iterable
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -133,7 +132,7 @@ def _save(data: DataSpec, model: ModelSpec, paths: list[Path], content: Content,
         with replacing(path) as file:
             _write_header(file, dtype, 0)
             if by_bytes:
-                num_tokens = _write_bytes(file, read())
+                num_tokens = sum(file.write(piece.encode()) for piece in read())
             else:
                 num_tokens, tokenizer = pairs.write(file, read)
                 # First, so that no token file is found without the tokenizer that gives its ids a meaning.
@@ -145,10 +144,6 @@ def _save(data: DataSpec, model: ModelSpec, paths: list[Path], content: Content,
         code = error.errno or errno.ENOSPC
         raise OSError(code, os.strerror(code), str(path)) from None
     return num_tokens
-
-
-def _write_bytes(file: BinaryIO, stream: Iterable[str]) -> int:
-    return sum(file.write(piece.encode()) for piece in stream)
 
 
 def _write_header(file: BinaryIO, dtype: np.dtype[Any], num_tokens: int) -> None:

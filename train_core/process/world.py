@@ -9,6 +9,7 @@ import datetime
 import os
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -201,43 +202,44 @@ def result_of_first(find: Callable[[], Found], axis: Axis) -> Found:
     """
     if axis.size == 1:
         return find()
-    search = _SearchThread(find) if axis.rank == 0 else None
+    search = _begin_search(find) if axis.rank == 0 else None
     source = 0 if axis.group is None else dist.get_global_rank(axis.group, 0)
     told: list[tuple[Any, Exception | None] | None] = [None]
     # A search may take longer than torch lets a collective wait, so that the others hear of it now and then.
     while told[0] is None:
-        told[0] = search.answer(SIGN_SECONDS) if search is not None else None
+        told[0] = _told_of(search) if search is not None else None
         dist.broadcast_object_list(told, source, axis.group)
     found, refusal = told[0]
     if refusal is not None:
         # The first rank raises what it caught, whose traceback leads to the cause.
-        raised = (search.failed if search is not None else None) or refusal
+        raised = (search.exception() if search is not None else None) or refusal
         if isinstance(raised, TrisweepError):  # all raise it now, and it is no rank's own fault
             raised.blamed = getattr(raised, "blamed", None)
         raise raised
     return cast("Found", found)
 
 
-class _SearchThread:
+def _begin_search(find: Callable[[], Any]) -> Future[Any]:
     """The first rank's search, in a thread of its own; the process may end before it has found anything."""
+    search = Future[Any]()
 
-    def __init__(self, find: Callable[[], Any]) -> None:
-        self.find = find
-        self.failed: BaseException | None = None
-        self.told: tuple[Any, Exception | None] | None = None
-        self.thread = threading.Thread(target=self._run, daemon=True)
-        self.thread.start()
-
-    def _run(self) -> None:
+    def run() -> None:
         try:
-            self.told = self.find(), None
+            search.set_result(find())
         except BaseException as error:  # whatever ends the thread, or the others would wait for ever
-            self.failed = error
-            words = f"rank 0 failed: {type(error).__name__}: {error}"
-            # The error is pickled on its way to the others, which only our own are known to survive.
-            self.told = None, error if isinstance(error, TrisweepError) else RuntimeError(words)
+            search.set_exception(error)
 
-    def answer(self, seconds: float) -> tuple[Any, Exception | None] | None:
-        """The result and the error of the search; None if there is neither after this time."""
-        self.thread.join(seconds)
-        return self.told
+    threading.Thread(target=run, daemon=True).start()
+    return search
+
+
+def _told_of(search: Future[Any]) -> tuple[Any, Exception | None] | None:
+    """The result and the error of the search; None if there is neither after `SIGN_SECONDS`."""
+    wait([search], SIGN_SECONDS)
+    if not search.done():
+        return None
+    if (error := search.exception()) is None:
+        return search.result(), None
+    words = f"rank 0 failed: {type(error).__name__}: {error}"
+    # The error is pickled on its way to the others, which only our own are known to survive.
+    return None, error if isinstance(error, TrisweepError) else RuntimeError(words)

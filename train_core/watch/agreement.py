@@ -58,7 +58,7 @@ def require_equal_replicas(stage: Stage, mesh: Mesh, step: int) -> None:
         groups[stage.placements[name].reduced_over].append(index)
     compared = [*((mesh.axis(*axes), indices) for axes, indices in groups.items()), (mesh.tensor, whole)]
     differences = (
-        _difference([names[index] for index in indices], _gather_sums(sums[indices], axis), axis)
+        _difference([names[index] for index in indices], all_gather(sums[indices][None], axis).wait(), axis)
         for axis, indices in compared
         if indices
     )
@@ -74,12 +74,8 @@ def checksum(values: Tensor) -> Tensor:
     return values.detach().contiguous().view(INTEGERS[values.element_size()]).sum(dtype=torch.int64)
 
 
-def _gather_sums(sums: Tensor, axis: Axis) -> Tensor:
-    """The sums of all ranks of an axis: (parameters) -> (ranks, parameters)."""
-    return all_gather(sums[None], axis).wait()
-
-
 def _difference(names: Sequence[str], of_ranks: Tensor, axis: Axis) -> Difference | None:
+    """The difference between the sums of all ranks of an axis (ranks, parameters); None where there is none."""
     differing = (of_ranks != of_ranks[0]).any(dim=0).nonzero().flatten().tolist()
     if not differing:
         return None

@@ -109,7 +109,7 @@ def _nvml_joules(pynvml: Any, handle: Any) -> float | None:
 def amd_counter(pci_address: str) -> EnergyCounter | None:
     """The counter of the GCD at this address on the PCI bus, such as `0000:c1:00.0`; None where there is none."""
     amdsmi, handles = amd_gpus()
-    counting = {address for address, handle in handles.items() if _counts(amdsmi, handle)}
+    counting = {address for address, handle in handles.items() if _amd_joules(amdsmi, handle)}
     card = _card_of(pci_address.lower(), counting, sorted(handles))
     if not card:
         return None
@@ -140,10 +140,6 @@ def _card_of(address: str, counting: Collection[str], every: Sequence[str]) -> l
         elif cards:
             cards[-1].append(each)
     return next((card for card in cards if address in card), [])
-
-
-def _counts(amdsmi: Any, handle: Any) -> bool:
-    return bool(_amd_joules(amdsmi, handle))
 
 
 def _amd_joules(amdsmi: Any, handle: Any) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import Any
 
 import torch
 
@@ -45,18 +45,6 @@ def pci_address(properties: object) -> str | None:
     return f"{domain:04x}:{bus:02x}:{slot:02x}.0"
 
 
-class EnergyFields(TypedDict, total=False):
-    """Fields of a `Performance`."""
-
-    energy_joules_per_step: float
-    energy_joules_per_token: float
-    energy_watts: float
-    energy_seconds: float
-    energy_source: str
-    energy_idle_watts: float | None
-    energy_host_joules_per_step: float
-
-
 @dataclass(frozen=True)
 class PartPower:
     """The readings of one counter over the timed steps.
@@ -87,20 +75,21 @@ class EnergyOfJob:
     seconds: float
     is_whole: bool
 
-    def fields(self, step_seconds: float, tokens_per_step: int) -> EnergyFields:
+    def fields(self, step_seconds: float, tokens_per_step: int) -> dict[str, Any]:
         """The fields of a `Performance` that are known."""
-        said = EnergyFields()
         devices = [part for part in self.parts if part.counts == "device"]
-        watts, host_watts = _sum(devices), _sum([part for part in self.parts if part.counts == "host"])
-        if self.is_whole and watts > 0:
-            said["energy_joules_per_step"] = watts * step_seconds
-            said["energy_joules_per_token"] = watts * step_seconds / tokens_per_step
-            said["energy_watts"], said["energy_seconds"] = watts, self.seconds
-            said["energy_source"] = _words(devices)
-            said["energy_idle_watts"] = _idle(devices)
-        if host_watts > 0:
-            said["energy_host_joules_per_step"] = host_watts * step_seconds
-        return said
+        watts = sum(part.watts for part in devices)
+        host_watts = sum(part.watts for part in self.parts if part.counts == "host")
+        of_devices = {
+            "energy_joules_per_step": watts * step_seconds,
+            "energy_joules_per_token": watts * step_seconds / tokens_per_step,
+            "energy_watts": watts,
+            "energy_seconds": self.seconds,
+            "energy_source": _words(devices),
+            "energy_idle_watts": _idle(devices),
+        }
+        of_hosts = {"energy_host_joules_per_step": host_watts * step_seconds}
+        return (of_devices if self.is_whole and watts > 0 else {}) | (of_hosts if host_watts > 0 else {})
 
 
 class EnergyMeter:
@@ -154,10 +143,6 @@ class EnergyMeter:
             for followed in self.followed
             if (of := followed.counter) and followed.joules is not None and self.seconds
         ]
-
-
-def _sum(parts: Sequence[PartPower]) -> float:
-    return sum(part.watts for part in parts)
 
 
 def _idle(parts: Sequence[PartPower]) -> float | None:

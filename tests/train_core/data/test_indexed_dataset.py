@@ -55,7 +55,7 @@ def test_a_dataset_is_read_through_once_and_again_when_it_has_changed(
     (sidecar,) = (tmp_path / "cache").glob("*.json")
     assert json.loads(sidecar.read_text()) == {"smallest": 0, "largest": 255}
     with monkeypatch.context() as patched:
-        patched.setattr("train_core.data.indexed_dataset._id_bounds", None)
+        patched.setattr("train_core.data.token_file.TokenFile.read", None)
         prepare(experiment, tmp_path / "cache")
     ids = np.memmap(f"{copied}.bin", dtype="<i4", mode="r+")
     ids[3] = 300
