@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from results.scaling import Scaling, scalings
+from results.scaling import scalings
 from results.score import RowComparison, Score, group_by_series, group_by_table, mean_of_series, score
 from results.trial_rows import POINT, TrialRow, plan_row, repeat_columns, trial_row
 from sweeps.folder.journal import History
@@ -33,10 +33,9 @@ def status_document(
         excluded_nodes: those that no further trial is given, and why.
     """
     now = time.time()
-    metrics = chain_metrics(trials)
     rows = [
-        _status_row(trial, relation, now) | repeats | {"metrics": metrics.get(trial.name, trial.metrics)}
-        for trial, relation, repeats in zip(trials, scalings(trials), repeat_columns(sweep.record, trials), strict=True)
+        row | _status_of(trial, now) | {"chosen_because": trial.trial.chosen_because} | more
+        for trial, row, more in _trial_rows(sweep.record, trials)
     ]
     return {
         **_about(sweep),
@@ -62,12 +61,7 @@ def plan_document(record: SweepRecord) -> TrialRow:
 
 def report_document(sweep: Sweep, trials: Sequence[TrialReading], files: Mapping[str, Path]) -> TrialRow:
     """Return the rows of a report's table: every trial that was measured, or was to be."""
-    aligned = zip(trials, scalings(trials), repeat_columns(sweep.record, trials), strict=True)
-    metrics = chain_metrics(trials)
-    rows = [
-        _row(trial_row(trial, relation) | repeats) | {"metrics": metrics.get(trial.name, trial.metrics)}
-        for trial, relation, repeats in aligned
-    ]
+    rows = [row | more for _, row, more in _trial_rows(sweep.record, trials)]
     paths = {name: str(path) for name, path in files.items()}
     return _about(sweep) | {"counts": _counts(trials), "trials": rows, "files": paths}
 
@@ -94,8 +88,13 @@ def _counts(trials: Sequence[TrialReading]) -> dict[str, int]:
     return dict(Counter(trial.outcome.value if trial.outcome else "LEFT_OUT" for trial in trials))
 
 
-def _status_row(trial: TrialReading, relation: Scaling, now: float) -> TrialRow:
-    return _row(trial_row(trial, relation)) | _status_of(trial, now) | {"chosen_because": trial.trial.chosen_because}
+def _trial_rows(
+    record: SweepRecord, trials: Sequence[TrialReading]
+) -> Iterator[tuple[TrialReading, TrialRow, TrialRow]]:
+    """Each trial, the row of it that a report has, and what its point's other runs and later stages measured."""
+    metrics = chain_metrics(trials)
+    for trial, relation, repeats in zip(trials, scalings(trials), repeat_columns(record, trials), strict=True):
+        yield trial, _row(trial_row(trial, relation)), repeats | {"metrics": metrics.get(trial.name, trial.metrics)}
 
 
 def _status_of(reading: Reading, now: float) -> TrialRow:

@@ -10,7 +10,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
@@ -20,7 +19,6 @@ from sweeps.reading import TrialReading
 from sweeps.repeats.by_objective import best_reading
 from sweeps.sweep import Sweep, age_seconds
 from train_core.measurement import Outcome
-from train_core.whole_files import write_atomically
 
 PREFIX = "trisweep_"
 GAUGES = {
@@ -55,17 +53,13 @@ class SweepState:
     trials: Sequence[TrialReading]
     history: History
 
-    @property
-    def has_ended(self) -> bool:
-        return self.history.has_ended([trial.outcome for trial in self.trials])
-
     def samples(self) -> Iterator[Sample]:
         """The values of the sweep, of its best trial, and of those that run."""
         of_sweep = {"sweep": self.sweep.folder.path.name}
         counts = Counter(trial.outcome.value if trial.outcome else "LEFT_OUT" for trial in self.trials)
         for outcome, number in counts.items():
             yield Sample("trials", of_sweep | {"outcome": outcome}, number)
-        yield Sample("ended", of_sweep, self.has_ended)
+        yield Sample("ended", of_sweep, self.history.has_ended([trial.outcome for trial in self.trials]))
         yield Sample("spent_device_seconds", of_sweep, self.history.device_seconds)
         best = best_reading(self.sweep.record, self.trials)
         if best is not None and (measured := best.performance) is not None:
@@ -76,11 +70,6 @@ class SweepState:
         for trial in self.trials:
             if trial.outcome is Outcome.RUNNING:
                 yield from _samples_while_running(trial, of_sweep | {"trial": trial.name})
-
-
-def write_gauges(path: Path, states: Sequence[SweepState], *, num_unreadable: int) -> None:
-    """Write the file as a whole, so that nobody reads half of one."""
-    write_atomically(path, gauges_text(states, num_unreadable=num_unreadable))
 
 
 def gauges_text(states: Sequence[SweepState], *, num_unreadable: int) -> str:

@@ -114,8 +114,8 @@ class Table:
         return "\n".join(lines)
 
 
-def text(value: object, style: str = "") -> Cell:
-    return Cell(str(value), style=style)
+def text(value: object) -> Cell:
+    return Cell(str(value))
 
 
 def breakable(name: str, after: str = "-") -> Cell:

@@ -39,13 +39,16 @@ def require_trackers(tracking: TrackingSpec) -> None:
         raise ConfigError("tracking.also", [TENSORBOARD], problem, "Run pip install tensorboard, or leave it out.")
 
 
-def write_events(contents: Sequence[RunContent], folder: Path) -> None:
-    """Bring the event files of all runs up to date; those of runs that have not changed are left alone.
+def write_events(contents: Sequence[RunContent], tracking: TrackingSpec, folder: Path) -> None:
+    """Bring the event files of all runs up to date, if any are wanted; those of unchanged runs are left alone.
 
     Args:
         contents: of a sweep's runs, or of one training; a run without steps, such as the sweep's own, gets no file.
         folder: of the sweep or of the training.
     """
+    if TENSORBOARD not in tracking.also:
+        return
+    require_trackers(tracking)
     for content in contents:
         if content.steps.lines:
             trial, _, _ = content.key.partition("/")

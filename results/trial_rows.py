@@ -16,7 +16,7 @@ import pandas
 
 from conf.plan.experiment import Experiment
 from conf.plan.knobs import KNOBS
-from conf.types.schema import BatchPlan, Value
+from conf.types.schema import BatchPlan
 from conf.types.sweep_spec import figure_of
 from conf.units import MILLION
 from results.footprint import GRAMS_PER_TONNE, Footprint, best_known_footprint, declared_footprint
@@ -43,6 +43,8 @@ NO_CELLS = ("peak_memory_bytes", "losses", "breakdown", "blocks")
 PERFORMANCE_FIELDS = tuple(name for name in Performance.model_fields if name not in NO_CELLS)
 ESTIMATE_FIELDS = tuple(name for name in Estimate.model_fields if name not in ("stages", "step_terms", "blocks"))
 PARALLEL_FIELDS = tuple(knob.name for knob in KNOBS if knob.shown == "in every row" and knob.group == "parallel")
+BATCH_SIZES = (*BatchPlan.model_fields, "num_micro_batches", "dtype")
+SIZES = ("model", "cluster", "num_nodes", *PARALLEL_FIELDS, "data_parallel_size", *BATCH_SIZES)
 
 
 def trial_row(result: TrialReading, relation: Scaling) -> TrialRow:
@@ -91,12 +93,10 @@ def _identity(trial: Trial) -> TrialRow:
 
 def _layout(trial: Trial) -> TrialRow:
     """Sizes of the experiment. A point that cannot exist has only those that it names itself."""
-    if trial.experiment is None:
-        return dict.fromkeys(_sizes_of_nothing()) | _sizes_of_point(trial.point)
-    return _sizes(trial.experiment)
-
-
-def _sizes(experiment: Experiment) -> TrialRow:
+    experiment = trial.experiment
+    if experiment is None:
+        named = {key.rsplit(".", 1)[-1]: value for key, value in trial.point.items()}
+        return {name: named.get(name) for name in SIZES}
     return {
         "model": experiment.model.name,
         "cluster": experiment.place,
@@ -107,16 +107,6 @@ def _sizes(experiment: Experiment) -> TrialRow:
         "num_micro_batches": experiment.num_micro_batches,
         "dtype": experiment.precision.dtype,
     }
-
-
-def _sizes_of_nothing() -> tuple[str, ...]:
-    batch = (*BatchPlan.model_fields, "num_micro_batches", "dtype")
-    return ("model", "cluster", "num_nodes", *PARALLEL_FIELDS, "data_parallel_size", *batch)
-
-
-def _sizes_of_point(point: dict[str, Value]) -> TrialRow:
-    named = {key.rsplit(".", 1)[-1]: value for key, value in point.items()}
-    return {name: named[name] for name in _sizes_of_nothing() if name in named}
 
 
 def _progress(result: TrialReading) -> TrialRow:
@@ -135,21 +125,16 @@ def _progress(result: TrialReading) -> TrialRow:
 
 
 def _predicted_cells(trial: Trial) -> TrialRow:
-    estimate = trial.estimate
+    experiment, estimate = trial.experiment, trial.estimate
     values = {f"predicted_{name}": getattr(estimate, name) if estimate else None for name in ESTIMATE_FIELDS}
     terms = estimate.step_terms if estimate else None
-    values |= {"predicted_by_type": _rates_by_type(estimate.blocks if estimate else ())}
-    values |= _interval_cells(trial)
-    return values | {f"predicted_{name}": getattr(terms, name) if terms else None for name in STEP_TERMS}
-
-
-def _interval_cells(trial: Trial) -> TrialRow:
-    """Return the seconds between which four measurements of five of such a step are expected."""
-    experiment, estimate = trial.experiment, trial.estimate
     interval = interval_of(experiment, estimate.implementation, estimate) if experiment and estimate else None
     return {
+        **values,
+        "predicted_by_type": _rates_by_type(estimate.blocks if estimate else ()),
         "predicted_low_step_seconds": interval.low_seconds if interval else None,
         "predicted_high_step_seconds": interval.high_seconds if interval else None,
+        **{f"predicted_{name}": getattr(terms, name) if terms else None for name in STEP_TERMS},
     }
 
 
@@ -216,8 +201,8 @@ def repeat_columns(record: SweepRecord, results: Sequence[TrialReading]) -> list
     points_by_trial = {run.trial.trial_id: point for point in points for run in point.runs}
     placed = _places_of_trials(record, results, points)
     return [
-        _point_columns(result, points_by_trial.get(result.trial.trial_id))
-        | {"place": placed.get(result.trial.trial_id) or None, "disturbed": disturbed.get(result.trial.trial_id)}
+        _point_columns(result, points_by_trial.get(result.trial.trial_id), placed.get(result.trial.trial_id))
+        | {"disturbed": disturbed.get(result.trial.trial_id)}
         | _objective_columns(record, result)
         for result in results
     ]
@@ -240,13 +225,13 @@ def _objective_columns(record: SweepRecord, result: TrialReading) -> TrialRow:
     return {f"objective_{figure_of(each) or each}": measured_value(each, result) for each in sought}
 
 
-def _point_columns(result: TrialReading, point: MeasuredPoint | None) -> TrialRow:
-    """How often its point was measured, and how sure its time is; the place, which comes here, is known elsewhere."""
+def _point_columns(result: TrialReading, point: MeasuredPoint | None, place: str | None) -> TrialRow:
+    """How often its point was measured, which place it has, and how sure its time is."""
     return {
         "repeat": result.trial.repeat,
         "num_runs": len(point.runs) if point else None,
         "is_middle_run": result.trial.trial_id == point.middle.trial.trial_id if point else None,
-        "place": None,
+        "place": place or None,
         "point_step_seconds": point.performance.step_seconds if point else None,
         "step_seconds_low": point.seconds.low if point else None,
         "step_seconds_high": point.seconds.high if point else None,

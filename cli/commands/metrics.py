@@ -26,8 +26,9 @@ Out = Annotated[
 def metrics(overrides: OverrideTexts = None, out: Out = None) -> None:
     """Print how all sweeps of output_dir stand as gauges of Prometheus, or write them into a file that it reads."""
     from conf.private_files import shared_as_usual
-    from results.prometheus import gauges_text, write_gauges
+    from results.prometheus import gauges_text
     from sweeps.trial import SweepFolder
+    from train_core.whole_files import write_atomically
 
     if out is not None and out.suffix != ".prom":
         raise UsageError(f"--out = '{out}': node_exporter reads only files that end in .prom", f"Give {out.stem}.prom.")
@@ -37,13 +38,13 @@ def metrics(overrides: OverrideTexts = None, out: Out = None) -> None:
     patience = settings.slurm.poll_seconds
     folders = SweepFolder.started_in(Path(settings.output_dir).absolute(), "*")
     states = [state for folder in sorted(folders, key=lambda each: each.path) if (state := _state(folder, patience))]
-    num_unreadable = len(folders) - len(states)
+    text = gauges_text(states, num_unreadable=len(folders) - len(states))
     if out is None:
-        sys.stdout.write(gauges_text(states, num_unreadable=num_unreadable))
+        sys.stdout.write(text)
         return
     with shared_as_usual():  # node_exporter is another user; a file that is there keeps who may read it
         out.touch()
-        write_gauges(out, states, num_unreadable=num_unreadable)
+        write_atomically(out, text)
 
 
 def _state(folder: SweepFolder, patience: float) -> SweepState | None:

@@ -29,7 +29,7 @@ from results.mlflow.stored_runs import LastImport, StoredRun, first_if_all_store
 from results.mlflow.sweep_content import sweep_runs, training_run
 from results.mlflow.views import keep_view
 from results.mlflow.writer import RunWriter
-from results.tensorboard import TENSORBOARD, require_trackers, write_events
+from results.tensorboard import TENSORBOARD, write_events
 from sweeps.reading import Reading, TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepRecord
@@ -75,25 +75,20 @@ def import_sweep(
     """
     with _lock_store(output_dir), _explain_failures(tracking, output_dir):
         sweep_id = _tracking_id(sweep.folder.tracking_id, tracking)
-        last = _last_import(sweep, tracking, output_dir, sweep_id)
+        last = None  # a server would have to be asked for all runs even so
+        if tracking.kind == "sqlite":
+            last = LastImport.of(sweep, database_path(output_dir), tracking.experiment, sweep_id)
         if last and not anew and _has_events(tracking, sweep.folder.path) and (parent := last.parent_if_all_stored()):
             return _summary_of_no_change(parent, 1 + len(sweep.record.trials), tracking, output_dir)
         results = read(sweep)
         contents = sweep_runs(sweep.record, results, report_digest(sweep.folder))
         done = None if anew else _nothing_to_do(contents, tracking, output_dir, sweep_id)
         done = done or _write(sweep, results, contents, _writer(tracking, output_dir, sweep_id, anew=anew))
-        _write_events(contents, tracking, sweep.folder.path)
+        write_events(contents, tracking, sweep.folder.path)
         if last:
             flush(database_path(output_dir))
             last.remember(results, contents)
     return done
-
-
-def _last_import(sweep: Sweep, tracking: TrackingSpec, output_dir: Path, sweep_id: str) -> LastImport | None:
-    """Return what is remembered; None for a server, which would have to be asked for all runs even so."""
-    if tracking.kind != "sqlite":
-        return None
-    return LastImport.of(sweep, database_path(output_dir), tracking.experiment, sweep_id)
 
 
 def _write(
@@ -106,8 +101,7 @@ def _write(
         above = written.get(result.trial.after, parent)
         written[result.name] = writer.write(trial, above, partial(log_trial_files, reading=result))
     writer.leave(contents)
-    record, of = sweep.record, (writer.client, writer.experiment_id, writer.sweep_id)
-    keep_view(*of, _view_name(record), contents, record.objective)
+    keep_view(writer.client, writer.experiment_id, writer.sweep_id, sweep.record, contents)
     return _summary(writer, parent)
 
 
@@ -133,28 +127,16 @@ def import_training(
     with _lock_store(output_dir), _explain_failures(tracking, output_dir):
         content = training_run(record, training, from_trial)
         training_id = _tracking_id(training.folder.tracking_id, tracking)
-        _write_events([content], tracking, training.folder.path)
+        write_events([content], tracking, training.folder.path)
         if not anew and (unchanged := _nothing_to_do([content], tracking, output_dir, training_id)):
             return unchanged
         writer = _writer(tracking, output_dir, training_id, anew=anew)
         return _summary(writer, writer.write(content, None, partial(log_trial_files, reading=training)))
 
 
-def _write_events(contents: Sequence[RunContent], tracking: TrackingSpec, folder: Path) -> None:
-    if TENSORBOARD in tracking.also:
-        require_trackers(tracking)
-        write_events(contents, folder)
-
-
 def _has_events(tracking: TrackingSpec, folder: Path) -> bool:
     """False where event files are wanted and none are there, as when somebody asks for them after the sweep."""
     return TENSORBOARD not in tracking.also or (folder / TENSORBOARD).exists()
-
-
-def _view_name(record: SweepRecord) -> str:
-    """The sweep's name, and where it was measured, as its folder is called."""
-    clusters = [trial.experiment.place for trial in record.trials if trial.experiment is not None]
-    return f"{record.name} {'proxy' if record.mode == 'proxy' else next(iter(clusters), record.mode)}"
 
 
 def move_store_aside(output_dir: Path) -> list[Path]:
@@ -244,7 +226,11 @@ def _explain_failures(tracking: TrackingSpec, output_dir: Path) -> Iterator[None
     try:
         yield
     except Exception as error:
-        if not _is_store_error(error):
+        # Only here, where there is an error: importing mlflow costs 2 s, and must not precede the quiet settings.
+        from mlflow.exceptions import MlflowException
+        from sqlalchemy.exc import SQLAlchemyError
+
+        if not isinstance(error, MlflowException | SQLAlchemyError | OSError):
             raise
         logging.getLogger(__name__).debug("import into MLflow failed", exc_info=True)
         first_line = hide_credentials(str(error).strip() or type(error).__name__).splitlines()[0]
@@ -253,14 +239,3 @@ def _explain_failures(tracking: TrackingSpec, output_dir: Path) -> Iterator[None
             remedy_of(str(error), tracking_uri(tracking, output_dir))
             or "The sweep's folders keep everything: import again once the store works, or move a damaged store aside.",
         ) from error
-
-
-def _is_store_error(error: Exception) -> bool:
-    """True if the error is one of the store.
-
-    mlflow is imported only here, when there is an error: it costs 2 s, and must not precede the quiet settings.
-    """
-    from mlflow.exceptions import MlflowException
-    from sqlalchemy.exc import SQLAlchemyError
-
-    return isinstance(error, MlflowException | SQLAlchemyError | OSError)

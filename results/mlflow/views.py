@@ -15,6 +15,7 @@ from results.mlflow.metric_keys import objective_key
 from results.mlflow.run_content import RunContent
 from results.mlflow.stored_runs import SWEEP_ID
 from sweeps.points.objectives import is_better_when_larger
+from sweeps.trial import SweepRecord
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -56,22 +57,23 @@ def keep_view(
     client: MlflowClient,
     experiment_id: str,
     sweep_id: str,
-    name: str,
+    record: SweepRecord,
     contents: Sequence[RunContent],
-    objectives: Sequence[Objective],
 ) -> None:
     """Have the experiment offer a sweep's trials, the best first, and long trainings apart from them.
 
     Args:
         contents: the sweep's runs, the parent first.
-        objectives: what the sweep seeks; the first decides which trial is at the top.
     """
-    made_ms = contents[0].start_ms
+    made_ms, objectives = contents[0].start_ms, record.objective
+    clusters = [trial.experiment.place for trial in record.trials if trial.experiment is not None]
+    where = "proxy" if record.mode == "proxy" else next(iter(clusters), record.mode)  # as its folder is called
     tags = client.get_experiment(experiment_id).tags
     trials = f"tags.kind = 'trial' AND tags.in_sweep = 'true' AND tags.`{SWEEP_ID}` = '{sweep_id}'"
     table = _table(trials, _columns(contents, objectives), ascending=not is_better_when_larger(objectives[0]))
+    charts = _charts(_varied_params(contents), objectives)
     wanted = {
-        view_key(sweep_id): _view(f"{name}: trials", made_ms, table | _charts(_varied_params(contents), objectives)),
+        view_key(sweep_id): _view(f"{record.name} {where}: trials", made_ms, table | charts),
         TRAININGS: _view("Long trainings", 0, _table("tags.kind = 'training'", TRAINING_COLUMNS)),
     }
     ours = [key for key in tags if key.startswith(VIEW)]

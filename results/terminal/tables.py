@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from conf.plan.setup import Setup
 from results.report.findings.ranking import (
@@ -215,4 +214,4 @@ def _fit(trial: Trial) -> Cell:
 
 
 def _outcome_cell(words: str, style: str) -> Cell:
-    return replace(text(words), style=style, gives_way=True)
+    return Cell(words, style=style, gives_way=True)

@@ -49,10 +49,10 @@ def losses(folder: Path) -> list[tuple[int, float]]:
 
 def test_a_trial_that_goes_on_gets_only_its_new_steps(tmp_path: Path) -> None:
     folder = tmp_path / "tensorboard" / "trial-7"
-    write_events([content(2)], tmp_path)
-    write_events([content(2)], tmp_path)
+    write_events([content(2)], EVENTS, tmp_path)
+    write_events([content(2)], EVENTS, tmp_path)
     assert len(list(folder.glob("events*"))) == 1, "nothing was new"
-    write_events([content(3, end_ms=4000)], tmp_path)
+    write_events([content(3, end_ms=4000)], EVENTS, tmp_path)
     assert losses(folder) == [(1, 9.0), (2, 8.0), (3, 7.0)]
     assert [event.step for event in read(folder).Scalars("pred/step_s")] == [3], "the whole trial's, at its end"
     memory = [(event.step, event.value) for event in read(folder).Scalars("meas/rank_mem_GiB")]
@@ -61,16 +61,16 @@ def test_a_trial_that_goes_on_gets_only_its_new_steps(tmp_path: Path) -> None:
 
 
 def test_a_trial_that_started_over_keeps_no_step_of_before(tmp_path: Path) -> None:
-    write_events([content(5)], tmp_path)
-    write_events([content(1, attempt="second")], tmp_path)
+    write_events([content(5)], EVENTS, tmp_path)
+    write_events([content(1, attempt="second")], EVENTS, tmp_path)
     assert losses(tmp_path / "tensorboard" / "trial-7") == [(1, 9.0)]
 
 
 def test_a_damaged_note_of_what_was_written_has_the_files_written_anew(tmp_path: Path) -> None:
-    write_events([content(2)], tmp_path)
+    write_events([content(2)], EVENTS, tmp_path)
     folder = tmp_path / "tensorboard" / "trial-7"
     (folder / "written.json").write_text("{")
-    write_events([content(2)], tmp_path)
+    write_events([content(2)], EVENTS, tmp_path)
     assert losses(folder) == [(1, 9.0), (2, 8.0)]
 
 
