@@ -31,8 +31,11 @@ def main() -> None:
 
 def _run() -> None:
     before = signal.signal(signal.SIGINT, _end_at_once)
-    if os.environ.get(ASKED) == IN_BASH and _bash_is_answered():
-        return
+    if os.environ.get(ASKED) == IN_BASH:
+        from cli.completion import answer_bash
+
+        if answer_bash():
+            return
     from cli import main as commands
 
     signal.signal(signal.SIGINT, before)
@@ -40,12 +43,6 @@ def _run() -> None:
         commands.main()
     except KeyboardInterrupt:
         _end_at_once(signal.SIGINT, None)
-
-
-def _bash_is_answered() -> bool:
-    from cli.completion import answer_bash
-
-    return answer_bash()
 
 
 def _end_at_once(number: int, frame: FrameType | None) -> None:

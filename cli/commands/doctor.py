@@ -16,6 +16,7 @@ from rich.text import Text
 from cli.arguments import AsJson, complete_override, overrides_of
 from cli.output.console import console, print_json
 from conf.errors import EXIT_FAILED
+from conf.units import count_of
 
 if TYPE_CHECKING:
     from launcher.doctor.examination import Examination
@@ -76,8 +77,7 @@ def _row(finding: CheckResult) -> Table:
 
 
 def _verdict(counts: Counter[str]) -> Text:
-    phrases = [f"{counts[status]} {status}{'s' * (counts[status] > 1)}" for status in ("problem", "warning")]
-    worth_saying = [words for words, status in zip(phrases, ("problem", "warning"), strict=True) if counts[status]]
+    worth_saying = [count_of(counts[status], status) for status in ("problem", "warning") if counts[status]]
     if not worth_saying:
         return Text("\nReady.", style="bold green")
     ready = "Not ready" if counts["problem"] else "Ready"

@@ -87,7 +87,10 @@ def report(
     if out is None:
         content = report_on(sweep, tracking, restriction, chosen_store(composition))
     else:
-        content = report_elsewhere(sweep, out, restriction)
+        from launcher.state import reconcile
+
+        part = _part(sweep, restriction)
+        content = _report_into(out, part, reconcile(part.read()))
     if as_json:
         print_json("report", content)
 
@@ -106,14 +109,6 @@ def _say_what_changes_nothing(texts: Sequence[str]) -> None:
     if texts:
         words = hide_credentials(", ".join(texts))
         complaints.print(f"{words}: changes nothing, as a report is of what was measured.")
-
-
-def report_elsewhere(sweep: Sweep, out: Path, restriction: Restriction | None) -> dict[str, Any]:
-    """Write the report into that folder, print the ranked table, and leave the sweep and MLflow as they are."""
-    from launcher.state import reconcile
-
-    part = _part(sweep, restriction)
-    return _report_into(out, part, reconcile(part.read()))
 
 
 def report_on(
@@ -156,6 +151,7 @@ def _part(sweep: Sweep, restriction: Restriction | None) -> Sweep:
 
 
 def _report_into(out: Path | None, sweep: Sweep, readings: Sequence[TrialReading]) -> dict[str, Any]:
+    """Write the report into that folder, else into the sweep's, print the ranked table, and return its rows."""
     from results.documents import report_document
     from results.report.findings.verdict import verdict
     from results.report.report import write_report

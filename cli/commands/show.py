@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 import yaml
@@ -33,7 +33,10 @@ def show(overrides: OverrideTexts = None, everything: All = False, as_json: AsJs
     tree = shown_tree(composition.tree)
     parts = {name: tree[name] for name in tree if everything or not named or name in named}
     if as_json:
-        print_json("show", {"groups": {name: _document(name, parts[name], sources) for name in parts}})
+        print_json(
+            "show",
+            {"groups": {name: {"sources": sources.get(name, {}), "values": values} for name, values in parts.items()}},
+        )
         return
     for name, values in parts.items():
         for key, path in sources.get(name, {}).items():
@@ -47,10 +50,6 @@ def _place_of(group: str, sources: dict[str, dict[str, str]]) -> str:
     """The top of the tree under which a group's values stand: a device is a part of its cluster."""
     within = (place for place, files in sources.items() if any(key.startswith(f"{group}=") for key in files))
     return next(within, group)
-
-
-def _document(name: str, values: Any, sources: dict[str, dict[str, str]]) -> dict[str, Any]:
-    return {"sources": sources.get(name, {}), "values": values}
 
 
 def _sources(composition: Composition) -> dict[str, dict[str, str]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -86,8 +85,4 @@ def ui_command(output_dir: Path, tracking: TrackingSpec) -> str:
     words = [*store, *folder_words(output_dir)]
     if "MAKELEVEL" not in os.environ:
         return shlex.join(["trisweep", "ui", *words])
-    return f"make ui{_as_make_overrides(words)}"
-
-
-def _as_make_overrides(words: Sequence[str]) -> str:
-    return f" {shlex.quote(f'OVERRIDES={shlex.join(words)}')}" if words else ""
+    return f"make ui {shlex.quote(f'OVERRIDES={shlex.join(words)}')}" if words else "make ui"

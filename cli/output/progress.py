@@ -167,12 +167,8 @@ def _stage(state: Reading) -> str:
 
 def _how_far(states: Sequence[Reading], sweep: SweepUnderWay) -> str:
     """The share that has ended, and how long the rest takes, where it is known what the rest is."""
-    return f"{share_ended(states, sweep)}{'' if sweep.may_grow else _about_left(states)}"
-
-
-def _about_left(states: Sequence[Reading]) -> str:
-    remaining = sweep_seconds_left(states, time.time())
-    return "" if remaining is None else f", about {duration(remaining)} left"
+    remaining = None if sweep.may_grow else sweep_seconds_left(states, time.time())
+    return share_ended(states, sweep) + ("" if remaining is None else f", about {duration(remaining)} left")
 
 
 def _cause_line(state: Reading, width: int) -> Text:

@@ -228,7 +228,7 @@ def _ratios(points: Sequence[ComparedPoint]) -> Plot:
 
 
 def _winners(before: Side, after: Side) -> Section:
-    best = [next(iter(ranking_of(list(side.results))), None) for side in (before, after)]
+    best = [next(iter(ranking_of(side.results)), None) for side in (before, after)]
     labels = joint_labels(before.results, after.results)
     rows = tuple(
         (

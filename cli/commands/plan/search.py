@@ -144,16 +144,14 @@ def _explanations(
     composition: Composition, options: SearchOptions, wanted: Request, best: Candidate
 ) -> tuple[Explanation, ...]:
     """Explanations of the winner, where `best` is among the plans to explain, and of the others on its devices."""
-    return tuple(
-        _winner(best, wanted) if plan == BEST else _explanation_of(plan, composition, best.space)
-        for plan in options.explain
-    )
-
-
-def _winner(best: Candidate, wanted: Request) -> Explanation:
     setting = best.space.setting
     parts = wanted.settings.model_copy(update={"cluster": setting.cluster})
-    return explain(best.strategy, parts, setting.implementation)
+    return tuple(
+        explain(best.strategy, parts, setting.implementation)
+        if plan == BEST
+        else _explanation_of(plan, composition, best.space)
+        for plan in options.explain
+    )
 
 
 def _explanation_of(plan: str, composition: Composition, space: Space) -> Explanation:

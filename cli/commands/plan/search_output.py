@@ -169,7 +169,9 @@ def _print_tables(answer: SearchOutput) -> None:
         console.print(search_table(answer.front, training, title))
         for sentence in tight_sentences(answer.front):
             console.print(sentence)
-    _print_scaling(answer)
+    if answer.scaling is not None:
+        kind, points = answer.scaling
+        console.print(scaling_table(points, kind))
     _print_explanations(answer.explanations)
     if answer.knobs is not None:
         console.print("Enumerated, in every legal combination:")
@@ -177,17 +179,10 @@ def _print_tables(answer: SearchOutput) -> None:
             console.print(f"  {name}: {', '.join(str(value).lower() for value in values)}")
 
 
-def _print_scaling(answer: SearchOutput) -> None:
-    if answer.scaling is not None:
-        kind, points = answer.scaling
-        console.print(scaling_table(points, kind))
-
-
 def _print_explanations(explanations: Sequence[Explanation]) -> None:
-    if explanations:
-        for explanation in explanations:
-            for line in explanation_lines(explanation):
-                console.print(line)
+    for explanation in explanations:
+        for line in explanation_lines(explanation):
+            console.print(line)
 
 
 def _question(request: Request) -> str:

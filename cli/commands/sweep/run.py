@@ -72,7 +72,9 @@ def run_sweep(
             print_json("sweep", {"sweep": record.name, "folder": str(place.folder.path), "would_run": would_run})
         return
     # All that may refuse comes before anything is written, so that a refused command leaves no folder behind.
-    _require_not_paused(Sweep(place.folder, record))
+    if History.kept_in(place.folder).is_paused:
+        again = next_command("resume", Sweep(place.folder, record))
+        raise UsageError(f"Sweep {record.name} is paused", f"Give `{again}` first.")
     rules = rules_for(place.composition, record, on_slurm=place.on_slurm)
     prepare_tokens(place.folder, record)
     record = check_record(record, complaints.print)
@@ -85,12 +87,6 @@ def run_sweep(
             sweep_in_allocation(run)
         else:
             carry_out(run) if place.on_slurm else _run_here(run)
-
-
-def _require_not_paused(sweep: Sweep) -> None:
-    """Raises UsageError where a person has paused the sweep."""
-    if History.kept_in(sweep.folder).is_paused:
-        raise UsageError(f"Sweep {sweep.record.name} is paused", f"Give `{next_command('resume', sweep)}` first.")
 
 
 def _require_measurable(place: SweepPlace) -> None:
@@ -152,10 +148,9 @@ def _record_and_part(place: SweepPlace) -> tuple[SweepRecord, Restriction | None
     """The record of the whole sweep, and the part of it that the command names."""
     sha = git_sha()
     restriction = restriction_of(place.composition, proxy=place.proxy, git_sha=sha)
-    record = (
-        restriction.complete_record() if restriction else plan_sweep(place.composition, proxy=place.proxy, git_sha=sha)
-    )
-    return record, restriction
+    if restriction is not None:
+        return restriction.complete_record(), restriction
+    return plan_sweep(place.composition, proxy=place.proxy, git_sha=sha), None
 
 
 def _show_what_would_run(

@@ -121,7 +121,7 @@ def best_plan(subject: ReportSubject) -> BestPlan | None:
     """Return the best plan; None if no full-size point fits. A proxy's measurement ranks no full-size plan."""
     record = subject.sweep.record
     if record.mode == "cluster":
-        for reading in ranking_of(list(subject.results)):
+        for reading in ranking_of(subject.results):
             return BestPlan(reading.trial, reading, reading.label)
     trial = best_on_paper(record)
     return BestPlan(trial, None, record.plan_label_of(trial)) if trial else None

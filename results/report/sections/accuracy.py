@@ -57,7 +57,7 @@ STATISTICS_COLUMNS = (
 
 def section(subject: ReportSubject) -> Section | None:
     """The section on the errors of the cost model; None if no measured trial has a prediction."""
-    best_first = ranking_of(list(subject.results))
+    best_first = ranking_of(subject.results)
     compared = pairs(best_first)
     breakdowns = [result for result in best_first if breakdown_of(result)]
     if not compared and not breakdowns:
@@ -106,15 +106,11 @@ def _finding(compared: Sequence[Pair]) -> str:
     inside = sum(_is_inside(pair) for pair in compared)
     return (
         f"The predicted step is off by {percent(errors.median)} % in the median of"
-        f" {count_of(errors.count, 'trial')} and by {percent(errors.worst)} % at worst, {_bias_in_words(errors)}."
+        f" {count_of(errors.count, 'trial')} and by {percent(errors.worst)} % at worst, on average"
+        f" {percent(abs(errors.bias))} % too {'slow' if errors.bias > 0 else 'fast'}."
         f" {inside} of {count_of(errors.count, 'measured step', 'lies', 'lie')}"
         " in the 80 % interval of their prediction."
     )
-
-
-def _bias_in_words(errors: ErrorStatistics) -> str:
-    side = "too slow" if errors.bias > 0 else "too fast"
-    return f"on average {percent(abs(errors.bias))} % {side}"
 
 
 def _what_is_compared(subject: ReportSubject, compared: Sequence[Pair]) -> str:
@@ -218,7 +214,7 @@ def _trial_row(pair: Pair) -> tuple[Cell, ...]:
         interval,
         is_inside,
         rate,
-        _rate_cell(measured.model_flops_per_second_per_device),
+        number(tflops(measured.model_flops_per_second_per_device), measured.model_flops_per_second_per_device),
         number(gib(expected), expected),
         number(gib(memory), memory),
         _error_cell(expected, memory),
@@ -236,7 +232,7 @@ def _predicted_cells(pair: Pair) -> tuple[Cell, Cell, Cell, Cell, Cell]:
         _error_cell(predicted.step_seconds, measured.step_seconds),
         Cell(f"{seconds(interval.low_seconds)} to {seconds(interval.high_seconds)}", interval.low_seconds),
         text("yes" if _is_inside(pair) else "no"),
-        _rate_cell(predicted.model_flops_per_second_per_device),
+        number(tflops(predicted.model_flops_per_second_per_device), predicted.model_flops_per_second_per_device),
     )
 
 
@@ -319,7 +315,3 @@ def _error_cell(predicted: float, measured: float | None) -> Cell:
     if not measured:
         return number(ABSENT, None)
     return number(error_percent(predicted, measured), error_of(predicted, measured))
-
-
-def _rate_cell(rate: float) -> Cell:
-    return number(tflops(rate), rate)

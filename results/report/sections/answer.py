@@ -38,10 +38,13 @@ def section(subject: ReportSubject) -> Section:
     """Return the sweep's answer. There is always one, even if it is that nothing is known yet."""
     record, results = subject.sweep.record, subject.results
     found_by = folder_words(subject.sweep.folder)
-    measured, points, best = measured_verdict(record, results, found_by), measured_points(results), _best(record)
+    measured = SweepVerdict("Nothing was measured: this sweep has no trials.")
+    if results:
+        measured = verdict(record, results, ranking_of(results), found_by)
+    points, best = measured_points(results), _best(record)
     if not record.seeks_rate:
         return _objective_answer(record, results, measured)
-    predicted = predicted_sentence(record, best, found_by)
+    predicted = _predicted_sentence(record, best, found_by)
     if points and (record.mode == "cluster" or not record.plan):
         return _measured_answer(subject, measured, points, predicted)
     if best is None:
@@ -101,22 +104,13 @@ def layouts(record: SweepRecord) -> tuple[tuple[str, str], ...]:
     return (*legend(setups), *dict.fromkeys((*record.labels.legend, *record.plan_labels.legend)))
 
 
-def measured_verdict(
-    record: SweepRecord, results: Sequence[TrialReading], found_by: Sequence[str] = ()
-) -> SweepVerdict:
-    """The verdict on what was measured."""
-    if not results:
-        return SweepVerdict("Nothing was measured: this sweep has no trials.")
-    return verdict(record, results, ranking_of(list(results)), found_by)
-
-
 def _where(record: SweepRecord) -> str:
     """The heading of what was measured, which says of a proxy that it is one."""
     model = next((trial.experiment.model.name for trial in record.trials if trial.experiment), None)
     return "Measured here" if record.mode == "cluster" or model is None else f"Measured here, with the proxy {model}"
 
 
-def predicted_sentence(record: SweepRecord, best: _PredictedBest | None, found_by: Sequence[str] = ()) -> str:
+def _predicted_sentence(record: SweepRecord, best: _PredictedBest | None, found_by: Sequence[str]) -> str:
     """The plan that the cost model finds fastest, or why there is none."""
     if best is None:
         return "No full-size point was predicted." if not record.plan else "No full-size point fits."
@@ -160,15 +154,12 @@ def _best(record: SweepRecord) -> _PredictedBest | None:
 def _predicted_figures(record: SweepRecord, best: _PredictedBest) -> tuple[KeyFigure, ...]:
     estimate, experiment = best.estimate, best.trial.planned
     low, high = _expected_rates(best)
-    rate, peak = (
-        tflops(estimate.model_flops_per_second_per_device),
-        significant(estimate.peak_flops_per_second / TERA, 4),
-    )
+    rate, peak = estimate.model_flops_per_second_per_device, significant(estimate.peak_flops_per_second / TERA, 4)
     return (
-        _figure("model TFLOPS per device", rate, f"{low} to {high} with 80 % probability"),
+        _figure("model TFLOPS per device", tflops(rate), f"{low} to {high} with 80 % probability"),
         _figure("MFU", f"{percent(estimate.model_flops_utilization)} %", f"of {peak} TFLOPS, the dense peak"),
         *_baseline_figures(record, best),
-        _cost(declared_footprint(experiment, estimate), "predicted"),
+        _cost(declared_footprint(experiment, estimate)),
     )
 
 
@@ -186,12 +177,14 @@ def _figure(name: str, value: str, note: str, kind: NumbersAre = "predicted") ->
     return KeyFigure(name, value, note, kind)
 
 
-def _cost(takes: Footprint, kind: NumbersAre) -> KeyFigure:
+def _cost(takes: Footprint) -> KeyFigure:
     """The cost of a trillion tokens, without energy and carbon, which have a section of their own."""
     dollars = takes.dollars(TRILLION)
     money = "no price is declared" if dollars is None else f"${in_three_digits(dollars)}"
     note = f"{in_three_digits(takes.days(TRILLION))} days on {count_of(takes.num_devices, 'device')}; {money}"
-    return _figure("a trillion tokens", f"{in_three_digits(takes.device_hours(TRILLION))} device-hours", note, kind)
+    return _figure(
+        "a trillion tokens", f"{in_three_digits(takes.device_hours(TRILLION))} device-hours", note, takes.time_is
+    )
 
 
 def _study_figures(study: ScalingStudy) -> tuple[KeyFigure, ...]:
@@ -223,7 +216,7 @@ def _measured_figures(
         _figure("MFU", mfu, f"{peak}{beside}", "measured"),
         *_measured_relation(relation),
         # A trillion tokens of a small stand-in would say nothing.
-        *([] if is_proxy else [_cost(declared_footprint(experiment, performance), "measured")]),
+        *([] if is_proxy else [_cost(declared_footprint(experiment, performance))]),
     )
 
 

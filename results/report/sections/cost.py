@@ -116,7 +116,7 @@ def measured_costs(results: Sequence[TrialReading]) -> list[CostPoint]:
     """Return the measured points, fastest per device first; energy is counted if all of the trials counted it."""
     complete = [
         (result, result.experiment, result.performance)
-        for result in ranking_of(list(results))
+        for result in ranking_of(results)
         if result.experiment and result.performance
     ]
     # Counters and declared watts see different things, so that energies of the two kinds are never compared.
@@ -295,7 +295,7 @@ def _assumption(value: float | None, unit: str, source: str, name: str) -> str:
 
 def counted_table(results: Sequence[TrialReading]) -> Table | None:
     """The energy of each trial by counters, beside what its declared watts would come to."""
-    rows = [_counted_row(result) for result in ranking_of(list(results))[:MOST_COUNTED]]
+    rows = [_counted_row(result) for result in ranking_of(results)[:MOST_COUNTED]]
     shown = tuple(row for row in rows if row is not None)
     return Table(COUNTED_COLUMNS, shown, frozenset(COUNTED_NUMERIC)) if shown else None
 

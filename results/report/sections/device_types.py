@@ -36,7 +36,7 @@ def blocks_table(results: Sequence[TrialReading]) -> Table | None:
 
     Ranks that shared a device have no predicted row, because the cost model gives each a device of its own.
     """
-    rows = tuple(row for result in ranking_of(list(results)) for row in _rows(result))
+    rows = tuple(row for result in ranking_of(results) for row in _rows(result))
     return Table(COLUMNS, rows, frozenset(NUMBERS)) if rows else None
 
 

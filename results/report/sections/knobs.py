@@ -180,7 +180,7 @@ def _explanation(subject: ReportSubject) -> Explanation | None:
     fitting = [trial for trial in _predicted_trials(record) if trial.estimate and not trial.infeasible_reason]
     best = next(iter(by_prediction(fitting)), None)
     if record.mode == "cluster":
-        best = next((result.trial for result in ranking_of(list(subject.results))), best)
+        best = next((result.trial for result in ranking_of(subject.results)), best)
     if best is None or best.experiment is None or best.experiment.mixed is not None:
         return None
     experiment = best.experiment

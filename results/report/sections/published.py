@@ -11,9 +11,9 @@ import re
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, ConfigDict
 
 from conf.errors import ConfigError
 from conf.units import count_of
@@ -39,16 +39,6 @@ BESIDE = (
 )
 
 
-# CSV knows no None: what a source does not say is an empty cell.
-def _none_if_empty(cell: object) -> object:
-    return None if cell == "" else cell
-
-
-Number = Annotated[float | None, BeforeValidator(_none_if_empty)]
-Size = Annotated[int | None, BeforeValidator(_none_if_empty)]
-Text = Annotated[str | None, BeforeValidator(_none_if_empty)]
-
-
 class PublishedFigure(BaseModel):
     """One row of `published.csv`; None where the source does not say.
 
@@ -67,21 +57,21 @@ class PublishedFigure(BaseModel):
     where: str
     model: str
     device: str
-    peak_tflops_per_device: Number
-    num_devices: Size
-    tensor_parallel_size: Size
-    pipeline_parallel_size: Size
-    data_parallel_size: Size
-    micro_batch_size: Size
-    global_batch_size: Size
-    recompute: Text
-    tflops_per_device: Number
-    flops_kind: Annotated[Literal["hardware", "model"] | None, BeforeValidator(_none_if_empty)]
-    percent_of_peak: Number
-    scaling_kind: Annotated[Literal["strong", "weak"] | None, BeforeValidator(_none_if_empty)]
-    scaling_efficiency_percent: Number
+    peak_tflops_per_device: float | None = None
+    num_devices: int | None = None
+    tensor_parallel_size: int | None = None
+    pipeline_parallel_size: int | None = None
+    data_parallel_size: int | None = None
+    micro_batch_size: int | None = None
+    global_batch_size: int | None = None
+    recompute: str | None = None
+    tflops_per_device: float | None = None
+    flops_kind: Literal["hardware", "model"] | None = None
+    percent_of_peak: float | None = None
+    scaling_kind: Literal["strong", "weak"] | None = None
+    scaling_efficiency_percent: float | None = None
     confirmed: Literal["yes", "partial", "no"]
-    notes: str
+    notes: str = ""
 
     @property
     def confirmation(self) -> str:
@@ -93,7 +83,8 @@ class PublishedFigure(BaseModel):
 def published_figures() -> dict[str, PublishedFigure]:
     """The whole table by id, in the order of the file."""
     with PUBLISHED.open(newline="") as file:
-        figures = [PublishedFigure.model_validate(row) for row in csv.DictReader(file)]
+        rows = [{name: cell for name, cell in row.items() if cell} for row in csv.DictReader(file)]
+    figures = [PublishedFigure.model_validate(row) for row in rows]
     return {figure.id: figure for figure in figures}
 
 
@@ -125,15 +116,12 @@ def section(subject: ReportSubject) -> Section | None:
     if not figures:
         return None
     table = published_table(figures, record, subject.results)
-    blocks: list[Block] = [Paragraph(HARDWARE, is_caution=True)] if _counts_hardware(figures) else []
+    counts_hardware = any(figure.flops_kind == "hardware" for figure in figures)
+    blocks: list[Block] = [Paragraph(HARDWARE, is_caution=True)] if counts_hardware else []
     blocks.append(NamedTable("published", table))
     if {"predicted here", "measured here"}.intersection(table.columns):
         blocks.append(Paragraph(BESIDE, is_note=True))
     return Section("published", "Published by others", "published", _finding(figures, table), tuple(blocks))
-
-
-def _counts_hardware(figures: Sequence[PublishedFigure]) -> bool:
-    return any(figure.flops_kind == "hardware" for figure in figures)
 
 
 def _finding(figures: Sequence[PublishedFigure], table: Table) -> str:

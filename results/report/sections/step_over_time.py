@@ -23,6 +23,12 @@ from train_core.costs.step.step_time import ranks_per_core
 
 SAME = 1e-4
 """Less than what is shown of a number."""
+WHAT_IS_WHAT = (
+    "Measured, the bubble is waiting for what another stage sends, its travel included, and for the whole job before"
+    " the update; communication is all other waiting, in passes and after them; the optimizer includes what goes before"
+    " the first pass. Predicted, a transfer between stages counts as communication of the one that sends, and the wait"
+    " for the slowest device as bubble."
+)
 
 
 @dataclass(frozen=True)
@@ -141,7 +147,7 @@ def recorded_finding(trial: RecordedTrial, predicted: PipelineStep, measured: Pi
 
 def recorded_blocks(trial: RecordedTrial, predicted: PipelineStep, measured: PipelineStep) -> Iterator[Block]:
     yield Paragraph(_what_was_recorded(trial, measured.total_seconds))
-    yield Paragraph(_what_is_what())
+    yield Paragraph(WHAT_IS_WHAT)
     if (shared := _shared_cores_caution(trial)) is not None:
         yield Paragraph(shared, is_caution=True)
     drawn = [
@@ -193,13 +199,4 @@ def _cut_note(trial: RecordedTrial) -> str:
     return (
         f" Of the {cut.num_passes} passes of a stage the first and the last {len(cut.passes) // 2} are listed; shares"
         " are of all."
-    )
-
-
-def _what_is_what() -> str:
-    return (
-        "Measured, the bubble is waiting for what another stage sends, its travel included, and for the whole job"
-        " before the update; communication is all other waiting, in passes and after them; the optimizer includes what"
-        " goes before the first pass. Predicted, a transfer between stages counts as communication of the one that"
-        " sends, and the wait for the slowest device as bubble."
     )

@@ -236,7 +236,7 @@ class RecordedTrial:
 
 def recorded_trial(subject: ReportSubject) -> RecordedTrial | None:
     """Return the fastest trial with a recorded step, best with a pipeline; other programs and old folders have none."""
-    best_first = ranking_of(list(subject.results))
+    best_first = ranking_of(subject.results)
     of = " of the proxy" if subject.sweep.record.mode == "proxy" else ""
     # Those with a pipeline come first; the sort keeps the order of each half.
     for reading in sorted(best_first, key=lambda reading: _num_stages(reading) == 1):
