@@ -5,7 +5,7 @@ It is set as Markdown here, by `results/report/page.py` in the page, and by `res
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -63,6 +63,16 @@ class Table:
     num_totals: int = 0
     is_dense: bool = False
     least_name_width: int = 0
+
+    @classmethod
+    def of(cls, rows: Sequence[Mapping[str, Cell]], marked: Collection[int] = (), words: Collection[str] = ()) -> Table:
+        """The table whose rows, of which there is one at least, name their cells by the heads of the columns.
+
+        Args:
+            words: columns that hold no numbers, although their cells sort by some; all other such columns are numeric.
+        """
+        numeric = frozenset(name for name, cell in rows[0].items() if cell.sort is not None and name not in words)
+        return cls(tuple(rows[0]), tuple(tuple(row.values()) for row in rows), numeric, frozenset(marked))
 
     @property
     def key(self) -> str:

@@ -33,10 +33,8 @@ def show(overrides: OverrideTexts = None, everything: All = False, as_json: AsJs
     tree = shown_tree(composition.tree)
     parts = {name: tree[name] for name in tree if everything or not named or name in named}
     if as_json:
-        print_json(
-            "show",
-            {"groups": {name: {"sources": sources.get(name, {}), "values": values} for name, values in parts.items()}},
-        )
+        groups = {name: {"sources": sources.get(name, {}), "values": values} for name, values in parts.items()}
+        print_json("show", {"groups": groups})
         return
     for name, values in parts.items():
         for key, path in sources.get(name, {}).items():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from conf.errors import UsageError
 from results.comparison import (
@@ -20,7 +19,7 @@ from results.report.charts import by_layout, dots, quantity, tooltip
 from results.report.comparison_sought import seeks_otherwise, sought_finding, sought_section, sought_winners
 from results.report.page import markdown, page
 from results.report.section import Block, Head, Heading, NamedTable, Paragraph, Plot, Section
-from results.table import Table, number, text
+from results.table import Cell, Table, number, text
 from results.units import round_to_digits, seconds, share_of_peak, significant, tflops
 from sweeps.labels import Labels
 from sweeps.reading import TrialReading
@@ -31,17 +30,6 @@ from train_core.whole_files import write_atomically
 ROW_HEIGHT = 22
 MOST_BARS = 60
 DECADE = 10.0
-POINT_COLUMNS = (
-    "layout",
-    "step s A",
-    "step s B",
-    "TFLOPS A",
-    "TFLOPS B",
-    "tokens/s B over A",
-    "by the steps",
-    "clearly",
-)
-INCOMPARABLE_COLUMNS = ("layout", "not comparable because")
 
 
 def sides_of(sweeps: Sequence[tuple[Sweep, Sequence[TrialReading]]]) -> tuple[Side, Side]:
@@ -148,31 +136,30 @@ def _point_blocks(both: SweepComparison) -> Iterator[Block]:
             " fastest timed steps of both; where that holds 1, the difference is not clear."
         )
         yield _ratios(points)
-        rows = tuple(_point_row(point) for point in points)
-        numeric = frozenset(POINT_COLUMNS) - {"layout", "by the steps", "clearly"}
-        yield NamedTable("compared-points", Table(POINT_COLUMNS, rows, numeric))
+        yield NamedTable("compared-points", Table.of([_point_row(point) for point in points]))
     refused = [point for point in both.points if point.why_not]
     if refused:
         yield Heading("Not comparable")
-        rows_refused = tuple((text(point.label), text(point.why_not)) for point in refused)
-        yield NamedTable("incomparable-points", Table(INCOMPARABLE_COLUMNS, rows_refused, frozenset()))
+        rows = [{"layout": text(point.label), "not comparable because": text(point.why_not)} for point in refused]
+        yield NamedTable("incomparable-points", Table.of(rows))
     for side, labels in (("A", both.only_before), ("B", both.only_after)):
         if labels:
             yield Paragraph(f"Only {side} measured: {', '.join(f'`{label}`' for label in labels)}.")
 
 
-def _point_row(point: ComparedPoint) -> tuple[Any, ...]:
+def _point_row(point: ComparedPoint) -> dict[str, Cell]:
     (before, after), (low, high) = point.performances, point.ratio_bounds
-    rates = [each.model_flops_per_second_per_device for each in (before, after)]
-    return (
-        text(point.label),
-        number(seconds(before.step_seconds), before.step_seconds),
-        number(seconds(after.step_seconds), after.step_seconds),
-        *(number(tflops(rate), rate) for rate in rates),
-        number(significant(point.ratio), point.ratio),
-        text(f"{significant(low)} to {significant(high)}"),
-        text(_clearly(point)),
-    )
+    rate_before, rate_after = (each.model_flops_per_second_per_device for each in (before, after))
+    return {
+        "layout": text(point.label),
+        "step s A": number(seconds(before.step_seconds), before.step_seconds),
+        "step s B": number(seconds(after.step_seconds), after.step_seconds),
+        "TFLOPS A": number(tflops(rate_before), rate_before),
+        "TFLOPS B": number(tflops(rate_after), rate_after),
+        "tokens/s B over A": number(significant(point.ratio), point.ratio),
+        "by the steps": text(f"{significant(low)} to {significant(high)}"),
+        "clearly": text(_clearly(point)),
+    }
 
 
 def _clearly(point: ComparedPoint) -> str:
@@ -230,22 +217,22 @@ def _ratios(points: Sequence[ComparedPoint]) -> Plot:
 def _winners(before: Side, after: Side) -> Section:
     best = [next(iter(ranking_of(side.results)), None) for side in (before, after)]
     labels = joint_labels(before.results, after.results)
-    rows = tuple(
-        (
-            text(letter),
-            text(side.name),
-            text(labels.of(reading.trial.point, reading.experiment) if reading else "nothing was measured"),
-            number(tflops(performance.model_flops_per_second_per_device if performance else None), None),
-            number(share_of_peak(performance.model_flops_utilization if performance else None), None),
-        )
-        for letter, side, reading in zip("AB", (before, after), best, strict=True)
-        for performance in [reading.performance if reading else None]
-    )
-    columns = ("", "sweep", "fastest per device", "model TFLOPS", "MFU %")
-    table = Table(columns, rows, frozenset({"model TFLOPS", "MFU %"}))
-    return Section(
-        "winners", "The winner of each", "measured", _winners_sentence(best, labels), (NamedTable("winners", table),)
-    )
+    rows = []
+    for letter, side, reading in zip("AB", (before, after), best, strict=True):
+        performance = reading.performance if reading else None
+        name = labels.of(reading.trial.point, reading.experiment) if reading else "nothing was measured"
+        row = {
+            "": text(letter),
+            "sweep": text(side.name),
+            "fastest per device": text(name),
+            "model TFLOPS": number(
+                tflops(performance.model_flops_per_second_per_device if performance else None), None
+            ),
+            "MFU %": number(share_of_peak(performance.model_flops_utilization if performance else None), None),
+        }
+        rows.append(row)
+    winners = (NamedTable("winners", Table.of(rows)),)
+    return Section("winners", "The winner of each", "measured", _winners_sentence(best, labels), winners)
 
 
 def _winners_sentence(best: Sequence[TrialReading | None], labels: Labels) -> str:
@@ -263,7 +250,7 @@ def _circumstances(before: Side, after: Side) -> Section:
     first, second = (" ".join(side.sweep.record.overrides) or "-" for side in (before, after))
     if first != second:
         differing.append(("overrides", first, second))
-    rows = tuple((text(name), text(one), text(other)) for name, one, other in differing)
+    rows = [{"what": text(name), "A": text(one), "B": text(other)} for name, one, other in differing]
     names = ", ".join(name for name, _, _ in differing)
     has_program = any(
         not each.planned.trainer.is_own for side in (before, after) for each in side.results if each.experiment
@@ -276,7 +263,5 @@ def _circumstances(before: Side, after: Side) -> Section:
     sentence = f"Between the two sweeps differ: {names}." if differing else f"{same} are the same."
     if has_program:
         sentence += " The code and the software of the program that they ran were not compared."
-    table = Table(("what", "A", "B"), rows, frozenset())
-    return Section(
-        "circumstances", "What differs", None, sentence, (NamedTable("circumstances", table),) if rows else ()
-    )
+    blocks = (NamedTable("circumstances", Table.of(rows)),) if rows else ()
+    return Section("circumstances", "What differs", None, sentence, blocks)

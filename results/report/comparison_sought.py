@@ -51,10 +51,7 @@ def sought_section(both: SoughtComparison) -> Section:
 
 def _blocks(both: SoughtComparison) -> Iterator[Block]:
     if both.comparable:
-        values = [f"{words_of(objective)} {side}" for objective in both.objectives for side in "AB"]
-        columns = ("point", *values, "± A", "± B", "B is", "clearly")
-        rows = tuple(_row(both, pair) for pair in both.comparable)
-        yield NamedTable("sought-pairs", Table(columns, rows, frozenset(columns) - {"point", "B is", "clearly"}))
+        yield NamedTable("sought-pairs", Table.of([_row(both, pair) for pair in both.comparable]))
         first = words_of(both.objectives[0])
         note = f"± is half of the 95 % interval of the {first}; clearly: the intervals of both do not overlap."
         if any(pair.leaves_seeds_out for pair in both.comparable):
@@ -63,22 +60,25 @@ def _blocks(both: SoughtComparison) -> Iterator[Block]:
     refused = [pair for pair in both.pairs if pair.why_not]
     if refused:
         yield Heading("Not comparable")
-        rows_refused = tuple((text(pair.label), text(pair.why_not)) for pair in refused)
-        columns = ("point", "not comparable because")
-        yield NamedTable("incomparable-sought", Table(columns, rows_refused, frozenset()))
+        rows = [{"point": text(pair.label), "not comparable because": text(pair.why_not)} for pair in refused]
+        yield NamedTable("incomparable-sought", Table.of(rows))
 
 
-def _row(both: SoughtComparison, pair: SoughtPair) -> tuple[Cell, ...]:
-    objective = both.objectives[0]
-    valued = zip(both.objectives, pair.before.values, pair.after.values, strict=True)
-    halves = (pair.before.half_width, pair.after.half_width)
-    return (
-        text(pair.label),
-        *(number(value_text(each, value), value) for each, *values in valued for value in values),
-        *(number(half_width_text(objective, half), half) for half in halves),
-        text(_became(pair, objective)),
-        text({None: ABSENT, True: "yes", False: "no"}[pair.is_clear]),
-    )
+def _row(both: SoughtComparison, pair: SoughtPair) -> dict[str, Cell]:
+    objective, sides = both.objectives[0], {"A": pair.before, "B": pair.after}
+    values = {
+        f"{words_of(each)} {side}": number(value_text(each, point.values[place]), point.values[place])
+        for place, each in enumerate(both.objectives)
+        for side, point in sides.items()
+    }
+    halves = {side: point.half_width for side, point in sides.items()}
+    return {
+        "point": text(pair.label),
+        **values,
+        **{f"± {side}": number(half_width_text(objective, half), half) for side, half in halves.items()},
+        "B is": text(_became(pair, objective)),
+        "clearly": text({None: ABSENT, True: "yes", False: "no"}[pair.is_clear]),
+    }
 
 
 def sought_winners(before: Side, after: Side) -> Section:
@@ -87,20 +87,19 @@ def sought_winners(before: Side, after: Side) -> Section:
     labels = joint_labels(before.results, after.results)
     found = [best_measured(side.sweep.record, side.results) for side in sides]
     names = [label_without_seed(best[0], labels) if best else "nothing was measured" for best in found]
-    rows = tuple(
-        (
-            text(letter),
-            text(side.name),
-            text(" and ".join(map(words_of, record.objective))),
-            text(name),
-            text(_values(record, best[1]) if best else ABSENT),
-            text(str(_num_as_good(side))),
-        )
+    rows = [
+        {
+            "": text(letter),
+            "sweep": text(side.name),
+            "seeks": text(" and ".join(map(words_of, record.objective))),
+            "best": text(name),
+            "value": text(_values(record, best[1]) if best else ABSENT),
+            "may be as good": text(_num_as_good(side)),
+        }
         for letter, side, record, name, best in zip("AB", sides, records, names, found, strict=True)
-    )
-    table = Table(("", "sweep", "seeks", "best", "value", "may be as good"), rows, frozenset())
+    ]
     said = _winners_sentence(*records, names if all(found) else [])
-    return Section("winners", "The best of each", "measured", said, (NamedTable("winners", table),))
+    return Section("winners", "The best of each", "measured", said, (NamedTable("winners", Table.of(rows)),))
 
 
 def _values(record: SweepRecord, values: Sequence[float]) -> str:

@@ -25,7 +25,6 @@ ROW_HEIGHT = 38
 TERMS = ("compute", "tensor parallel", "pipeline and bubble", "data parallel", "waiting for all ranks", "optimizer")
 """In the order of `StepTerms`."""
 TERM_COLUMNS = ("compute s", "tensor s", "pipeline s", "data s", "all ranks s", "optimizer s")
-STEP_COLUMNS = ("layout", "seconds are", "of", *TERM_COLUMNS, "sum s")
 
 
 @dataclass(frozen=True)
@@ -85,8 +84,7 @@ def display_name(result: TrialReading) -> str:
 
 def step_table(breakdowns: Sequence[TrialReading]) -> Table:
     """Two rows for a trial; ranks that shared a device have no predicted one."""
-    rows = tuple(_step_row(result, *of_kind) for result in breakdowns for of_kind in _terms_by_kind(result))
-    return Table(STEP_COLUMNS, rows, frozenset({*TERM_COLUMNS, "sum s"}))
+    return Table.of([_step_row(result, *of_kind) for result in breakdowns for of_kind in _terms_by_kind(result)])
 
 
 def _terms_by_kind(result: TrialReading) -> Iterator[tuple[str, str, tuple[float | None, ...]]]:
@@ -99,10 +97,11 @@ def _terms_by_kind(result: TrialReading) -> Iterator[tuple[str, str, tuple[float
     yield "measured", whose, measured_terms(breakdown.slowest)
 
 
-def _step_row(result: TrialReading, kind: str, whose: str, terms: tuple[float | None, ...]) -> tuple[Cell, ...]:
+def _step_row(result: TrialReading, kind: str, whose: str, terms: tuple[float | None, ...]) -> dict[str, Cell]:
     """One row of the table. A term that is not known is part of another one, so the sum is still complete."""
-    numbers = (number(seconds(value), value) for value in (*terms, sum(value or 0.0 for value in terms)))
-    return text(display_name(result)), text(kind), text(whose), *numbers
+    values = {**dict(zip(TERM_COLUMNS, terms, strict=True)), "sum s": sum(value or 0.0 for value in terms)}
+    named = {"layout": text(display_name(result)), "seconds are": text(kind), "of": text(whose)}
+    return named | {name: number(seconds(value), value) for name, value in values.items()}
 
 
 def term_bars(breakdowns: Sequence[TrialReading]) -> Plot:

@@ -31,19 +31,6 @@ from sweeps.repeats.ranking import ranking_of
 MOST_POINTS = 1000
 SQUARE = 380
 MEMORY = "memory of the fullest rank"
-TRIAL_COLUMNS = (
-    "layout",
-    "step s predicted",
-    "step s measured",
-    "error %",
-    "80 % interval s",
-    "inside",
-    "TFLOPS predicted",
-    "TFLOPS measured",
-    "GiB predicted",
-    "GiB measured",
-    "GiB error %",
-)
 STATISTICS_COLUMNS = (
     "quantity",
     "trials",
@@ -80,7 +67,7 @@ def _blocks(subject: ReportSubject, compared: list[Pair], breakdowns: list[Trial
         yield from (Paragraph(sentence) for sentence in _order_sentences(with_times))
         if with_times:
             yield _scatter(with_times)
-        yield NamedTable("beside", _trial_table(compared))
+        yield NamedTable("beside", Table.of([_trial_row(pair) for pair in compared], words=("80 % interval s",)))
     if breakdowns:
         yield Heading("Where the step goes")
         yield Paragraph(
@@ -197,28 +184,24 @@ def _share(name: str, compared: Sequence[Pair]) -> float | None:
     return statistics.median(shares) if shares else None
 
 
-def _trial_table(compared: Sequence[Pair]) -> Table:
-    rows = tuple(_trial_row(pair) for pair in compared)
-    return Table(TRIAL_COLUMNS, rows, frozenset(TRIAL_COLUMNS) - {"layout", "80 % interval s", "inside"})
-
-
-def _trial_row(pair: Pair) -> tuple[Cell, ...]:
+def _trial_row(pair: Pair) -> dict[str, Cell]:
     measured = pair.measured
     expected, memory = memory_as_measured(pair.reading.trial), max(measured.peak_memory_bytes, default=None)
     predicted, error, interval, is_inside, rate = _predicted_cells(pair)
-    return (
-        text(display_name(pair.reading)),
-        predicted,
-        number(seconds(measured.step_seconds), measured.step_seconds),
-        error,
-        interval,
-        is_inside,
-        rate,
-        number(tflops(measured.model_flops_per_second_per_device), measured.model_flops_per_second_per_device),
-        number(gib(expected), expected),
-        number(gib(memory), memory),
-        _error_cell(expected, memory),
-    )
+    measured_rate = measured.model_flops_per_second_per_device
+    return {
+        "layout": text(display_name(pair.reading)),
+        "step s predicted": predicted,
+        "step s measured": number(seconds(measured.step_seconds), measured.step_seconds),
+        "error %": error,
+        "80 % interval s": interval,
+        "inside": is_inside,
+        "TFLOPS predicted": rate,
+        "TFLOPS measured": number(tflops(measured_rate), measured_rate),
+        "GiB predicted": number(gib(expected), expected),
+        "GiB measured": number(gib(memory), memory),
+        "GiB error %": _error_cell(expected, memory),
+    }
 
 
 def _predicted_cells(pair: Pair) -> tuple[Cell, Cell, Cell, Cell, Cell]:

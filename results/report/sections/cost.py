@@ -27,12 +27,8 @@ MOST_POINTS = 400
 """Points that are drawn, the fastest ones beside the front."""
 FAR_APART = 4
 """Days whose longest are more than so many times the shortest stand on an axis of logarithms."""
-COST_NUMERIC = ("#", "devices", "days", "device-hours", "MWh", "MWh of the site", "dollars", "tonnes CO2")
-COST_COLUMNS = ("#", "layout", *COST_NUMERIC[1:], "beaten by none")
 FEWEST_ON_A_PLOT = 2
 MOST_COUNTED = 10
-COUNTED_NUMERIC = ("J/step", "J/token", "W", "idle W", "counted s", "hosts J/step", "Slurm W", "declared J/token")
-COUNTED_COLUMNS = ("layout", *COUNTED_NUMERIC, "counters")
 COUNTED = (
     "Measured by counters, over the timed steps; idle power is in all of it, and stands beside it where it was"
     " measured. Slurm's power is of whole nodes and of the whole job, start and end included; where there is none, the"
@@ -149,27 +145,27 @@ def cost_table(points: Sequence[CostPoint], best: Sequence[CostPoint], chosen: C
     others = sorted((point for point in points if id(point) not in on_front), key=lambda point: point.days)
     shown = [*best, *others[: max(0, MOST_ROWS - len(best))]]
     shown += [chosen] if not any(point is chosen for point in shown) else []
-    rows = tuple(_cost_row(position, point, id(point) in on_front) for position, point in enumerate(shown, start=1))
-    marked = frozenset(position for position, point in enumerate(shown) if point is chosen)
-    table = Table(COST_COLUMNS, rows, frozenset(COST_NUMERIC), marked).without_empty_columns()
+    rows = [_cost_row(position, point, id(point) in on_front) for position, point in enumerate(shown, start=1)]
+    marked = [position for position, point in enumerate(shown) if point is chosen]
+    table = Table.of(rows, marked).without_empty_columns()
     # One point that none beats is the marked one.
     return table if len(best) > 1 else table.only([name for name in table.columns if name != "beaten by none"])
 
 
-def _cost_row(position: int, point: CostPoint, is_on_front: bool) -> tuple[Cell, ...]:
+def _cost_row(position: int, point: CostPoint, is_on_front: bool) -> dict[str, Cell]:
     takes, site = point.takes, point.takes.site_kwh(TRILLION)
-    return (
-        number(str(position), -position),
-        text(point.layout),
-        number(f"{takes.num_devices:,}", takes.num_devices),
-        _rounded_cell(point.days),
-        _rounded_cell(takes.device_hours(TRILLION)),
-        _rounded_cell(point.megawatt_hours),
-        _rounded_cell(None if site is None else site / KWH_PER_MWH),
-        _rounded_cell(point.dollars),
-        _rounded_cell(takes.tonnes_co2(TRILLION)),
-        text("yes" if is_on_front else ""),
-    )
+    return {
+        "#": number(str(position), -position),
+        "layout": text(point.layout),
+        "devices": number(f"{takes.num_devices:,}", takes.num_devices),
+        "days": _rounded_cell(point.days),
+        "device-hours": _rounded_cell(takes.device_hours(TRILLION)),
+        "MWh": _rounded_cell(point.megawatt_hours),
+        "MWh of the site": _rounded_cell(None if site is None else site / KWH_PER_MWH),
+        "dollars": _rounded_cell(point.dollars),
+        "tonnes CO2": _rounded_cell(takes.tonnes_co2(TRILLION)),
+        "beaten by none": text("yes" if is_on_front else ""),
+    }
 
 
 def scatter(points: Sequence[CostPoint], best: Sequence[CostPoint]) -> Plot:
@@ -295,26 +291,26 @@ def _assumption(value: float | None, unit: str, source: str, name: str) -> str:
 
 def counted_table(results: Sequence[TrialReading]) -> Table | None:
     """The energy of each trial by counters, beside what its declared watts would come to."""
-    rows = [_counted_row(result) for result in ranking_of(results)[:MOST_COUNTED]]
-    shown = tuple(row for row in rows if row is not None)
-    return Table(COUNTED_COLUMNS, shown, frozenset(COUNTED_NUMERIC)) if shown else None
+    rows = [row for result in ranking_of(results)[:MOST_COUNTED] if (row := _counted_row(result))]
+    return Table.of(rows) if rows else None
 
 
-def _counted_row(result: TrialReading) -> tuple[Cell, ...] | None:
+def _counted_row(result: TrialReading) -> dict[str, Cell] | None:
     performance = result.performance
     if performance is None or result.experiment is None or performance.energy_joules_per_step is None:
         return None
-    values = (
-        performance.energy_joules_per_step,
-        performance.energy_joules_per_token,
-        performance.energy_watts,
-        performance.energy_idle_watts,
-        performance.energy_seconds,
-        performance.energy_host_joules_per_step,
-        slurm_watts(result.folder),
-        declared_footprint(result.experiment, performance).joules_per_token,
-    )
-    return text(result.label), *map(_rounded_cell, values), text(performance.energy_source or "")
+    return {
+        "layout": text(result.label),
+        "J/step": _rounded_cell(performance.energy_joules_per_step),
+        "J/token": _rounded_cell(performance.energy_joules_per_token),
+        "W": _rounded_cell(performance.energy_watts),
+        "idle W": _rounded_cell(performance.energy_idle_watts),
+        "counted s": _rounded_cell(performance.energy_seconds),
+        "hosts J/step": _rounded_cell(performance.energy_host_joules_per_step),
+        "Slurm W": _rounded_cell(slurm_watts(result.folder)),
+        "declared J/token": _rounded_cell(declared_footprint(result.experiment, performance).joules_per_token),
+        "counters": text(performance.energy_source or ""),
+    }
 
 
 def _rounded_cell(value: float | None) -> Cell:

@@ -13,8 +13,6 @@ from sweeps.reading import TrialReading
 from sweeps.repeats.ranking import ranking_of
 from train_core.measurement import BlockRates
 
-NUMBERS = ("ranks", "model TFLOPS", "peak TFLOPS", "MFU %", "peak GiB", "of GiB")
-COLUMNS = ("layout", "numbers are", "cluster", "device", "layers", *NUMBERS)
 _READ_SO = (
     "Each type's rate is that of the model FLOPs that its own layers need, over the whole step and its devices; MFU is"
     " of its own peak. Memory is the fullest rank's. Where ranks shared a device nothing is predicted."
@@ -36,11 +34,11 @@ def blocks_table(results: Sequence[TrialReading]) -> Table | None:
 
     Ranks that shared a device have no predicted row, because the cost model gives each a device of its own.
     """
-    rows = tuple(row for result in ranking_of(results) for row in _rows(result))
-    return Table(COLUMNS, rows, frozenset(NUMBERS)) if rows else None
+    rows = [row for result in ranking_of(results) for row in _rows(result)]
+    return Table.of(rows) if rows else None
 
 
-def _rows(result: TrialReading) -> Iterator[tuple[Cell, ...]]:
+def _rows(result: TrialReading) -> Iterator[dict[str, Cell]]:
     estimate, performance = result.trial.estimate, result.performance
     if performance is None:
         return
@@ -49,18 +47,18 @@ def _rows(result: TrialReading) -> Iterator[tuple[Cell, ...]]:
     yield from (_row(result, "measured", block) for block in performance.blocks)
 
 
-def _row(result: TrialReading, kind: str, block: BlockRates) -> tuple[Cell, ...]:
+def _row(result: TrialReading, kind: str, block: BlockRates) -> dict[str, Cell]:
     rate, peak = block.model_flops_per_second_per_device, block.peak_flops_per_second
-    return (
-        text(display_name(result)),
-        text(kind),
-        text(block.cluster),
-        text(block.device),
-        text(layers_in_short(block.layers_per_stage)),
-        number(str(block.num_ranks), block.num_ranks),
-        number(tflops(rate), rate),
-        number(tflops(peak), peak),
-        number(percent(block.model_flops_utilization), block.model_flops_utilization),
-        number(gib(block.peak_memory_bytes), block.peak_memory_bytes),
-        number(gib(block.memory_capacity_bytes), block.memory_capacity_bytes),
-    )
+    return {
+        "layout": text(display_name(result)),
+        "numbers are": text(kind),
+        "cluster": text(block.cluster),
+        "device": text(block.device),
+        "layers": text(layers_in_short(block.layers_per_stage)),
+        "ranks": number(str(block.num_ranks), block.num_ranks),
+        "model TFLOPS": number(tflops(rate), rate),
+        "peak TFLOPS": number(tflops(peak), peak),
+        "MFU %": number(percent(block.model_flops_utilization), block.model_flops_utilization),
+        "peak GiB": number(gib(block.peak_memory_bytes), block.peak_memory_bytes),
+        "of GiB": number(gib(block.memory_capacity_bytes), block.memory_capacity_bytes),
+    }

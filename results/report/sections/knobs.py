@@ -46,8 +46,6 @@ MOST_NEIGHBOURS, MOST_NAMED = 8, 3
 SHARE_WORTH_A_PLOT = 0.02
 """No picture is drawn of two knobs that do less than this together."""
 MOST_PANELS, BAR_STEP, CELL_STEP = 6, 26, 80
-NUMERIC = ("share %", "80 % range %", "alone (fANOVA) %", "gain %")
-SHARE_COLUMNS = ("knob", *NUMERIC[:3], "fastest at", NUMERIC[3])
 
 
 def section(subject: ReportSubject) -> Section | None:
@@ -126,14 +124,14 @@ def _method(table: KnobTable, sensitivity: Sensitivity) -> str:
 
 def _shares_table(sensitivity: Sensitivity) -> Table:
     rows = [
-        (
-            text(effect.column.words),
-            number(percent(effect.share), effect.share),
-            Cell(f"{percent(effect.low)} to {percent(effect.high)}", effect.low),
-            number(percent(effect.fanova), effect.fanova),
-            text(setting_text(effect.fastest_at)),
-            number(f"{100 * effect.gain:.0f}", effect.gain),
-        )
+        {
+            "knob": text(effect.column.words),
+            "share %": number(percent(effect.share), effect.share),
+            "80 % range %": Cell(f"{percent(effect.low)} to {percent(effect.high)}", effect.low),
+            "alone (fANOVA) %": number(percent(effect.fanova), effect.fanova),
+            "fastest at": text(setting_text(effect.fastest_at)),
+            "gain %": number(f"{100 * effect.gain:.0f}", effect.gain),
+        }
         for effect in sensitivity.effects
     ]
     marked = {
@@ -141,26 +139,25 @@ def _shares_table(sensitivity: Sensitivity) -> Table:
         for number, effect in enumerate(sensitivity.effects)
         if sensitivity.is_told and effect in sensitivity.leaders
     }
-    return Table(SHARE_COLUMNS, tuple(rows), frozenset(NUMERIC), frozenset(marked))
+    return Table.of(rows, marked)
 
 
 def _memory_table(table: KnobTable) -> Table | None:
     counts = memory_counts(table)
     if not counts:
         return None
+    out = "ran out" if table.rates_are == "measured" else "do not fit"
     rows = [
-        (
-            text(each.column.words),
-            text(each.words),
-            number(str(each.num_trials), each.num_trials),
-            number(str(each.num_out), each.num_out),
-            number(percent(each.share), each.share),
-        )
+        {
+            "knob": text(each.column.words),
+            "value": text(each.words),
+            "trials": number(str(each.num_trials), each.num_trials),
+            out: number(str(each.num_out), each.num_out),
+            "of them %": number(percent(each.share), each.share),
+        }
         for each in counts
     ]
-    out = "ran out" if table.rates_are == "measured" else "do not fit"
-    columns = ("knob", "value", "trials", out, "of them %")
-    return Table(columns, tuple(rows), frozenset(columns[2:]))
+    return Table.of(rows)
 
 
 def _decides(shares: Sequence[KnobShare]) -> str:
@@ -196,21 +193,19 @@ def _neighbours(explained: Explanation) -> Iterator[Block]:
         f"Predicted: `{explained.label}` with one knob changed at a time, and what follows from that knob. A share"
         " above says what a knob did over the whole sweep; this says what it would still do here."
     )
+    shown = explained.alternatives[:MOST_NEIGHBOURS]
     rows = [
-        (
-            text(knob_words(each.knob)),
-            text(each.value),
-            _predicted_cell(each.estimate, "step_seconds", seconds),
-            number(ABSENT if each.slower is None else f"{100 * each.slower:+.1f}", each.slower),
-            _predicted_cell(each.estimate, "peak_memory_bytes", gib),
-            text(each.reason or ""),
-        )
-        for each in explained.alternatives[:MOST_NEIGHBOURS]
+        {
+            "knob": text(knob_words(each.knob)),
+            "value": text(each.value),
+            "predicted step s": _predicted_cell(each.estimate, "step_seconds", seconds),
+            "slower %": number(ABSENT if each.slower is None else f"{100 * each.slower:+.1f}", each.slower),
+            "predicted GiB": _predicted_cell(each.estimate, "peak_memory_bytes", gib),
+            **({"why not": text(each.reason or "")} if any(each.reason for each in shown) else {}),
+        }
+        for each in shown
     ]
-    columns = ("knob", "value", "predicted step s", "slower %", "predicted GiB", "why not")
-    table = Table(columns, tuple(rows), frozenset(columns[2:5]))
-    shown_columns = columns if any(each.reason for each in explained.alternatives[:MOST_NEIGHBOURS]) else columns[:5]
-    yield NamedTable("knobs-neighbours", table.only(shown_columns))
+    yield NamedTable("knobs-neighbours", Table.of(rows))
 
 
 def _predicted_cell(estimate: Estimate | None, name: str, shown_as: Callable[[float | None], str]) -> Cell:
@@ -233,15 +228,14 @@ def _published_blocks(
     yield Heading("The order that the study found")
     yield Paragraph(f"Published: {places[0].source}.{doubt} {_PLACES}")
     rows = [
-        (
-            text(knob_words(place.knob)),
-            number(str(place.place), place.place),
-            *(_place_among(columns, place.knob) for columns in ours.values()),
-        )
+        {
+            "knob": text(knob_words(place.knob)),
+            "published place": number(str(place.place), place.place),
+            **{whose: _place_among(columns, place.knob) for whose, columns in ours.items()},
+        }
         for place in places
     ]
-    heads = ("knob", "published place", *ours)
-    yield NamedTable("knobs-published", Table(heads, tuple(rows), frozenset(heads[1:])))
+    yield NamedTable("knobs-published", Table.of(rows))
 
 
 def _place_among(columns: Sequence[KnobColumn], knob: str) -> Cell:

@@ -149,21 +149,18 @@ def _bar_values(predicted: Estimate) -> Iterator[dict[str, Any]]:
 
 def _table(best: BestPlan, predicted: Estimate, measured: Sequence[int]) -> Table:
     kinds = [name for name in MEMORY_KINDS if any(getattr(stage, name) for stage in predicted.stages)]
-    heads = ["stage", *(f"{_in_words(name)} GiB" for name in kinds), "predicted GiB", "device GiB", "full %"]
-    columns = (*heads, "measured GiB") if measured else tuple(heads)
     rows = []
     for index, (stage, capacity) in enumerate(zip(predicted.stages, capacities(best), strict=True)):
-        sizes = [getattr(stage, name) for name in kinds]
+        sizes = {_in_words(name): getattr(stage, name) for name in kinds}
+        sizes |= {"predicted": stage.total_bytes, "device": capacity}
         share = stage.total_bytes / capacity
-        cells = [
-            number(str(index), index),
-            *(number(gib(size), size) for size in (*sizes, stage.total_bytes, capacity)),
-            number(percent(share), share),
-        ]
+        row = {"stage": number(str(index), index)}
+        row |= {f"{name} GiB": number(gib(size), size) for name, size in sizes.items()}
+        row["full %"] = number(percent(share), share)
         if measured:
-            cells.append(number(gib(measured[index]), measured[index]))
-        rows.append(tuple(cells))
-    return Table(columns, tuple(rows), frozenset(columns), frozenset({predicted.worst_stage}))
+            row["measured GiB"] = number(gib(measured[index]), measured[index])
+        rows.append(row)
+    return Table.of(rows, marked=(predicted.worst_stage,))
 
 
 def _in_words(kind: str) -> str:

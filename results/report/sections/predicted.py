@@ -26,8 +26,6 @@ FITTING_COLUMNS = (
     "worst stage",
     "peak GiB",
 )
-LACKING_COLUMNS = ("layout", "worst stage", "needs GiB", "has GiB", "short GiB")
-IMPOSSIBLE_COLUMNS = ("layout", "why it cannot exist")
 TERM_NAMES = {
     "compute_seconds": "compute",
     "tensor_seconds": "tensor parallel",
@@ -109,9 +107,7 @@ def _name(record: SweepRecord, trial: Trial) -> str:
 
 def _fitting_table(record: SweepRecord, fitting: Sequence[Trial]) -> Table | None:
     rows = [_fitting_row(record, position, trial) for position, trial in enumerate(fitting, start=1)]
-    numeric = frozenset(FITTING_COLUMNS) - {"layout"}
-    table = Table(FITTING_COLUMNS, tuple(rows), numeric, frozenset({0}))
-    return _drop_equal_stages(table) if rows else None
+    return _drop_equal_stages(Table.of(rows, marked=(0,))) if rows else None
 
 
 def _drop_equal_stages(table: Table) -> Table:
@@ -120,7 +116,7 @@ def _drop_equal_stages(table: Table) -> Table:
     return table if differ else table.only([name for name in table.columns if name != "worst stage"])
 
 
-def _fitting_row(record: SweepRecord, position: int, trial: Trial) -> tuple[Cell, ...]:
+def _fitting_row(record: SweepRecord, position: int, trial: Trial) -> dict[str, Cell]:
     estimate = trial.predicted
     hardware = estimate.hardware_flops_per_second_per_device
     cells = predicted_cells(trial) | {
@@ -130,29 +126,29 @@ def _fitting_row(record: SweepRecord, position: int, trial: Trial) -> tuple[Cell
         "hardware TFLOPS": number(tflops(hardware), hardware),
         "worst stage": number(str(estimate.worst_stage), estimate.worst_stage),
     }
-    return tuple(cells[name] for name in FITTING_COLUMNS)
+    return {name: cells[name] for name in FITTING_COLUMNS}
 
 
 def _lacking_table(record: SweepRecord, plan: Sequence[Trial]) -> Table | None:
     rows = [
-        (
-            text(_name(record, trial)),
-            number(str(estimate.worst_stage), estimate.worst_stage),
-            number(gib(estimate.peak_memory_bytes), estimate.peak_memory_bytes),
-            number(gib(estimate.memory_capacity_bytes), estimate.memory_capacity_bytes),
-            number(gib(estimate.shortfall_bytes), estimate.shortfall_bytes),
-        )
+        {
+            "layout": text(_name(record, trial)),
+            "worst stage": number(str(estimate.worst_stage), estimate.worst_stage),
+            "needs GiB": number(gib(estimate.peak_memory_bytes), estimate.peak_memory_bytes),
+            "has GiB": number(gib(estimate.memory_capacity_bytes), estimate.memory_capacity_bytes),
+            "short GiB": number(gib(estimate.shortfall_bytes), estimate.shortfall_bytes),
+        }
         for trial in plan
         if (estimate := trial.estimate) and trial.infeasible_reason is not None
     ]
-    table = Table(LACKING_COLUMNS, tuple(rows), frozenset(LACKING_COLUMNS) - {"layout"})
-    return _drop_equal_stages(table) if rows else None
+    return _drop_equal_stages(Table.of(rows)) if rows else None
 
 
 def _impossible_table(record: SweepRecord, plan: Sequence[Trial]) -> Table | None:
     impossible = (trial for trial in plan if trial.estimate is None)
-    rows = [(text(_name(record, trial)), text(trial.infeasible_reason or "")) for trial in impossible]
-    return Table(IMPOSSIBLE_COLUMNS, tuple(rows), frozenset()) if rows else None
+    named = ((_name(record, trial), trial.infeasible_reason or "") for trial in impossible)
+    rows = [{"layout": text(name), "why it cannot exist": text(reason)} for name, reason in named]
+    return Table.of(rows) if rows else None
 
 
 def step_terms(record: SweepRecord) -> Spec:

@@ -22,8 +22,6 @@ SHOWN_PACKAGES = ("torch", "numpy", "submitit", "mlflow", "optuna", "nvidia_ml_p
 PLACE_KEYS = ("cluster", "output_dir")
 """Overrides without which a command would look for the sweep in another folder."""
 MOST_CHARACTERS = 2000
-COMMAND_COLUMNS = ("when (UTC)", "command", "commit", "host")
-TRIAL_COLUMNS = ("layout", "trial", "fingerprint", "commit")
 
 
 @dataclass(frozen=True)
@@ -166,31 +164,31 @@ def _facts(last: GivenCommand) -> Iterator[tuple[str, str]]:
 
 
 def _commands_table(given: Sequence[GivenCommand]) -> Table:
-    rows = tuple(
-        (
-            text(time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(each.seconds))),
-            text(_shorten(each.command)),
-            text(each.text("git_sha")),
-            text(each.text("hostname")),
-        )
+    rows = [
+        {
+            "when (UTC)": text(time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(each.seconds))),
+            "command": text(_shorten(each.command)),
+            "commit": text(each.text("git_sha")),
+            "host": text(each.text("hostname")),
+        }
         for each in given
-    )
-    return Table(COMMAND_COLUMNS, rows, frozenset())
+    ]
+    return Table.of(rows)
 
 
 def _trials_table(results: Sequence[TrialReading]) -> Table | None:
     """The trials that left something, with the code that each ran."""
-    rows = tuple(
-        (
-            text(result.label),
-            text(result.trial.trial_id),
-            text(result.experiment.fingerprint),
-            text(result.measurement.environment.git_sha if result.measurement.environment else ""),
-        )
+    rows = [
+        {
+            "layout": text(result.label),
+            "trial": text(result.trial.trial_id),
+            "fingerprint": text(result.experiment.fingerprint),
+            "commit": text(result.measurement.environment.git_sha if result.measurement.environment else ""),
+        }
         for result in results
         if result.experiment and result.measurement
-    )
-    return Table(TRIAL_COLUMNS, rows, frozenset()) if rows else None
+    ]
+    return Table.of(rows) if rows else None
 
 
 def _code(command: str) -> str:

@@ -27,8 +27,6 @@ from train_core.measurement import Performance
 
 PUBLISHED = Path(__file__).parents[2] / "published.csv"
 
-NUMERIC = ("batch", "TFLOPS per device", "predicted here", "measured here", "% of peak")
-COLUMNS = ("model", "devices", "layout", "batch", "FLOPs", *NUMERIC[1:], "scaling")
 HARDWARE = (
     "Rows that count hardware FLOPs count recomputation too: they may be held against hardware TFLOPS of the same model"
     " and device, never against model TFLOPS."
@@ -139,29 +137,27 @@ def _finding(figures: Sequence[PublishedFigure], table: Table) -> str:
 
 def published_table(figures: Sequence[PublishedFigure], record: SweepRecord, results: Sequence[TrialReading]) -> Table:
     """The figures as their sources print them; beside them ours, where the sweep has the same point."""
-    rows = tuple(_row(figure, record, results) for figure in figures)
-    return Table(COLUMNS, rows, frozenset(NUMERIC)).without_empty_columns()
+    return Table.of([_row(figure, record, results) for figure in figures]).without_empty_columns()
 
 
-def _row(figure: PublishedFigure, record: SweepRecord, results: Sequence[TrialReading]) -> tuple[Cell, ...]:
+def _row(figure: PublishedFigure, record: SweepRecord, results: Sequence[TrialReading]) -> dict[str, Cell]:
     predicted = next((trial.estimate for trial in record.plan if _is_of(figure, trial)), None)
     is_full_size = record.mode == "cluster"
     measured = next((each.performance for each in results if is_full_size and _is_of(figure, each.trial)), None)
     source = f"{figure.source}, arXiv {figure.arxiv}, {figure.where}: {figure.confirmation}."
-    return (
-        Cell(figure.model, note=f"{source} {figure.notes}".strip()),
-        text(figure.device if figure.num_devices is None else f"{count(figure.num_devices)} {figure.device}"),
-        text(_layout(figure)),
-        number(
-            ABSENT if figure.global_batch_size is None else f"{figure.global_batch_size:,}", figure.global_batch_size
-        ),
-        text(figure.flops_kind or ABSENT),
-        number(_printed_number(figure.tflops_per_device), figure.tflops_per_device),
-        _rate(figure, predicted),
-        _rate(figure, measured),
-        number(_printed_number(figure.percent_of_peak), figure.percent_of_peak),
-        text(_scaling(figure)),
-    )
+    devices = figure.device if figure.num_devices is None else f"{count(figure.num_devices)} {figure.device}"
+    return {
+        "model": Cell(figure.model, note=f"{source} {figure.notes}".strip()),
+        "devices": text(devices),
+        "layout": text(_layout(figure)),
+        "batch": number(count(figure.global_batch_size), figure.global_batch_size),
+        "FLOPs": text(figure.flops_kind or ABSENT),
+        "TFLOPS per device": number(_printed_number(figure.tflops_per_device), figure.tflops_per_device),
+        "predicted here": _rate(figure, predicted),
+        "measured here": _rate(figure, measured),
+        "% of peak": number(_printed_number(figure.percent_of_peak), figure.percent_of_peak),
+        "scaling": text(_scaling(figure)),
+    }
 
 
 def _rate(figure: PublishedFigure, figures_here: Estimate | Performance | None) -> Cell:

@@ -16,19 +16,6 @@ from results.units import count, percent, seconds, significant
 from sweeps.repeats.points import measured_points
 from sweeps.trial import SweepRecord
 
-COLUMNS = (
-    "layout",
-    "ranks",
-    "devices",
-    "batch",
-    "step s",
-    "speed-up",
-    "efficiency %",
-    "95 % interval",
-    "of ideal %",
-    "runs",
-)
-NUMERIC = frozenset(COLUMNS) - {"layout", "95 % interval"}
 HELD = {"weak": "the batch of each replica", "strong": "the global batch"}
 CURVE_STEPS = 24
 MOST_DOUBLINGS = 20
@@ -78,19 +65,14 @@ def _finding(record: SweepRecord, studies: dict[str, ScalingStudy]) -> str:
     """The efficiency on the most devices, measured where it was, else predicted."""
     name, study = next(iter(studies.items()))
     last, kind = study.last, record.spec.scaling
+    devices = count_of(last.num_devices, "device")
     if name != "measured":
-        return (
-            f"Nothing was measured yet; on paper {_devices_in_words(last)} keep {percent(last.efficiency)} % ({kind})."
-        )
+        return f"Nothing was measured yet; on paper {devices} keep {percent(last.efficiency)} % ({kind})."
     cores = _sharing_note(study)
     return (
-        f"{_devices_in_words(last)} keep {percent(last.efficiency)} % of the baseline's rate per device"
+        f"{devices} keep {percent(last.efficiency)} % of the baseline's rate per device"
         f" (95 % interval {_interval(last)} %){cores}; {HELD[study.kind]} is held constant."
     )
-
-
-def _devices_in_words(point: StudyPoint) -> str:
-    return count_of(point.num_devices, "device")
 
 
 def _sharing_note(study: ScalingStudy) -> str:
@@ -132,9 +114,7 @@ def _point(values: dict[str, Value]) -> str:
 def _tables(studies: dict[str, ScalingStudy]) -> Iterator[Block]:
     for name, study in studies.items():
         yield Paragraph(f"{name.capitalize()}. {_law(study)}")
-        yield NamedTable(
-            f"scaling-{name.replace(' ', '-')}", Table(COLUMNS, tuple(map(_row, study.points)), NUMERIC, frozenset({0}))
-        )
+        yield NamedTable(f"scaling-{name.replace(' ', '-')}", Table.of(list(map(_row, study.points)), marked=(0,)))
 
 
 def _law(study: ScalingStudy) -> str:
@@ -150,20 +130,21 @@ def _law(study: ScalingStudy) -> str:
     )
 
 
-def _row(point: StudyPoint) -> tuple[Cell, ...]:
+def _row(point: StudyPoint) -> dict[str, Cell]:
     note = f" ({point.num_ranks} ranks share {count_of(point.num_devices, 'device')})" if point.shares_devices else ""
-    return (
-        text(point.label + note),
-        number(count(point.num_ranks), point.num_ranks),
-        number(count(point.num_devices), point.num_devices),
-        number(count(point.global_batch_size), point.global_batch_size),
-        number(seconds(point.step_seconds), point.step_seconds),
-        number(significant(point.speed_up), point.speed_up),
-        number(percent(point.efficiency), point.efficiency),
-        text(_interval(point) if point.num_runs and point.efficiency_low < point.efficiency_high else "-"),
-        number(percent(point.utilization), point.utilization),
-        number(str(point.num_runs) if point.num_runs else "-", point.num_runs),
-    )
+    has_interval = point.num_runs and point.efficiency_low < point.efficiency_high
+    return {
+        "layout": text(point.label + note),
+        "ranks": number(count(point.num_ranks), point.num_ranks),
+        "devices": number(count(point.num_devices), point.num_devices),
+        "batch": number(count(point.global_batch_size), point.global_batch_size),
+        "step s": number(seconds(point.step_seconds), point.step_seconds),
+        "speed-up": number(significant(point.speed_up), point.speed_up),
+        "efficiency %": number(percent(point.efficiency), point.efficiency),
+        "95 % interval": text(_interval(point) if has_interval else "-"),
+        "of ideal %": number(percent(point.utilization), point.utilization),
+        "runs": number(str(point.num_runs) if point.num_runs else "-", point.num_runs),
+    }
 
 
 def _interval(point: StudyPoint) -> str:

@@ -65,15 +65,13 @@ def _of_axes(record: SweepRecord, points: Sequence[SoughtPoint]) -> Iterator[Blo
 
 
 def _table(record: SweepRecord, points: Sequence[SoughtPoint]) -> Table:
-    names = [words_of(objective) for objective in record.objective]
-    columns = ("#", "point", *names, HALF, "runs", "step s")
-    placed = enumerate(zip(sought_places(record, points), points, strict=True), start=1)
-    rows = tuple(
-        (number(place, -position if place else None), text(point.name), *sought_cells(record, point))
-        for position, (place, point) in placed
-    )
-    marked = frozenset(position for position, point in enumerate(points) if point.on_front)
-    return Table(columns, rows, frozenset(columns) - {"point"}, marked).without_empty_columns()
+    heads = (*map(words_of, record.objective), HALF, "runs", "step s")
+    rows = []
+    for position, (place, point) in enumerate(zip(sought_places(record, points), points, strict=True), start=1):
+        named = {"#": number(place, -position if place else None), "point": text(point.name)}
+        rows.append(named | dict(zip(heads, sought_cells(record, point), strict=True)))
+    marked = [position for position, point in enumerate(points) if point.on_front]
+    return Table.of(rows, marked).without_empty_columns()
 
 
 def _is_axis(points: Sequence[SoughtPoint], key: str) -> bool:

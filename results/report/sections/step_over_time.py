@@ -116,20 +116,18 @@ def _seconds(plan: PredictedPlan) -> Iterator[Block]:
     step, experiment = plan.step, plan.experiment
     shown, devices = stages_to_draw(step.num_stages), devices_of_stages(experiment)
     kinds = [kind for kind in SPAN_KINDS if any(step.seconds(stage, kind) for stage in shown)]
-    of_types = ("devices",) if experiment.mixed else ()
-    columns = ("stage", *of_types, "layers", *(f"{kind} s" for kind in kinds), "bubble %")
     layers = experiment.layers_per_stage
-    rows = tuple(
-        (
-            number(str(stage), stage),
-            *(text(devices[stage]) for _ in of_types),
-            number(str(layers[stage]), layers[stage]),
-            *(number(seconds(step.seconds(stage, kind)), step.seconds(stage, kind)) for kind in kinds),
-            number(percent(step.share(stage, "bubble")), step.seconds(stage, "bubble")),
-        )
+    rows = [
+        {
+            "stage": number(str(stage), stage),
+            **({"devices": text(devices[stage])} if experiment.mixed else {}),
+            "layers": number(str(layers[stage]), layers[stage]),
+            **{f"{kind} s": number(seconds(step.seconds(stage, kind)), step.seconds(stage, kind)) for kind in kinds},
+            "bubble %": number(percent(step.share(stage, "bubble")), step.seconds(stage, "bubble")),
+        }
         for stage in shown
-    )
-    yield NamedTable("timeline-stages", Table(columns, rows, frozenset(columns) - frozenset(of_types)))
+    ]
+    yield NamedTable("timeline-stages", Table.of(rows))
 
 
 def recorded_finding(trial: RecordedTrial, predicted: PipelineStep, measured: PipelineStep) -> str:

@@ -169,28 +169,27 @@ def compared_step(subject: ReportSubject) -> ComparedStep | None:
 
 def shares_table(experiment: Experiment, predicted: PipelineStep, measured: PipelineStep) -> Table:
     """Tabulate the shares in percent, of each stage that is shown, and of all in the mean."""
-    of_types = ("devices",) if experiment.mixed else ()
-    devices, stages = devices_of_stages(experiment), stages_to_draw(measured.num_stages)
+    devices, shown = devices_of_stages(experiment), stages_to_draw(measured.num_stages)
+    groups: list[tuple[Cell, str, Sequence[int]]] = [(number(str(each), each), devices[each], [each]) for each in shown]
+    if len(shown) > 1:
+        groups.append((text("all"), "", range(measured.num_stages)))
     rows = [
-        (number(str(stage), stage), *(text(devices[stage]) for _ in of_types), text(what), *_cells(step, [stage]))
-        for stage in stages
+        {
+            "stage": name,
+            **({"devices": text(of)} if experiment.mixed else {}),
+            "numbers are": text(what),
+            **{f"{share} %": _share_cell(step, stages, kinds) for share, kinds in SHARES.items()},
+        }
+        for name, of, stages in groups
         for what, step in (("predicted", predicted), ("measured", measured))
     ]
-    if len(stages) > 1:
-        every = range(measured.num_stages)
-        rows += [
-            (text("all"), *(text("") for _ in of_types), text(what), *_cells(step, every))
-            for what, step in (("predicted", predicted), ("measured", measured))
-        ]
-    shares = tuple(f"{name} %" for name in SHARES)
-    return Table(("stage", *of_types, "numbers are", *shares), tuple(rows), frozenset(("stage", *shares)))
+    return Table.of(rows)
 
 
-def _cells(step: PipelineStep, stages: Sequence[int]) -> Iterator[Cell]:
-    """The cells of a stage, or of the mean over several."""
-    for kinds in SHARES.values():
-        share = sum(step.share(stage, *kinds) for stage in stages) / len(stages)
-        yield number(percent(share), share)
+def _share_cell(step: PipelineStep, stages: Sequence[int], kinds: Sequence[Kind]) -> Cell:
+    """The share of a stage, or the mean over several."""
+    share = sum(step.share(stage, *kinds) for stage in stages) / len(stages)
+    return number(percent(share), share)
 
 
 def shares_rows(subject: ReportSubject) -> list[dict[str, object]]:
