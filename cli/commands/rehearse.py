@@ -15,10 +15,7 @@ from conf.units import count_of
 
 
 def rehearse(
-    name: Name = None,
-    overrides: OverrideTexts = None,
-    cfg: ShowConfig = False,
-    as_json: AsJson = False,
+    name: Name = None, overrides: OverrideTexts = None, cfg: ShowConfig = False, as_json: AsJson = False
 ) -> None:
     """Rehearse one step of every pipeline stage with the real trainer, at full size, without devices.
 

@@ -13,14 +13,7 @@ import typer
 from cli.arguments import AsJson, OverrideTexts, SweepName
 from cli.commands.reindex import chosen_store, write_all_anew
 from cli.commands.ui import print_way_in
-from cli.output.console import (
-    complaints,
-    console,
-    print_json,
-    print_sentences,
-    print_unwrapped,
-    shown_path,
-)
+from cli.output.console import complaints, console, print_json, print_sentences, print_unwrapped, shown_path
 from cli.output.next_command import folder_words, ui_command
 from cli.started_sweep import started_sweep
 from conf.credentials import hide_credentials
@@ -112,10 +105,7 @@ def _say_what_changes_nothing(texts: Sequence[str]) -> None:
 
 
 def report_on(
-    sweep: Sweep,
-    configured: TrackingSpec,
-    restriction: Restriction | None = None,
-    chosen: TrackingSpec | None = None,
+    sweep: Sweep, configured: TrackingSpec, restriction: Restriction | None = None, chosen: TrackingSpec | None = None
 ) -> dict[str, Any]:
     """Write the report, bring MLflow up to date, print the ranked table, and return all of that as plain values.
 

@@ -54,11 +54,7 @@ def view_key(sweep_id: str) -> str:
 
 
 def keep_view(
-    client: MlflowClient,
-    experiment_id: str,
-    sweep_id: str,
-    record: SweepRecord,
-    contents: Sequence[RunContent],
+    client: MlflowClient, experiment_id: str, sweep_id: str, record: SweepRecord, contents: Sequence[RunContent]
 ) -> None:
     """Have the experiment offer a sweep's trials, the best first, and long trainings apart from them.
 

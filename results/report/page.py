@@ -28,12 +28,7 @@ def page(head: Head, sections: Sequence[Section], legend: Sequence[tuple[str, st
     return (
         _environment()
         .get_template("report.html")
-        .render(
-            head=head,
-            sections=sections,
-            legend=legend,
-            library=plot_library() if has_plot else "",
-        )
+        .render(head=head, sections=sections, legend=legend, library=plot_library() if has_plot else "")
     )
 
 

@@ -92,11 +92,7 @@ def write_report(sweep: Sweep, results: Sequence[TrialReading], out: Path | None
     sections, legend, head = sections_of(subject), answer.layouts(record), head_of(sweep)
     place = SweepFolder(out) if out else folder
     paths = ReportPaths(place.report("md"), place.report("csv"), place.report("html"))
-    texts = (
-        markdown(head, sections, legend),
-        csv_text(subject, results),
-        page(head, sections, legend),
-    )
+    texts = (markdown(head, sections, legend), csv_text(subject, results), page(head, sections, legend))
     for path, text in zip((paths.markdown, paths.csv, paths.html), texts, strict=True):
         _write(path, text, record.name)
     return paths

@@ -49,9 +49,7 @@ def predict(experiment: Experiment) -> Prediction:
     predicted = estimate(experiment)
     stages = tuple(
         StagePrediction(
-            stage,
-            StageBytes(**{name: getattr(memory, name) for name in HELD_KINDS}),
-            stage_traffic(experiment, stage),
+            stage, StageBytes(**{name: getattr(memory, name) for name in HELD_KINDS}), stage_traffic(experiment, stage)
         )
         for stage, memory in enumerate(predicted.stages)
     )

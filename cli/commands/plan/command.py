@@ -9,15 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from cli.arguments import (
-    TRAINERS,
-    AsJson,
-    OverrideTexts,
-    ShowConfig,
-    complete_either,
-    composition_of,
-    print_config,
-)
+from cli.arguments import TRAINERS, AsJson, OverrideTexts, ShowConfig, complete_either, composition_of, print_config
 from cli.commands.plan.answer import print_best, print_plan, print_space
 from cli.output.console import complaints, print_json
 from conf.errors import EXIT_FAILED, ConfigError, UsageError

@@ -6,15 +6,7 @@ from typing import Annotated
 
 import typer
 
-from cli.arguments import (
-    AsJson,
-    OverrideTexts,
-    ShowConfig,
-    SweepName,
-    composition_of,
-    overrides_of,
-    print_config,
-)
+from cli.arguments import AsJson, OverrideTexts, ShowConfig, SweepName, composition_of, overrides_of, print_config
 
 Here = Annotated[bool, typer.Option("--here", help="Measure on this machine even where Slurm is.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print points, requests and sbatch text; submit nothing.")]

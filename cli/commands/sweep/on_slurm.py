@@ -159,13 +159,7 @@ def _go_on(run: SweepRun) -> None:
 
 def _hand_over(run: SweepRun) -> None:
     planned, place = run.sweep, run.place
-    job_id = hand_over(
-        planned,
-        place.settings.slurm,
-        place.settings.controller,
-        rules=run.rules,
-        command=run.orders,
-    )
+    job_id = hand_over(planned, place.settings.slurm, place.settings.controller, rules=run.rules, command=run.orders)
     console.print(f"Job {job_id} goes on with the sweep until it ends, and writes the report.")
     console.print(f"Folder: {shown_path(place.folder.path)}")
     print_next_commands(planned, "status", "pause", "cancel")
@@ -197,12 +191,7 @@ def sweep_in_allocation(run: SweepRun) -> None:
 def _submit_allocation(run: SweepRun) -> None:
     planned, place, settings = run.sweep, run.place, run.place.settings
     done = submit_allocation(
-        planned,
-        settings.slurm,
-        settings.launcher,
-        settings.cluster,
-        rules=run.rules,
-        command=run.orders,
+        planned, settings.slurm, settings.launcher, settings.cluster, rules=run.rules, command=run.orders
     )
     if done.job_id is None:
         console.print(f"Nothing is left to run: {done.step.finished if done.step else ''}.")

@@ -49,14 +49,7 @@ from train_core.process.git_sha import git_sha
 
 
 def run_sweep(
-    name: str,
-    overrides: Overrides,
-    *,
-    dry_run: bool,
-    here: bool,
-    retry_failed: bool,
-    remeasure: bool,
-    as_json: bool,
+    name: str, overrides: Overrides, *, dry_run: bool, here: bool, retry_failed: bool, remeasure: bool, as_json: bool
 ) -> None:
     """Plan the sweep, and show what would run or carry it out."""
     place = choose_place(overrides, here=here, dry_run=dry_run)
@@ -218,13 +211,7 @@ def _run_here(run: SweepRun) -> None:
     progress = progress_on(console, under_way(run))
     try:
         with followed_in_mlflow(planned.folder.path, place.settings.tracking):
-            run_here(
-                planned,
-                time_limit_seconds=limit,
-                progress=progress,
-                rules=run.rules,
-                command=run.orders,
-            )
+            run_here(planned, time_limit_seconds=limit, progress=progress, rules=run.rules, command=run.orders)
     except KeyboardInterrupt:
         so_far = share_ended(Sweep.stored_in(planned.folder).read(), under_way(run))
         console.print(f"Interrupted: {so_far}. The same command continues.")

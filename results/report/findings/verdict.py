@@ -15,13 +15,7 @@ from results.report.findings.sought import sought_sentences, sweep_with
 from results.scaling import Scaling, ScalingStudy, measured_study
 from results.units import count, in_three_digits, percent, seconds, share_of_peak, significant, tflops
 from sweeps.reading import CANCELLED_BY_NAME, TrialReading
-from sweeps.repeats.points import (
-    NOISY_RATIO,
-    MeasuredPoint,
-    machine_noise,
-    measured_points,
-    rivals_of_first,
-)
+from sweeps.repeats.points import NOISY_RATIO, MeasuredPoint, machine_noise, measured_points, rivals_of_first
 from sweeps.trial import SweepRecord
 from train_core.measurement import LIVE, Outcome
 

@@ -241,11 +241,7 @@ def _scatter(compared: Sequence[Pair]) -> Plot:
                     "mark": {"type": "line", "strokeDash": [4, 4], "color": "var(--soft)"},
                     "encoding": {"x": x, "y": y},
                 },
-                {
-                    "data": {"values": points},
-                    "mark": dots(70),
-                    "encoding": {"x": x, "y": y, "tooltip": shown},
-                },
+                {"data": {"values": points}, "mark": dots(70), "encoding": {"x": x, "y": y, "tooltip": shown}},
             ],
             "height": SQUARE,
             "width": SQUARE,

@@ -97,10 +97,7 @@ def _cautions(record: SweepRecord, results: Sequence[TrialReading]) -> list[Para
 
 
 def _ranking(
-    record: SweepRecord,
-    results: Sequence[TrialReading],
-    points: Sequence[MeasuredPoint],
-    relations: dict[str, Scaling],
+    record: SweepRecord, results: Sequence[TrialReading], points: Sequence[MeasuredPoint], relations: dict[str, Scaling]
 ) -> tuple[Block, ...]:
     others = sorted(
         (result for result in results if not result.performance), key=lambda result: outcome_words(result.outcome)
