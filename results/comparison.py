@@ -181,7 +181,9 @@ def compare_sought(before: Side, after: Side) -> SoughtComparison | None:
 
 def _sought_pair(label: str, before: SoughtPoint, after: SoughtPoint, by_loss: bool) -> SoughtPair:
     common = before.seeds & after.seeds
-    why_not = _why_not_beside(before.reading, after.reading, by_loss=by_loss)
+    lengths = trained_otherwise({"A": [before.reading], "B": [after.reading]}) if by_loss else {}
+    trained = [f"{side} was trained {how}" for side, how in lengths.items()]
+    why_not = "; ".join(filter(None, (why_incomparable(before.reading, after.reading), *trained)))
     others = bool(common) and before.seeds != after.seeds
     one, other = (point.of_seeds(common) if others else point for point in (before, after))
     return SoughtPair(label, one, other, why_not, others)
@@ -196,12 +198,6 @@ def _sought_by_label(side: Side, labels: Labels) -> dict[str, SoughtPoint]:
 def label_without_seed(reading: TrialReading, labels: Labels) -> str:
     """The name of a point, whose seeds are its runs."""
     return labels.of(reading.trial.point, reading.experiment, leave_out=SEED) or reading.planned.label
-
-
-def _why_not_beside(before: TrialReading, after: TrialReading, *, by_loss: bool) -> str:
-    lengths = trained_otherwise({"A": [before], "B": [after]}) if by_loss else {}
-    trained = [f"{side} was trained {how}" for side, how in lengths.items()]
-    return "; ".join(filter(None, (why_incomparable(before, after), *trained)))
 
 
 def why_incomparable(before: TrialReading, after: TrialReading) -> str:

@@ -10,7 +10,6 @@ import io
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from conf.compose.settings import Settings
 from conf.plan.knobs import KNOBS, Knob, KnobValue, labelled_values, layers_in_short
 from conf.units import GIBIBYTE, JOULES_PER_KWH, MILLION, SECONDS_PER_HOUR, TERA, count_of
 from results.machine_text import csv_cell
@@ -133,8 +132,9 @@ def layout_knobs(candidate: Candidate) -> list[tuple[Knob, KnobValue]]:
 
 def overrides(candidate: Candidate, request: Request) -> list[str]:
     """The overrides that compose the plan: its knobs, and cluster and vocabulary if the request has others."""
-    own = candidate.strategy.overrides()
-    return [*_cluster_override(candidate, request.settings), *request.padding_overrides, *own]
+    name = candidate.space.setting.cluster.name
+    cluster = [] if name == request.settings.cluster.name else [f"cluster={name}"]
+    return [*cluster, *request.padding_overrides, *candidate.strategy.overrides()]
 
 
 def search_document(choice: Choice, training: Training, request: Request) -> dict[str, object]:
@@ -151,11 +151,6 @@ def search_document(choice: Choice, training: Training, request: Request) -> dic
             {**search_row(candidate, training), "overrides": overrides(candidate, request)} for candidate in choice.best
         ],
     }
-
-
-def _cluster_override(candidate: Candidate, settings: Settings) -> list[str]:
-    name = candidate.space.setting.cluster.name
-    return [] if name == settings.cluster.name else [f"cluster={name}"]
 
 
 def as_csv(rows: Sequence[PlanRow]) -> str:

@@ -156,11 +156,6 @@ def objective_key(objective: Objective) -> str:
     )
 
 
-def error_metrics(estimate: Estimate, performance: Performance) -> dict[str, float]:
-    """The distance of the predicted step above (+) or below (-) the measured one, in percent of the latter."""
-    return {"error/step_pct": 100 * (estimate.step_seconds / performance.step_seconds - 1)}
-
-
 def scaling_metrics(relation: Scaling) -> dict[str, float]:
     """Scaling efficiency by its kind. The baseline's own is 100 % of either kind, so that curves begin there."""
     kinds = ("weak", "strong") if relation.kind == "baseline" else (relation.kind,)

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from conf.credentials import HIDDEN
-from conf.plan.experiment import Experiment
 from results.mlflow.metric_keys import STEPS, SYSTEM
 from sweeps.folder.submission import Submission
 from sweeps.reading import Reading, TrialReading
@@ -185,7 +184,8 @@ def _trial_files(reading: Reading) -> Mapping[str, str]:
     if reading.experiment is not None:
         # What another program finds in its environment may be a password.
         files["config.json"] = reading.experiment.model_dump_json(indent=1, exclude={"trainer": {"environment"}})
-        files["estimate.json"] = _prediction(reading, reading.experiment)
+        predicted = reading.trial.estimate if isinstance(reading, TrialReading) else None
+        files["estimate.json"] = (predicted or estimate(reading.experiment)).model_dump_json(indent=1)
     if reading.measurement is not None:
         files["measurement.json"] = reading.measurement.model_dump_json(indent=1)
     if reading.log is not None and (end := tail(reading.log).strip()):
@@ -193,11 +193,6 @@ def _trial_files(reading: Reading) -> Mapping[str, str]:
     if reading.submission is not None and (script := _sbatch_text(reading.submission)):
         files["sbatch.sh"] = script
     return files
-
-
-def _prediction(reading: Reading, experiment: Experiment) -> str:
-    predicted = reading.trial.estimate if isinstance(reading, TrialReading) else None
-    return (predicted or estimate(experiment)).model_dump_json(indent=1)
 
 
 def _sbatch_text(submission: Submission) -> str:

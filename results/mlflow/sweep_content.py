@@ -305,5 +305,7 @@ def _measured_metrics(result: Reading, prediction: Estimate | None, timestamp_ms
     )
     # Ranks that took turns on a device say nothing of a step that is predicted for a device each.
     has_own_devices = not (isinstance(result, TrialReading) and result.shares_devices)
-    compared = metric_keys.error_metrics(prediction, performance) if prediction and has_own_devices else {}
+    compared = {}
+    if prediction and has_own_devices:
+        compared["error/step_pct"] = 100 * (prediction.step_seconds / performance.step_seconds - 1)
     return [*at(timestamp_ms, metric_keys.measured_metrics(performance) | compared), *memory]

@@ -58,7 +58,10 @@ class RunWriter:
             self.client.delete_run(run.info.run_id)
             run = None
         self.counts["updated" if run else "created"] += 1
-        previous, run = run, run or self._create(content, parent_run_id)
+        previous = run
+        if run is None:
+            tags = self._tags(content, parent_run_id) | {"mlflow.user": this_user()}
+            run = self.client.create_run(self.experiment_id, content.start_ms, tags, content.name)
         # Files, status and values come before the digest: a run with a digest is whole, whenever an import dies.
         log_files(self._repository(run.info.artifact_uri))
         self._close(run.info.run_id, content)
@@ -99,10 +102,6 @@ class RunWriter:
             token = page.token
             if not token:
                 return {run.data.tags[KEY]: _stored_run(run) for run in self._whole.values()}
-
-    def _create(self, content: RunContent, parent_run_id: str | None) -> Any:
-        tags = self._tags(content, parent_run_id) | {"mlflow.user": this_user()}
-        return self.client.create_run(self.experiment_id, content.start_ms, tags, content.name)
 
     def _tags(self, content: RunContent, parent_run_id: str | None) -> dict[str, str]:
         own = {SWEEP_ID: self.sweep_id, KEY: content.key, ATTEMPT: content.attempt, "in_sweep": "true"}

@@ -140,10 +140,10 @@ def drawing_of(table: Table, width: int) -> Drawing:
         caption_justify="left",
     )
     for position, (name, head) in enumerate(zip(table.columns, _heads(table, width), strict=True)):
-        is_number = name in table.numeric
+        is_number, cells = name in table.numeric, [row[position] for row in table.rows]
         stays_whole = is_number or table.is_dense
         # A number that lost digits without a mark would be read as another number.
-        folds = not stays_whole and any(_is_prose(row[position]) for row in table.rows)
+        folds = not stays_whole and any(not (cell.gives_way or cell.breaks_after) for cell in cells)
         drawing.add_column(
             head,
             justify="right" if is_number else "left",
@@ -205,10 +205,6 @@ def columns_with_room(
             break
         kept.pop(name, None)
     return kept
-
-
-def _is_prose(cell: Cell) -> bool:
-    return not (cell.gives_way or cell.breaks_after)
 
 
 def _renderable(cell: Cell) -> RenderableType:

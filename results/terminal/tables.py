@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from conf.plan.setup import Setup
+from results.report.findings.circumstances import noise_of
 from results.report.findings.ranking import (
     by_prediction,
     measured_cells,
@@ -20,7 +21,7 @@ from results.units import ABSENT, gib
 from sweeps.labels import Labels
 from sweeps.reading import TrialReading
 from sweeps.repeats.by_objective import sought_places, sought_points
-from sweeps.repeats.points import NOISY_RATIO, MeasuredPoint, machine_noise, measured_points, places
+from sweeps.repeats.points import MeasuredPoint, measured_points, places
 from sweeps.repeats.ranking import disturbances
 from sweeps.trial import SweepRecord, Trial
 from train_core.measurement import Outcome
@@ -116,8 +117,8 @@ def _disturbed_words(readings: Sequence[TrialReading], points: Sequence[Measured
 
 def _peak_note(readings: Sequence[TrialReading]) -> str:
     """Says so where the peaks that were measured beside the trials differ, as on a machine that others use too."""
-    noise = machine_noise(each.performance for each in readings)
-    if noise is None or noise <= NOISY_RATIO:
+    noise = noise_of(readings)
+    if noise is None:
         return ""
     return f" that was measured beside the run (these vary x{noise:.2g}: MFUs are not comparable)"
 

@@ -76,10 +76,16 @@ def _printed_rate(figures: Sequence[float]) -> str:
     return f"{low if low == high else f'{low} to {high}'} TFLOPS per device, by the program's own formula"
 
 
-def noise_notes(performances: Sequence[Performance]) -> list[str]:
+def noise_of(results: Sequence[TrialReading]) -> float | None:
+    """Return the factor by which the machine's peak varied, if it is more than a quiet machine's; else None."""
+    noise = machine_noise(result.performance for result in results)
+    return noise if noise is not None and noise > NOISY_RATIO else None
+
+
+def noise_notes(results: Sequence[TrialReading]) -> list[str]:
     """A warning if the peak varied: it is the same matrix product every time, so something else used the machine."""
-    noise = machine_noise(performances)
-    if noise is None or noise <= NOISY_RATIO:
+    noise = noise_of(results)
+    if noise is None:
         return []
     return [
         f"The peak measured in each run varied by a factor of {significant(noise, 2)}: other work shared this machine,"

@@ -10,12 +10,13 @@ from conf.nearest import listed, nearest
 from conf.types.sweep_spec import figure_of
 from conf.units import TRILLION, count_of
 from results.footprint import declared_footprint
+from results.report.findings.circumstances import noise_of
 from results.report.findings.ranking import relations_of_points
 from results.report.findings.sought import sought_sentences, sweep_with
 from results.scaling import Scaling, ScalingStudy, measured_study
 from results.units import count, in_three_digits, percent, seconds, share_of_peak, significant, tflops
 from sweeps.reading import CANCELLED_BY_NAME, TrialReading
-from sweeps.repeats.points import NOISY_RATIO, MeasuredPoint, machine_noise, measured_points, rivals_of_first
+from sweeps.repeats.points import MeasuredPoint, measured_points, rivals_of_first
 from sweeps.trial import SweepRecord
 from train_core.measurement import LIVE, Outcome
 
@@ -136,12 +137,6 @@ def _other_figures(record: SweepRecord, results: Sequence[TrialReading]) -> str:
     if not known or not sought:
         return ""
     return f"The stages measured {', '.join(known)}. {nearest(sought[0], known)}"
-
-
-def noise_of(results: Sequence[TrialReading]) -> float | None:
-    """Return the factor by which the machine's peak varied, if it is more than a quiet machine's; else None."""
-    noise = machine_noise(result.performance for result in results)
-    return noise if noise is not None and noise > NOISY_RATIO else None
 
 
 def _answer(record: SweepRecord, results: Sequence[TrialReading], where: str) -> SweepVerdict:

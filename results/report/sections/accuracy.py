@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from conf.units import TERA, count_of
-from results.accuracy import ErrorStatistics, RankCorrelation, error_of, error_statistics, rank_correlation
+from results.accuracy import ErrorStatistics, error_of, error_statistics, rank_correlation
 from results.report.charts import dots, quantity, tooltip
 from results.report.findings.comparable import (
     TERMS,
@@ -61,7 +61,9 @@ def section(subject: ReportSubject) -> Section | None:
 def _blocks(subject: ReportSubject, compared: list[Pair], breakdowns: list[TrialReading]) -> Iterator[Block]:
     with_times = timed_pairs(compared)
     if compared:
-        yield from _cautions(with_times)
+        if outside := dict.fromkeys(side for pair in with_times for side in pair.interval.outside):
+            sides = "; ".join(outside)
+            yield Paragraph(f"These predictions lie outside of what was validated: {sides}.", is_caution=True)
         yield NamedTable("prediction-errors", _statistics_table(compared))
         yield Paragraph(_what_is_compared(subject, compared), is_note=True)
         yield from (Paragraph(sentence) for sentence in _order_sentences(with_times))
@@ -116,18 +118,15 @@ def _what_is_compared(subject: ReportSubject, compared: Sequence[Pair]) -> str:
     return sentence
 
 
-def _cautions(compared: Sequence[Pair]) -> Iterator[Paragraph]:
-    """A caution where predictions lie outside of what was validated."""
-    outside = dict.fromkeys(side for pair in compared for side in pair.interval.outside)
-    if outside:
-        yield Paragraph(f"These predictions lie outside of what was validated: {'; '.join(outside)}.", is_caution=True)
-
-
 def _order_sentences(compared: Sequence[Pair]) -> Iterator[str]:
     """Sentences on the order of the trials as predicted, and on the rate that following it would have cost."""
     agreement = rank_correlation([_rates(pair) for pair in compared])
     if agreement is not None:
-        yield _agreement_sentence(agreement)
+        yield (
+            f"Agreement of the two rankings of {agreement.count} trials by rate per device: Kendall's tau"
+            f" {agreement.kendall:.2f} (p = {agreement.kendall_chance:.2g}), Spearman's rho {agreement.spearman:.2f}; 1"
+            " is the same order, 0 is chance."
+        )
     if len(compared) < 2:
         return
     best = max(compared, key=lambda pair: pair.measured.model_flops_per_second_per_device)
@@ -139,14 +138,6 @@ def _order_sentences(compared: Sequence[Pair]) -> Iterator[str]:
     yield (
         f"Following the prediction would have cost {percent(lost)} % of the rate: {chosen.reading.label} was predicted"
         f" to be the fastest per device, and {best.reading.label} was."
-    )
-
-
-def _agreement_sentence(agreement: RankCorrelation) -> str:
-    return (
-        f"Agreement of the two rankings of {agreement.count} trials by rate per device: Kendall's tau"
-        f" {agreement.kendall:.2f} (p = {agreement.kendall_chance:.2g}), Spearman's rho {agreement.spearman:.2f}; 1 is"
-        " the same order, 0 is chance."
     )
 
 

@@ -87,9 +87,11 @@ def _unplanned_answer(record: SweepRecord, measured: SweepVerdict, predicted: st
 def _predicted_answer(record: SweepRecord, measured: SweepVerdict, best: _PredictedBest, predicted: str) -> Section:
     """Return the prediction for the full size, and below it what was measured here."""
     here = (Heading(_where(record)), Paragraph(measured.headline), *_verdict_paragraphs(measured))
-    figures = KeyFigures(_predicted_figures(record, best))
-    blocks = (figures, *_outside_paragraphs(best), *here)
-    return _answer("measured and predicted", predicted, *blocks)
+    blocks: list[Block] = [KeyFigures(_predicted_figures(record, best))]
+    if best.interval.outside:
+        sides = "; ".join(best.interval.outside)
+        blocks.append(Paragraph(f"This prediction lies outside of what was validated: {sides}.", is_caution=True))
+    return _answer("measured and predicted", predicted, *blocks, *here)
 
 
 def _verdict_paragraphs(measured: SweepVerdict) -> tuple[Block, ...]:
@@ -246,11 +248,3 @@ def _measured_relation(relation: Scaling) -> list[KeyFigure]:
     else:
         name, value = "tokens/s over the baseline's", f"x {significant(relation.speed_up)}"
     return [_figure(name, value, relation.note, "measured")]
-
-
-def _outside_paragraphs(best: _PredictedBest) -> tuple[Paragraph, ...]:
-    """Return on which sides the plan lies outside of what predictions were ever compared with."""
-    if not best.interval.outside:
-        return ()
-    sides = "; ".join(best.interval.outside)
-    return (Paragraph(f"This prediction lies outside of what was validated: {sides}.", is_caution=True),)

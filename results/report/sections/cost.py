@@ -74,7 +74,9 @@ def section(subject: ReportSubject) -> Section | None:
     counted = counted_table(subject.results)
     if not points:
         return None
-    chosen = measured[0] if measured else _point_on_paper(subject, points)
+    paper = best_on_paper(record)  # the plan that the report answers with
+    on_paper = next((point for point in points if paper and point.trial_id == paper.trial_id), points[0])
+    chosen = measured[0] if measured else on_paper
     best = _front(points)
     kind: NumbersAre = "measured" if measured else "predicted"
     blocks = [*_blocks(points, best, chosen), Paragraph(_assumptions(chosen), is_note=True)]
@@ -84,12 +86,6 @@ def section(subject: ReportSubject) -> Section | None:
         kind = "measured and predicted"
     finding = f"{_finding(chosen)} {_frugal_sentence(chosen, best, len(points))}".strip()
     return Section("cost", "What a trillion tokens take", kind, finding, tuple(blocks))
-
-
-def _point_on_paper(subject: ReportSubject, points: Sequence[CostPoint]) -> CostPoint:
-    """The point of the plan that the report answers with."""
-    best = best_on_paper(subject.sweep.record)
-    return next((point for point in points if best and point.trial_id == best.trial_id), points[0])
 
 
 def _front(points: Sequence[CostPoint]) -> list[CostPoint]:

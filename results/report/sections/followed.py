@@ -69,10 +69,8 @@ def _words_for_stage(
 
 def _finding(stages: Mapping[str, StageSpec], later: Sequence[TrialReading]) -> str:
     counts = {stage: Counter(each.outcome for each in later if each.trial.stage == stage) for stage in stages}
-    parts = [f"{stage} completed for {counts[stage][Outcome.COMPLETED]}{_others(counts[stage])}" for stage in stages]
+    parts = []
+    for stage, outcomes in counts.items():
+        completed, total = outcomes[Outcome.COMPLETED], outcomes.total()
+        parts.append(f"{stage} completed for {completed}{f' of {total}' if completed < total else ''}")
     return f"After the trials: {', '.join(parts)}."
-
-
-def _others(outcomes: Counter[Outcome | None]) -> str:
-    others = outcomes.total() - outcomes[Outcome.COMPLETED]
-    return f" of {outcomes.total()}" if others else ""

@@ -95,7 +95,7 @@ def _finding_blocks(subject: ReportSubject, measured: ScalingStudy | None) -> It
     points = measured_points(subject.results)
     method = points[0].seconds.method
     yield Paragraph(f"Intervals: {method}; those of both rates add by their squares.", is_note=True)
-    for note in noise_notes([each.performance for each in subject.results if each.performance]):
+    for note in noise_notes(subject.results):
         yield Paragraph(note, is_caution=True)
     if shared := [point for point in measured.points if point.shares_devices]:
         of_them = count_of(shared[0].num_devices, "device")

@@ -87,7 +87,7 @@ def _finding(results: Sequence[TrialReading], points: Sequence[MeasuredPoint]) -
 
 def _cautions(record: SweepRecord, results: Sequence[TrialReading]) -> list[Paragraph]:
     """The cautions that must be read before these numbers are compared with any other."""
-    sentences = noise_notes([result.performance for result in results if result.performance])
+    sentences = noise_notes(results)
     if record.mode == "proxy" and any(result.performance for result in results):
         sentences.append(
             "This is a small proxy: its TFLOPS may be compared among themselves, but not with predicted or published"
