@@ -123,12 +123,16 @@ def _write_anew(sweep: Sweep, configured: TrackingSpec, chosen: TrackingSpec | N
         chosen: the same where the command names a store, which then takes the place of the record's.
     """
     from launcher.state import reconcile
+    from launcher.trainings import trainings_of
     from results.mlflow.sweep_import import import_sweep
 
     tracking = chosen or sweep.record.tracking.signed_in_as(configured)
     done = import_sweep(sweep, tracking, root, lambda sweep: reconcile(sweep.read()), anew=True)
     print_unwrapped(f"{sweep.folder.path.name}: {count_of(done.created, 'run')} written")
-    return _write_trainings(_trainings(sweep, root), sweep, tracking, root)
+    # Only those whose plan is of a trial of this very sweep: sweeps of one name may stand in several folders.
+    trial_ids = {trial.trial_id for trial in sweep.record.trials}
+    trainings = [run for run in trainings_of(root, sweep.record.name) if run.source in trial_ids]
+    return _write_trainings(trainings, sweep, tracking, root)
 
 
 def _write_trainings(runs: Sequence[LongRun], sweep: Sweep, tracking: TrackingSpec, root: Path) -> set[Path]:
@@ -138,11 +142,3 @@ def _write_trainings(runs: Sequence[LongRun], sweep: Sweep, tracking: TrackingSp
         import_training(run.read(), sweep.record, run.source, tracking, root, anew=True)
         print_unwrapped(f"training {run.folder.path.name}: 1 run written")
     return {run.folder.path for run in runs}
-
-
-def _trainings(sweep: Sweep, root: Path) -> list[LongRun]:
-    """Those whose plan is of a trial of this very sweep; sweeps of one name may stand in several folders."""
-    from launcher.trainings import trainings_of
-
-    trial_ids = {trial.trial_id for trial in sweep.record.trials}
-    return [run for run in trainings_of(root, sweep.record.name) if run.source in trial_ids]

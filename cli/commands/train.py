@@ -128,17 +128,13 @@ def _into_mlflow(run: LongRun, place: SweepPlace) -> None:
 
 def _introduction(run: LongRun) -> str:
     if run.best is None:
-        return f"Goes on: {run.source} in {run.folder.path}{_progress(run)}"
+        steps = run.folder.read_metrics()
+        return f"Goes on: {run.source} in {run.folder.path}{f'; {_step_line(steps[-1])}' if steps else ''}"
     how = "measured" if run.best.is_measured else "predicted, as nothing has been measured"
     return (
         f"Best plan: {run.source} ({run.best.flops_per_second_per_device / TERA:.4g} TFLOPS per device, {how}),"
         f" in {run.folder.path}"
     )
-
-
-def _progress(run: LongRun) -> str:
-    steps = run.folder.read_metrics()
-    return f"; {_step_line(steps[-1])}" if steps else ""
 
 
 def _step_line(metrics: StepMetrics) -> str:

@@ -58,13 +58,16 @@ def status_table(states: Sequence[Reading], width: int, *, by_loss: bool = False
     chosen = [state for state in in_chains(states) if state.outcome is not None]
     shown = [state for state in chosen if not _never_began(state)] if len(chosen) > MOST_ROWS else chosen
     details = _details_of([state for state in chosen if _has_more_to_say(state)])
-    impossible = [_reason(state) for state in chosen if state.outcome is Outcome.INFEASIBLE]
+    impossible = [
+        Text.assemble("\n", (f"{state.title} ", "bold"), ("INFEASIBLE ", "dim"), state.cause)
+        for state in chosen
+        if state.outcome is Outcome.INFEASIBLE
+    ]
     disturbed = disturbances(state for state in chosen if isinstance(state, TrialReading))
     table = state_table(shown, width, by_loss=by_loss, disturbed=disturbed)
     unlisted = _not_listed(len(chosen) - len(shown), any(state.is_called_off for state in chosen))
-    return Group(
-        table, *unlisted, *details, *impossible, _counts(states, len(disturbed)), *_waits(states), *_left_out(states)
-    )
+    counts = Text(f"\n{outcome_counts(states, len(disturbed))}", style="bold")
+    return Group(table, *unlisted, *details, *impossible, counts, *_waits(states), *_left_out(states))
 
 
 def _never_began(state: Reading) -> bool:
@@ -119,17 +122,9 @@ def _details(state: Reading, others: Sequence[Reading]) -> RenderableType:
     return Group(title, Padding(grid, (0, 0, 0, 2)))
 
 
-def _reason(state: Reading) -> RenderableType:
-    return Text.assemble("\n", (f"{state.title} ", "bold"), ("INFEASIBLE ", "dim"), state.cause)
-
-
 def _short(path: Path | None) -> str:
     """The path, or its form relative to the current folder if that is shorter."""
     return min((str(path), os.path.relpath(path)), key=len) if path else ""
-
-
-def _counts(states: Sequence[Reading], num_disturbed: int) -> Text:
-    return Text(f"\n{outcome_counts(states, num_disturbed)}", style="bold")
 
 
 def _left_out(states: Sequence[Reading]) -> list[Text]:
@@ -199,7 +194,9 @@ class PlainWatch(PlainProgress):
 def watch(folder: SweepFolder, name: str, console: Console) -> None:
     """Show the sweep in `folder` until all of it has ended, or until Ctrl-C, which ends nothing but this."""
     try:
-        with _screen(console) as screen:
+        is_live = console.is_terminal and not console.is_dumb_terminal
+        display = LiveProgress(console, hint=LEAVES, stays=True) if is_live else PlainWatch(console)
+        with display as screen:
             while True:
                 began = time.monotonic()
                 # The record is read anew each time, because a search adds trials to it.
@@ -216,11 +213,6 @@ def watch(folder: SweepFolder, name: str, console: Console) -> None:
                 time.sleep(max(REDRAW_SECONDS, SHARE_OF_TIME * (time.monotonic() - began)))
     except KeyboardInterrupt:
         return
-
-
-def _screen(console: Console) -> LiveProgress | PlainWatch:
-    is_live = console.is_terminal and not console.is_dumb_terminal
-    return LiveProgress(console, hint=LEAVES, stays=True) if is_live else PlainWatch(console)
 
 
 def _readings(sweep: Sweep, name: str) -> list[Reading]:

@@ -70,7 +70,9 @@ class _Following:
         """Print what is new."""
         path = self._path(reading)
         if path is None:
-            self._say_waiting(reading)
+            if not self._waits and reading.outcome in LIVE:
+                self._waits = True
+                complaints.print(f"{reading.title} is {reading.outcome} and has written no log yet.")
         elif self._file is None or path != self._file.path:
             self._file = GrowingFile(path)
             _say(reading, path)
@@ -90,11 +92,6 @@ class _Following:
             self._job = job
             return log_file(reading, self._rank)
         return self._file.path
-
-    def _say_waiting(self, reading: Reading) -> None:
-        if not self._waits and reading.outcome in LIVE:
-            self._waits = True
-            complaints.print(f"{reading.title} is {reading.outcome} and has written no log yet.")
 
 
 def _steps_beside(reading: Reading) -> tuple[StepMetrics, ...]:
