@@ -15,6 +15,7 @@ import pandas
 from conf.errors import UsageError
 from results.machine_text import csv_cell
 from results.report.page import markdown, page
+from results.report.recorded_spans import shares_rows
 from results.report.section import ReportSubject, Section, head_of
 from results.report.sections import (
     accuracy,
@@ -34,7 +35,6 @@ from results.report.sections import (
     trials,
 )
 from results.report.sections.published import chosen_figures
-from results.report.timeline.recorded_spans import shares_rows
 from results.trial_rows import collect, plan_frame
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep

@@ -12,10 +12,19 @@ from dataclasses import dataclass
 from conf.plan.experiment import Experiment
 from conf.units import count_of
 from results.report.findings.ranking import BestPlan, best_plan
+from results.report.pipeline_spans import (
+    SPAN_KINDS,
+    WAITS,
+    DrawnStep,
+    PipelineStep,
+    devices_of_stages,
+    gantt_plots,
+    predicted_step,
+    stage_names,
+    stages_to_draw,
+)
+from results.report.recorded_spans import RecordedTrial, compared_step, shares_table, uncertainty
 from results.report.section import Block, Heading, NamedTable, NumbersAre, Paragraph, ReportSubject, Section
-from results.report.timeline.gantt import DrawnStep, devices_of_stages, gantt_plots, stage_names, stages_to_draw
-from results.report.timeline.pipeline_spans import SPAN_KINDS, WAITS, PipelineStep, predicted_step
-from results.report.timeline.recorded_spans import RecordedTrial, compared_step, shares_table, uncertainty
 from results.table import Table, number, text
 from results.units import error_percent, percent, seconds
 from train_core.costs import IMPLEMENTATIONS

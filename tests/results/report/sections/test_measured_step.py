@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from conf.plan.setup_parts import StageBlock
+from results.report.pipeline_spans import predicted_step
 from results.report.report import csv_text
 from results.report.sections.step_over_time import section
-from results.report.timeline.pipeline_spans import predicted_step
 from sweeps.sweep import Sweep
 from sweeps.trial import Trial
 from tests.results.conftest import FULL, WriteSweep, cluster, experiment, performance, trial

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from results.report.pipeline_spans import predicted_step
 from results.report.section import Plot, Section
 from results.report.sections.step_over_time import section
-from results.report.timeline.pipeline_spans import predicted_step
 from sweeps.trial import Trial
 from tests.composed import load
 from tests.results.conftest import FULL, WriteSweep, experiment, performance, trial

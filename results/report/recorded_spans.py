@@ -16,9 +16,17 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from conf.plan.experiment import Experiment
+from results.report.pipeline_spans import (
+    WAITS,
+    WORK,
+    Kind,
+    PipelineStep,
+    StageSpan,
+    devices_of_stages,
+    predicted_step,
+    stages_to_draw,
+)
 from results.report.section import ReportSubject
-from results.report.timeline.gantt import devices_of_stages, stages_to_draw
-from results.report.timeline.pipeline_spans import WAITS, WORK, Kind, PipelineStep, StageSpan, predicted_step
 from results.table import Cell, Table, number, text
 from results.units import percent
 from sweeps.reading import TrialReading

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from results.report.timeline.pipeline_spans import predicted_step
+from results.report.pipeline_spans import predicted_step
 from tests.composed import load
 from train_core.costs import IMPLEMENTATIONS, estimate
 

@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from results.report.timeline.pipeline_spans import PipelineStep
-from results.report.timeline.recorded_spans import offsets, recorded_step, uncertainty
+from results.report.pipeline_spans import PipelineStep
+from results.report.recorded_spans import offsets, recorded_step, uncertainty
 from tests.results.report.recorded import BACKWARD, FORWARD, UPDATE, cut, made_up_stages
 from train_core.stage_timeline import StageTimeline
 
