@@ -9,6 +9,7 @@ docs/metrics.md explains every key.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -109,9 +110,10 @@ RANK_MEMORY = "meas/rank_mem_GiB"
 
 
 def step_metrics(metrics: StepMetrics) -> dict[str, float]:
-    return _metrics_of("step", STEPS, metrics) | (
-        _metrics_of("system", SYSTEM, metrics.system) if metrics.system else {}
-    )
+    """The figures of a step. Of a number that another program does not tell there is none; a loss may be no number."""
+    of_step = _metrics_of("step", STEPS, metrics)
+    told = {key: value for key, value in of_step.items() if key == "step/loss" or not math.isnan(value)}
+    return told | (_metrics_of("system", SYSTEM, metrics.system) if metrics.system else {})
 
 
 def predicted_metrics(estimate: Estimate) -> dict[str, float]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
+from results.mlflow.metric_keys import step_metrics
 from results.mlflow.sweep_content import sweep_runs
 from tests.results.conftest import WriteSweep, performance, trial
+from tests.steps import STEP
 
 
 @pytest.mark.parametrize(("num_devices", "is_compared"), [(2, True), (1, False)])
@@ -18,3 +22,9 @@ def test_a_step_of_ranks_that_shared_a_device_has_no_error_of_the_prediction(
     keys = {metric.key for metric in run.metrics}
     assert "meas/step_s" in keys
     assert ("error/step_pct" in keys) is is_compared
+
+
+def test_what_another_program_does_not_tell_of_a_step_is_no_metric() -> None:
+    untold = step_metrics(STEP.model_copy(update={"gradient_norm": math.nan, "learning_rate": math.nan}))
+    assert untold.keys() == step_metrics(STEP).keys() - {"step/grad_norm", "step/lr"}
+    assert math.isnan(step_metrics(STEP.model_copy(update={"loss": math.nan}))["step/loss"])
