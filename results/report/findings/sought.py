@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from conf.nearest import listed
 from conf.types.sweep_spec import Objective, figure_of, is_of_time
@@ -28,6 +28,8 @@ NO_LOSS = (
     f"No loss that is a number was printed: nothing matches {LOSS_PATTERN}, or every training diverged from its first"
     " step on."
 )
+NUM_RUNS = 3
+"""The runs of a point that are advised where one says nothing of chance."""
 HUGE = 1e10
 """Only a loss that diverged is as large; tables write it with an exponent, for want of room."""
 
@@ -128,14 +130,20 @@ def _values(record: SweepRecord, point: SoughtPoint) -> str:
     return ", ".join(f"{words_of(objective)} {value_text(objective, value)}" for objective, value in both)
 
 
-def sweep_with(where: str, key: str, value: int) -> str:
-    """The command that goes on with a sweep under another value, in the place of that which its words may give.
+def sweep_with(where: str, values: Mapping[str, int]) -> str:
+    """The command that goes on with a sweep under other values, in the place of those which its words may give.
 
     Args:
         where: the words by which commands find the sweep.
     """
-    kept = shlex.join(word for word in shlex.split(where) if not word.startswith(f"{key}="))
-    return f"trisweep sweep {kept} {key}={value}"
+    kept = shlex.join(word for word in shlex.split(where) if word.partition("=")[0] not in values)
+    return " ".join(("trisweep sweep", kept, *(f"{key}={value}" for key, value in values.items())))
+
+
+def _further_seeds(record: SweepRecord) -> dict[str, int]:
+    """The values with which a sweep gives its points further seeds, which count towards `sweep.max_trials`."""
+    most = NUM_RUNS * sum(trial.selected or trial.role == "observed" for trial in record.trials)
+    return {"search.num_seeds": NUM_RUNS} | ({"sweep.max_trials": most} if most > record.spec.max_trials else {})
 
 
 def _has_intervals(points: Sequence[SoughtPoint]) -> bool:
@@ -146,7 +154,7 @@ def _sureness(record: SweepRecord, points: Sequence[SoughtPoint], where: str) ->
     if not _has_intervals(points):
         has_runs = any(len(point.runs) > 1 and not point.diverged for point in points)
         by_time = all(map(is_of_time, record.objective))
-        again = f"`{sweep_with(where, 'search.max_rounds' if by_time else 'search.num_seeds', 3)}`"
+        again = f"`{sweep_with(where, {'search.max_rounds': NUM_RUNS} if by_time else _further_seeds(record))}`"
         if by_time or any(point.reading.planned.trainer.is_told(SEED) for point in points):
             of_each = "seed" if has_runs else "run"
             return f"One {of_each} of each, so that nobody knows what is chance: {again} would tell."

@@ -227,7 +227,7 @@ def _decision(where: str, points: Sequence[MeasuredPoint]) -> str:
     """The measurements that would decide between points whose intervals overlap."""
     most = max(point.seconds.num_runs for point in points)
     return (
-        f"Intervals are {points[0].seconds.method}. `{sweep_with(where, 'search.max_rounds', most + 2)}`"
+        f"Intervals are {points[0].seconds.method}. `{sweep_with(where, {'search.max_rounds': most + 2})}`"
         f" measures the leaders further; on a quieter machine `trisweep sweep {where} --remeasure` measures"
         " every point again."
     )

@@ -257,6 +257,15 @@ def test_a_hint_names_a_key_once_with_the_value_that_it_is_to_have(sweep: Sweep)
     assert "`trisweep sweep test model=tiny --config-dir 'my conf' search.num_seeds=3` would tell" in words
 
 
+def test_a_hint_at_further_seeds_leaves_room_for_them(sweep: Sweep) -> None:
+    """They count towards `sweep.max_trials`, so that the sweep would else end before the first of them."""
+    first = [each for each in sweep.read() if each.trial.point[SEED] == 1 and not _diverged(each)]
+    num_taken = sum(trial.selected for trial in sweep.record.trials)
+    spec = sweep.record.spec.model_copy(update={"max_trials": num_taken})
+    advice = verdict(sweep.record.model_copy(update={"spec": spec}), first, ranking_of(first)).advice
+    assert f"search.num_seeds=3 sweep.max_trials={3 * num_taken}` would tell" in advice
+
+
 def measured(sweep: Sweep, *losses: float) -> list[TrialReading]:
     """The sweep with other losses: two of each learning rate, and one of the last."""
     for trial, loss in zip(sweep.record.trials, losses, strict=True):
