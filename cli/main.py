@@ -37,7 +37,6 @@ from cli.commands import (
     train,
     ui,
 )
-from cli.commands import list as list_options
 from cli.commands.calibrate import command as calibrate
 from cli.commands.init import command as init
 from cli.commands.plan import command as plan
@@ -169,7 +168,7 @@ _add(reindex.reindex)
 _add(rerun.rerun)
 _add(doctor.doctor)
 _add(init.init)
-_add(list_options.list_options, "list")
+_add(show.list_options, "list")
 _add(show.show)
 _add(ui.ui)
 

@@ -1,23 +1,48 @@
-"""`trisweep show`: what a configuration comes to, with the file that each group was taken from."""
+"""`trisweep show` and `trisweep list`: what a configuration comes to, and what can be chosen, and from which files."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import yaml
+from rich.table import Table
+from rich.text import Text
 
 from cli.arguments import AsJson, OverrideTexts, composition_of
-from cli.output.console import print_json, print_unwrapped
+from cli.output.console import console, print_json, print_unwrapped, shown_path
 from conf.compose.model_from import KEY
 from conf.credentials import hide_credentials, hide_variables, shown_tree
-from conf.folders import option_called, options, shown_source
+from conf.errors import ConfigError
+from conf.folders import (
+    CONF_DIR,
+    Option,
+    folders,
+    groups,
+    is_own,
+    option_called,
+    options,
+    options_of,
+    own_folders,
+    shown_source,
+    unknown_folders,
+)
 from conf.overrides import Overrides
+from conf.units import count_of
 
 if TYPE_CHECKING:
     from conf.compose.load import Composition
 
+
+def _complete_group(incomplete: str) -> list[str]:
+    return [name for name in groups() if name.startswith(incomplete)]
+
+
+Group = Annotated[
+    str | None,
+    typer.Argument(help="A group, such as cluster; all, unless one is given.", autocompletion=_complete_group),
+]
 All = Annotated[bool, typer.Option("--all", help="Show every group, not just those that were named.")]
 
 
@@ -33,8 +58,8 @@ def show(overrides: OverrideTexts = None, everything: All = False, as_json: AsJs
     tree = shown_tree(composition.tree)
     parts = {name: tree[name] for name in tree if everything or not named or name in named}
     if as_json:
-        groups = {name: {"sources": sources.get(name, {}), "values": values} for name, values in parts.items()}
-        print_json("show", {"groups": groups})
+        documents = {name: {"sources": sources.get(name, {}), "values": values} for name, values in parts.items()}
+        print_json("show", {"groups": documents})
         return
     for name, values in parts.items():
         for key, path in sources.get(name, {}).items():
@@ -61,3 +86,68 @@ def _sources(composition: Composition) -> dict[str, dict[str, str]]:
             place = (package or group).partition(".")[0]
             files.setdefault(place, {})[f"{group}={option}"] = shown_source(option_called(group, option).path)
     return files
+
+
+def list_options(group: Group = None, as_json: AsJson = False) -> None:
+    """List what can be chosen: all groups, or the options of one, with the folder that each comes from."""
+    if group is not None and group not in (names := groups()):
+        raise ConfigError("GROUP", group, "is not a group of the configuration", f"Known: {', '.join(names)}.")
+    chosen = {name: options_of(name) for name in ([group] if group else groups())}
+    if as_json:
+        folders_read = {"folders": [str(folder) for folder in folders()], "not_read": list(map(str, unknown_folders()))}
+        rows = {name: [_row(option) for option in offered] for name, offered in chosen.items()}
+        print_json("list", folders_read | {"groups": rows})
+        return
+    if group is None:
+        _print_groups(chosen)
+    else:
+        _print_options(group, chosen[group])
+    _print_folders()
+
+
+def _print_groups(chosen: dict[str, list[Option]]) -> None:
+    table = _table("group", "options")
+    for group, offered in chosen.items():
+        names = Text(", ").join(Text(option.name, style="bold" if option.is_own else "") for option in offered)
+        table.add_row(group, names)
+    console.print(table)
+    console.print("`trisweep list GROUP` says what each is; GROUP=OPTION chooses it.")
+
+
+def _print_options(group: str, offered: list[Option]) -> None:
+    table = _table(group, "from", "is")
+    for option in offered:
+        whose = "yours" if option.is_own else "package"
+        note = " (in place of the package's)" if option.hides_ours else ""
+        table.add_row(Text(option.name, style="bold" if option.is_own else ""), whose, f"{option.says}{note}")
+    console.print(table)
+
+
+def _table(*heads: str) -> Table:
+    """Names in the first column are whole at any width; the last column wraps."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for number, head in enumerate(heads):
+        table.add_column(head, no_wrap=number < len(heads) - 1, overflow="fold")
+    return table
+
+
+def _print_folders() -> None:
+    if own_folders():
+        console.print("\nFolders, of which the first holds where two have a file of the same name:")
+        for number, folder in enumerate(folders(), 1):
+            print_unwrapped(f"  {number}. {shown_path(folder) if is_own(folder) else f'the package ({CONF_DIR})'}")
+    else:
+        console.print("\nAll of the package. `trisweep init` makes a folder for files of your own.")
+    for path in unknown_folders():
+        holds = count_of(len(list(path.glob("*.yaml"))), "file")
+        print_unwrapped(f"Not read: {shown_path(path)} ({holds}), because {path.name} is no group.")
+
+
+def _row(option: Option) -> dict[str, Any]:
+    return {
+        "name": option.name,
+        "is_own": option.is_own,
+        "path": str(option.path),
+        "hides": [str(path) for path in option.paths[1:]],
+        "says": option.says,
+    }
