@@ -15,8 +15,8 @@ from conf.plan.chunks import chunk_layers
 from conf.plan.setup import Setup
 from train_core.costs.estimate import plan_of, setting_of
 from train_core.costs.mixed import on_widest_link
-from train_core.costs.setting import Floats, Plans, Setting
-from train_core.costs.stages import StageGroup, each_stage, listed_stages
+from train_core.costs.setting import Floats, Setting
+from train_core.costs.stages import each_stage, listed_stages
 from train_core.costs.step.priced_stage import PricedStage
 from train_core.costs.step.replicas import PricedReplicas
 from train_core.costs.step.step_time import (
@@ -28,7 +28,7 @@ from train_core.costs.step.step_time import (
     update_seconds,
 )
 from train_core.costs.trainers import TRISWEEP, Implementation
-from train_core.costs.work import Work, work_of
+from train_core.costs.work import work_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,34 +65,6 @@ class StageTimes:
     slowest_device: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Block:
-    """Consecutive stages on devices of one type."""
-
-    setting: Setting
-    plans: Plans
-    work: Work
-    stages: StageGroup
-
-    @property
-    def priced_stage(self) -> PricedStage:
-        """All stages of the block in the columns of one priced stage."""
-        return PricedStage(PricedReplicas(self.setting, self.plans), self.work, self.stages)
-
-    def hop(self) -> float:
-        """Seconds of the transfer to a neighbour on the same type of devices, for one chunk."""
-        # `hop_seconds` are those of all chunks of a micro-batch.
-        return float(hop_seconds(self.setting, self.plans, self.work)[0]) / self.num_chunks
-
-    def hop_outside(self) -> float:
-        """The same to a stage on another type of devices, as far as this type's link decides it."""
-        return float(hop_seconds(on_widest_link(self.setting), self.plans, self.work)[0]) / self.num_chunks
-
-    @property
-    def num_chunks(self) -> int:
-        return int(self.plans.virtual_pipeline_size[0])
-
-
 def stage_times(setup: Setup, implementation: Implementation = TRISWEEP) -> tuple[StageTimes, ...]:
     """The stages of a plan, first to last, each rank on a device of its own."""
     blocks = list(_blocks(setup, implementation))
@@ -107,54 +79,64 @@ def stage_times(setup: Setup, implementation: Implementation = TRISWEEP) -> tupl
     return tuple(times)
 
 
-def _blocks(setup: Setup, implementation: Implementation) -> Iterator[_Block]:
-    """One block of all stages, unless the job runs on several types of devices."""
+def _blocks(setup: Setup, implementation: Implementation) -> Iterator[PricedStage]:
+    """All stages on each type of devices, in the columns of one priced stage; most jobs have one type."""
     plans, every, start = plan_of(setup), each_stage(listed_stages(setup.layers_per_stage)), 0
     for block, count in zip(setup.blocks, setup.stages_per_block, strict=True):
         setting = setting_of(setup, implementation, block.cluster)
-        yield _Block(setting, plans, work_of(setting, plans), every.rows(slice(start, start + count)))
+        own = every.rows(slice(start, start + count))
+        yield PricedStage(PricedReplicas(setting, plans), work_of(setting, plans), own)
         start += count
 
 
-def _hops(blocks: Sequence[_Block]) -> Iterator[list[tuple[float, float]]]:
+def _hop(block: PricedStage, setting: Setting) -> float:
+    """Seconds of a transfer from a stage of the block, for one chunk."""
+    # `hop_seconds` are those of all chunks of a micro-batch.
+    return float(hop_seconds(setting, block.plans, block.work)[0]) / _num_chunks(block)
+
+
+def _num_chunks(block: PricedStage) -> int:
+    return int(block.plans.virtual_pipeline_size[0])
+
+
+def _hops(blocks: Sequence[PricedStage]) -> Iterator[list[tuple[float, float]]]:
     """Yield, for each stage of each block, the transfers to the stage before it and to the one after it.
 
     A transfer between two types is as slow as the slower of their widest links.
     """
-    between = [max(before.hop_outside(), after.hop_outside()) for before, after in pairwise(blocks)]
+    outside = [_hop(block, on_widest_link(block.setting)) for block in blocks]
+    between = [max(before, after) for before, after in pairwise(outside)]
     for block, before, after in zip(blocks, [None, *between], [*between, None], strict=True):
-        inside = block.hop()
-        hops = [[inside, inside] for _ in block.stages.layers]
+        inside = _hop(block, block.setting)
+        hops = [[inside, inside] for _ in block.group.layers]
         hops[0][0] = inside if before is None else before
         hops[-1][1] = inside if after is None else after
         yield [(to_before, to_after) for to_before, to_after in hops]
 
 
-def _compute_seconds(block: _Block) -> Floats:
-    passes = stage_passes(block.priced_stage)
-    return _columns(block.stages, passes.forward + passes.input_gradient + passes.weight_gradient)
+def _compute_seconds(block: PricedStage) -> Floats:
+    passes = stage_passes(block)
+    return _columns(block, passes.forward + passes.input_gradient + passes.weight_gradient)
 
 
-def _times(block: _Block, hops: Sequence[tuple[float, float]], lag: float) -> Iterator[StageTimes]:
-    stages = block.stages
-    reductions = _columns(stages, reduction_seconds(block.priced_stage, _compute_seconds(block)))
-    updates = _columns(stages, update_seconds(block.priced_stage))
+def _times(block: PricedStage, hops: Sequence[tuple[float, float]], lag: float) -> Iterator[StageTimes]:
+    reductions = _columns(block, reduction_seconds(block, _compute_seconds(block)))
+    updates = _columns(block, update_seconds(block))
     for index, (reduction, update) in enumerate(zip(reductions, updates, strict=True)):
         chunks = _chunks(block, index, *hops[index])
-        yield StageTimes(int(stages.layers[index]), chunks, float(reduction), float(update), lag)
+        yield StageTimes(int(block.group.layers[index]), chunks, float(reduction), float(update), lag)
 
 
-def _chunks(block: _Block, index: int, to_before: float, to_after: float) -> tuple[PassSeconds, ...]:
+def _chunks(block: PricedStage, index: int, to_before: float, to_after: float) -> tuple[PassSeconds, ...]:
     """The chunks of one stage: layers by their number, the embedding with the first chunk, the head with the last."""
-    stage = block.stages.rows(slice(index, index + 1))
+    stage, num_chunks = block.group.rows(slice(index, index + 1)), _num_chunks(block)
     none = np.zeros_like(stage.is_first)
-    whole = stage_passes(block.priced_stage.of(stage))
-    without_ends = replace(stage, is_first=none, is_last=none)
-    layers_alone = stage_passes(block.priced_stage.of(without_ends))
+    whole = stage_passes(block.of(stage))
+    layers_alone = stage_passes(block.of(replace(stage, is_first=none, is_last=none)))
     layers = int(stage.layers[0])
-    of_chunks = chunk_layers(layers, block.num_chunks, is_first_stage=bool(stage.start[0] == 0))
+    of_chunks = chunk_layers(layers, num_chunks, is_first_stage=bool(stage.start[0] == 0))
     # Of a single stage, all that is not layers is counted with the first chunk.
-    end = 0 if stage.is_first[0] else block.num_chunks - 1
+    end = 0 if stage.is_first[0] else num_chunks - 1
     return tuple(
         _pass_seconds(layers_alone, whole, share / max(layers, 1), number == end, (to_before, to_after))
         for number, share in enumerate(of_chunks)
@@ -182,6 +164,6 @@ def _of_chunk(layers: Floats, whole: Floats, share: float, has_end: bool) -> flo
     return share * of_layers + has_end * (of_all - of_layers)
 
 
-def _columns(stages: StageGroup, column: Floats) -> Floats:
+def _columns(block: PricedStage, column: Floats) -> Floats:
     """An entry for every stage, also where all have the same."""
-    return np.broadcast_to(column, stages.layers.shape)
+    return np.broadcast_to(column, block.group.layers.shape)

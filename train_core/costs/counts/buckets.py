@@ -26,16 +26,10 @@ class Parameter(NamedTuple):
 
 def buckets_of(experiment: Experiment, stage: int) -> list[tuple[Treatment, int]]:
     """Return the treatment and the length of each bucket of a stage, in the trainer's order."""
-
-    def treatment(parameter: Parameter) -> Treatment:
-        return parameter.treatment
-
-    def length(parameter: Parameter) -> int:
-        return parameter.length
-
+    buckets = bucket_members(parameters_of(experiment, stage), lambda each: each.treatment, lambda each: each.length)
     return [
-        (treated, padded_length(sum(map(length, members)), num_replicas(experiment, treated)))
-        for treated, members in bucket_members(parameters_of(experiment, stage), treatment, length)
+        (treatment, padded_length(sum(each.length for each in members), num_replicas(experiment, treatment)))
+        for treatment, members in buckets
     ]
 
 

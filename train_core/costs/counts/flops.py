@@ -96,11 +96,9 @@ def model_flops(model: ModelSpec, num_sequences: int, done: DoneShares = ALL) ->
 
     Source: arXiv 2205.05198, equation 7: 72 B L s h^2 (1 + s / 6h + V / 12hL) where ffn_hidden_size = 4h.
     """
-    whole, num_layers = (
-        stage_model_flops(model, num_sequences, range(model.num_layers), has_head=True),
-        model.num_layers,
-    )
-    return whole - spared_flops(model, num_sequences, 3 * num_layers, 3 * (num_layers - model.num_dense_layers), done)
+    num_layers, num_mixtures = model.num_layers, model.num_layers - model.num_dense_layers
+    whole = stage_model_flops(model, num_sequences, range(num_layers), has_head=True)
+    return whole - spared_flops(model, num_sequences, 3 * num_layers, 3 * num_mixtures, done)
 
 
 def stage_model_flops(model: ModelSpec, num_sequences: int, layers: range, *, has_head: bool) -> int:

@@ -71,11 +71,8 @@ def expert_layer_costs(setting: Setting, shard: Shard) -> LayerCosts:
     shared = {"ffn_hidden_size": experts_of(setting).shared_ffn_hidden_size}
     plain = layer_costs(replace(setting, model=setting.model.model_copy(update=shared)), shard)
     sent, is_full = route(setting, shard), shard.recompute == FULL
-    forward, backward, weights = (
-        _forward(setting, sent),
-        _input_gradient(setting, sent),
-        _weight_gradients(setting, sent),
-    )
+    forward, backward = _forward(setting, sent), _input_gradient(setting, sent)
+    weights = _weight_gradients(setting, sent)
     exchange, held = _exchange(setting, shard, sent), _kept_bytes(setting, sent)
     host_forward, host_backward = _launch_seconds(setting, sent)
     # The device waits for these launches in any case; the host's others show where they outlast the device's work.

@@ -129,7 +129,8 @@ def _activations(stage: PricedStage) -> tuple[Integers, Integers]:
     The earlier a stage, the more it has in flight, so that the fullest is the first, unless weight gradients wait.
     """
     plans, group = stage.plans, stage.group
-    layers, output = _kept_by_layers(stage), _kept_at_ends(stage)
+    # Of a chunk of average length: which of the uneven ones are in flight is added by `_excess_in_heavier_chunks`.
+    layers, output = stage.of_layers("kept_bytes") // plans.virtual_pipeline_size, _kept_at_ends(stage)
     in_flight = by_distinct(plans, "num_micro_batches", lambda fewer: chunks_in_flight(fewer, group.start))
     held: Integers = in_flight * (layers + output) + _output_being_sent(stage)
     # The terms below are looked at first, because a search computes millions of these sums.
@@ -211,12 +212,6 @@ def _deferred_weight_gradients(stage: PricedStage, output: Integers) -> tuple[In
         fullest = fullest + np.where(is_deferring & (more > 0), later, 0)
     at_work = np.maximum(deferred - work.layer.deferred_bytes, 0)  # when its backward pass comes to the last layer
     return fullest, is_deferring * (np.minimum(fullest, most) * more + at_work)
-
-
-def _kept_by_layers(stage: PricedStage) -> Integers:
-    """Bytes that the layers of one chunk keep for one micro-batch."""
-    # Chunks of average length, since which of the uneven ones are in flight is added by `_excess_in_heavier_chunks`.
-    return stage.of_layers("kept_bytes") // stage.plans.virtual_pipeline_size
 
 
 def _kept_at_ends(stage: PricedStage) -> Integers:
