@@ -44,15 +44,14 @@ class Batches:
 
     def __init__(self, experiment: Experiment, mesh: Mesh, device: torch.device, cache_dir: Path) -> None:
         """Raises ConfigError when the data cannot be used; see `tokens.prepare`."""
-        self.micro_batch_size, self.global_batch_size = (
-            experiment.batch.micro_batch_size,
-            experiment.batch.global_batch_size,
-        )
+        batch = experiment.batch
+        self.micro_batch_size, self.global_batch_size = batch.micro_batch_size, batch.global_batch_size
         self.num_sequences = experiment.num_micro_batches * self.micro_batch_size  # of this replica, in a step
         self.first_sequence = mesh.batch.rank * self.num_sequences
         self.device = device
         # Every rank takes part in this, also those that will read nothing, because it is a collective.
-        self.tokens = tokens = shared_tokens(experiment, mesh, cache_dir)
+        find = partial(prepare, experiment, cache_dir)  # on rank 0 alone, for it reads a text through
+        self.tokens = tokens = None if experiment.data.source == "synthetic" else result_of_first(find, mesh.world)
         if mesh.is_first_stage or mesh.is_last_stage or experiment.data.separate_documents:
             self.training, self.held_out = open_windows(experiment, tokens)
         self.documents = open_document_windows(experiment, tokens)
@@ -97,13 +96,6 @@ class Batches:
         if self.device.type == "cuda":  # from pageable memory the copy would wait for all kernels that are queued
             tensor = tensor.pin_memory().to(self.device, non_blocking=True)
         return tensor
-
-
-def shared_tokens(experiment: Experiment, mesh: Mesh, cache_dir: Path) -> TokenFile | None:
-    """The tokens, which rank 0 prepares and tells the others of: only it reads a text through. All ranks call it."""
-    if experiment.data.source == "synthetic":
-        return None
-    return result_of_first(partial(prepare, experiment, cache_dir), mesh.world)
 
 
 def open_windows(experiment: Experiment, tokens: TokenFile | None) -> tuple[Window, Window]:

@@ -162,7 +162,9 @@ def _pieces_of(data: DataSpec, path: Path, max_bytes: int, piece_bytes: int) -> 
         with path.open("rb", buffering=0) as file:
             while content := file.read(min(piece_bytes, left)):
                 left -= len(content)
-                yield _text(data, path, decoder.decode(content))
+                if "\0" in (piece := decoder.decode(content)):
+                    raise _not_text(data, path)
+                yield piece
         # A character at the end of the file has to be whole, and one at the limit need not be.
         decoder.decode(b"", final=left > 0)
     except OSError as error:
@@ -170,12 +172,6 @@ def _pieces_of(data: DataSpec, path: Path, max_bytes: int, piece_bytes: int) -> 
     except UnicodeDecodeError:
         raise _not_text(data, path) from None
     return left
-
-
-def _text(data: DataSpec, path: Path, piece: str) -> str:
-    if "\0" in piece:
-        raise _not_text(data, path)
-    return piece
 
 
 def _not_text(data: DataSpec, path: Path) -> ConfigError:

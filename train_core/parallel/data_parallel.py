@@ -102,15 +102,6 @@ class FlatReplicas:
         """The weights that this rank updates, as views."""
         return [self.own(bucket, bucket.weights) for bucket in self.buckets]
 
-    def resident_weights(self) -> list[Tensor]:
-        """All weights that this rank keeps between steps, for those who count memory."""
-        return [bucket.weights for bucket in self.buckets]
-
-    def resident_gradients(self) -> list[Tensor]:
-        """All gradients that this rank keeps between steps, for those who count memory."""
-        shards = [reduction.shard for reduction in self.reductions if isinstance(reduction, ShardReduction)]
-        return [*(bucket.gradients for bucket in self.buckets), *shards]
-
     def zero_gradients(self) -> None:
         """Begin a step: forget the gradients of the one before."""
         self._gather()

@@ -17,6 +17,7 @@ a flat bucket. A run of a matrix is cut into at most three boxes (here elements 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -70,7 +71,9 @@ def flatten(
     stage: Stage, mesh: Mesh, gradient_dtype: torch.dtype = torch.float32, max_elements: int = MAX_BUCKET_ELEMENTS
 ) -> Iterator[Bucket]:
     """Move the parameters of `stage` into buckets, of which they become views, one bucket at a time."""
-    uses = _num_uses(stage)
+    # Two for a tied embedding beside its head: every module that has a parameter adds a gradient of its own to it.
+    named = (each for chunk in stage.chunks for each in chunk.named_parameters(remove_duplicate=False))
+    uses = Counter(id(parameter) for _, parameter in named)
     buckets = bucket_members(
         stage.named_parameters(),
         lambda named: treatment_of(stage, *named),
@@ -88,20 +91,10 @@ def treatment_of(stage: Stage, name: str, parameter: nn.Parameter) -> Treatment:
     return Treatment(parameter.dim() > 1, placement.copied_over, placement.summed_over, placement.reduced_over)
 
 
-def _num_uses(stage: Stage) -> dict[int, int]:
-    """The uses of each parameter in the stage, by its id: two for a tied embedding beside its head."""
-    uses: dict[int, int] = {}
-    for chunk in stage.chunks:
-        # Duplicates count: every module that has a parameter adds a gradient of its own to it.
-        for _, parameter in chunk.named_parameters(remove_duplicate=False):
-            uses[id(parameter)] = uses.get(id(parameter), 0) + 1
-    return uses
-
-
 def _bucket(
     treatment: Treatment,
     named: list[tuple[str, nn.Parameter]],
-    uses: dict[int, int],
+    uses: Counter[int],
     gradient_dtype: torch.dtype,
     replicas: Axis,
 ) -> Bucket:

@@ -72,13 +72,6 @@ class FullySharded:
         # These shards are fp32, so that the optimizer's masters are the parameters themselves.
         return [parameter.to_local().detach().view(-1) for _, parameter in self.parameters]
 
-    def resident_weights(self) -> list[Tensor]:
-        return self.own_weights()
-
-    def resident_gradients(self) -> list[Tensor]:
-        gradients = (parameter.grad for _, parameter in self.parameters)
-        return [gradient.to_local() for gradient in gradients if isinstance(gradient, DTensor)]
-
     def zero_gradients(self) -> None:
         for _, parameter in self.parameters:
             # None and not zeros, so that FSDP2 takes the first sum of a step as it is and adds only later ones.

@@ -88,11 +88,6 @@ class Mesh:
         return self.axis(*REPLICAS)
 
     @property
-    def replicas_of_kinds(self) -> list[tuple[str, ...]]:
-        """The names of the groups that hold the same parameters: of all but experts, and of experts where there are."""
-        return [axes for axes in (REPLICAS, (EXPERT_REPLICAS,)) if axes in self.axes]
-
-    @property
     def is_first_stage(self) -> bool:
         return self.pipeline.rank == 0
 

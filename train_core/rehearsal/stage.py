@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -25,7 +26,7 @@ from train_core.costs.counts.traffic import GroupTraffic
 from train_core.costs.terms import HELD_KINDS
 from train_core.data.batches import Batches
 from train_core.parallel.collectives import Pending
-from train_core.parallel.data_parallel import FlatReplicas, Replicas
+from train_core.parallel.data_parallel import FlatReplicas, Replicas, ShardReduction
 from train_core.parallel.mesh import Channel, Mesh
 from train_core.parallel.parallelize import Stage
 from train_core.parallel.pipeline_parallel import MicroBatch, Transfers
@@ -147,10 +148,24 @@ def _step_of(experiment: Experiment, world: World) -> Step:
     ):
         trainer = Trainer(experiment, world, Path(), OF_REHEARSALS)
         vocabulary = experiment.model.vocab_size // experiment.parallel.tensor_parallel_size
-        memory = MemorySorter(observer, trainer.replicas.resident_weights(), vocabulary)
+        memory = MemorySorter(observer, resident_weights(trainer.replicas), vocabulary)
         trainer.step(1)
-        held = memory.at_peak(trainer.replicas.resident_gradients())
+        held = memory.at_peak(resident_gradients(trainer.replicas))
     return held, observer.amounts_of
+
+
+def resident_weights(replicas: Replicas) -> list[Tensor]:
+    """All weights that a rank keeps between steps."""
+    return [each.weights for each in replicas.buckets] if isinstance(replicas, FlatReplicas) else replicas.own_weights()
+
+
+def resident_gradients(replicas: Replicas) -> list[Tensor]:
+    """All gradients that a rank keeps between steps."""
+    if isinstance(replicas, FlatReplicas):
+        shards = [each.shard for each in replicas.reductions if isinstance(each, ShardReduction)]
+        return [*(bucket.gradients for bucket in replicas.buckets), *shards]
+    gradients: list[Any] = [parameter.grad for _, parameter in replicas.parameters]
+    return [gradient.to_local() for gradient in gradients if gradient is not None]
 
 
 def _traffic(amounts: Amounts) -> tuple[GroupTraffic, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -52,8 +52,8 @@ def require_equal_replicas(stage: Stage, mesh: Mesh, step: int) -> None:
     sums = torch.stack([checksum(parameter) for _, parameter in named])  # (parameters)
     names = [name for name, _ in named]
     whole = [index for index, name in enumerate(names) if "tensor" in stage.placements[name].copied_over]
-    # Experts have other replicas than the rest; where there are none, that list is empty on every rank alike.
-    groups = {axes: list[int]() for axes in mesh.replicas_of_kinds}
+    # Experts have other replicas than the rest. All ranks that are compared hold the same parameters, and in one order.
+    groups = defaultdict[tuple[str, ...], list[int]](list)
     for index, name in enumerate(names):
         groups[stage.placements[name].reduced_over].append(index)
     compared = [*((mesh.axis(*axes), indices) for axes, indices in groups.items()), (mesh.tensor, whole)]

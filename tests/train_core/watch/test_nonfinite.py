@@ -14,6 +14,7 @@ from conf.errors import TrainingError
 from conf.plan.experiment import Experiment
 from tests.train_core.conftest import ExperimentOf, Worlds
 from train_core.process.world import World
+from train_core.rehearsal.stage import resident_gradients
 from train_core.training.train import train
 from train_core.training.trainer import Trainer
 
@@ -196,7 +197,7 @@ def injured_once(
             if where == "loss":
                 return losses * NAN
             counted = [trainer.mesh.counts(of) for of in trainer.replicas.treatments]
-            trainer.replicas.resident_gradients()[counted.index(True)][3] = NAN
+            resident_gradients(trainer.replicas)[counted.index(True)][3] = NAN
             return losses
 
         with pytest.MonkeyPatch.context() as patch:

@@ -17,6 +17,7 @@ from train_core.costs.estimate import plans_of, setting_of
 from train_core.costs.step.step_time import update_bytes
 from train_core.parallel.data_parallel import ShardReduction
 from train_core.process.world import World
+from train_core.rehearsal.stage import resident_weights
 from train_core.training.trainer import Trainer
 
 MODEL: dict[str, object] = {
@@ -72,7 +73,7 @@ def moved_by_update(world: World, experiment: Experiment, folder: Path) -> tuple
     trainer.step(1)
     losses = trainer.passes(2)
     owned = sum(len(weights) for weights in trainer.replicas.own_weights())
-    held = sum(weights.numel() for weights in trainer.replicas.resident_weights())
+    held = sum(weights.numel() for weights in resident_weights(trainer.replicas))
     for reduction in getattr(trainer.replicas, "reductions", ()):
         if isinstance(reduction, ShardReduction):
             reduction._collect()  # the last pass's own work, which would else be done in the update
