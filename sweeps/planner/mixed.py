@@ -24,16 +24,15 @@ from conf.errors import InfeasiblePlan
 from conf.units import GIBIBYTE
 from sweeps.planner.mixed_price import (
     MixedRows,
-    MixedShards,
     block_stages,
     mixed_memory,
-    mixed_plans,
     price_mixed,
     stage_counts,
 )
 from sweeps.planner.plans.bounds import SLACK
 from sweeps.planner.plans.shard_work import ShardWork, price_shards
 from sweeps.planner.plans.space import (
+    ShardChoice,
     Space,
     divisors,
     priced_batch_sizes,
@@ -46,7 +45,7 @@ from sweeps.planner.plans.strategy import Strategy, strategies_of
 from train_core.costs import StepTime
 from train_core.costs.layer.shard import NONE
 from train_core.costs.mixed import block_shortfall
-from train_core.costs.setting import Floats, Integers, Plans
+from train_core.costs.setting import Floats, Integers, Plans, plain_columns
 from train_core.costs.terms import StepColumns, row_of
 
 MOST_ROWS_AT_ONCE = 20_000
@@ -289,10 +288,23 @@ def _shortfalls(
 
 
 def _plans(space: Space, sizes: _Sizes, zero_stage: Integers, shard: Integers) -> Plans:
-    micro_batch_size, sequence_parallel, recompute, every = np.moveaxis(sizes.shards[shard], -1, 0)
-    shards = MixedShards(micro_batch_size, sequence_parallel.astype(bool), recompute, every)
-    t, d = sizes.tensor_parallel_size, sizes.data_parallel_size
-    return mixed_plans(space, t, d, sum(sizes.counts), shards, zero_stage)
+    """The plans that all types have in common: 1F1B without chunks. The layers of the stages are stated elsewhere."""
+    chosen = dict(zip(ShardChoice._fields, np.moveaxis(sizes.shards[shard], -1, 0), strict=True))
+    d, same = sizes.data_parallel_size, np.ones_like(chosen["micro_batch_size"])
+    # The layers of the first and the last stage are placeholders: prices take them from the groups of stages instead.
+    columns = {
+        **plain_columns(same.shape),
+        **chosen,
+        "sequence_parallel": chosen["sequence_parallel"].astype(bool),
+        "tensor_parallel_size": same * sizes.tensor_parallel_size,
+        "pipeline_parallel_size": same * sum(sizes.counts),
+        "data_parallel_size": same * d,
+        "num_micro_batches": space.global_batch_size // (d * chosen["micro_batch_size"]),
+        "zero_stage": zero_stage,
+        "first_stage_layers": same,
+        "last_stage_layers": same,
+    }
+    return Plans(**columns)
 
 
 def _best(

@@ -8,25 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 
 from sweeps.planner.plans.shard_work import ShardWork
 from sweeps.planner.plans.space import Space
 from train_core.costs.mixed import StagesOnType, TypeOfDevices, block_shortfall, mixed_step
-from train_core.costs.setting import Booleans, Integers, Plans, plain_columns
+from train_core.costs.setting import Integers, Plans
 from train_core.costs.stages import StageGroup
 from train_core.costs.terms import StepColumns
-
-
-class MixedShards(NamedTuple):
-    """The choices that a layer's cost depends on, in columns of one shape; `recompute` holds indices."""
-
-    micro_batch_size: Integers
-    sequence_parallel: Booleans
-    recompute: Integers
-    recompute_every: Integers
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,23 +50,6 @@ def price_mixed(spaces: Sequence[Space], tables: Sequence[ShardWork], rows: Mixe
     works = [table.of(rows.plans) for table in tables]
     types = [TypeOfDevices(space.setting, space.world_size) for space in spaces]
     return mixed_step(types, rows.plans, works, _stages(rows))
-
-
-def mixed_plans(space: Space, t: int, d: int, num_stages: int, shards: MixedShards, zero_stage: Integers) -> Plans:
-    """The plans that all types have in common: 1F1B without chunks. The layers of the stages are stated elsewhere."""
-    same = np.ones_like(shards.micro_batch_size)
-    # The layers of the first and the last stage are placeholders: prices take them from the groups of stages instead.
-    chosen = {
-        "tensor_parallel_size": same * t,
-        "pipeline_parallel_size": same * num_stages,
-        "data_parallel_size": same * d,
-        **shards._asdict(),
-        "num_micro_batches": space.global_batch_size // (d * shards.micro_batch_size),
-        "zero_stage": zero_stage,
-        "first_stage_layers": same,
-        "last_stage_layers": same,
-    }
-    return Plans(**{**plain_columns(same.shape), **chosen})
 
 
 def _stages(rows: MixedRows) -> list[StagesOnType]:

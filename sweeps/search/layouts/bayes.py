@@ -89,7 +89,7 @@ class Measured:
 
     def with_liars(self, plans: Priced, to_cost: Floats) -> Measured:
         """These and further plans, as if each had taken as long as is expected of it."""
-        expected = Surrogate.fit(self.seen).belief(plans).mean
+        expected, _ = Surrogate.fit(self.seen).belief(plans)
         seen = Seen(
             join_plans([self.seen.priced, plans]),
             np.concatenate([self.seen.log_seconds, expected]),
@@ -111,12 +111,12 @@ def outlook(
     """
     surrogate, best = Surrogate.fit(measured.seen), inf
     if len(measured):
-        best = float((surrogate.belief(measured.seen.priced).mean + measured.to_cost).min())
+        best = float((surrogate.belief(measured.seen.priced)[0] + measured.to_cost).min())
     rows = _most_promising(surrogate, candidates, to_cost, open_rows)
     chosen = candidates.rows(rows)
-    belief = surrogate.belief(chosen)
-    mean = belief.mean + to_cost[rows]
-    gain = expected_improvement(best, mean, belief.spread) if len(measured) else np.zeros(len(rows))
+    log_seconds, spread = surrogate.belief(chosen)
+    mean = log_seconds + to_cost[rows]
+    gain = expected_improvement(best, mean, spread) if len(measured) else np.zeros(len(rows))
     runs = 1.0 - near_failures(chosen.plans, failed)
     fits = memory.probability(chosen)
     # The joint covariance grows with the square of the plans, so that only the best few are drawn together.
@@ -126,7 +126,7 @@ def outlook(
         if best == inf
         else _gain_of_all(surrogate, chosen.rows(promising), (to_cost[rows] - best)[promising], fits[promising])
     )
-    return Outlook(rows, mean, belief.spread, fits, runs, gain * runs, best, of_all)
+    return Outlook(rows, mean, spread, fits, runs, gain * runs, best, of_all)
 
 
 def _gain_of_all(surrogate: Surrogate, plans: Priced, to_loss: Floats, fits: Floats) -> float:

@@ -89,14 +89,6 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Belief:
-    """The posterior of the logarithm of a step's seconds, for n plans: mean and standard deviation, (n,)."""
-
-    mean: Floats
-    spread: Floats
-
-
-@dataclass(frozen=True, slots=True)
 class Surrogate:
     """A fitted posterior.
 
@@ -125,14 +117,14 @@ class Surrogate:
 
     @classmethod
     def _with_scale(cls, seen: Seen, scale: float) -> Surrogate:
-        parts = _Parts.of(seen)
-        measured = np.concatenate([seen.log_seconds, parts.log_seconds])
-        remainder = np.diag(np.concatenate([seen.noise, np.full(len(parts.log_seconds), PART_NOISE)]) ** 2)
+        parts, log_parts = _parts_alone(seen)
+        measured = np.concatenate([seen.log_seconds, log_parts])
+        remainder = np.diag(np.concatenate([seen.noise, np.full(len(log_parts), PART_NOISE)]) ** 2)
         steps = slice(len(seen.log_seconds))
         remainder[steps, steps] += scale**2 * _remainder(seen.priced.plans, seen.priced.plans)
         factors, evidence = np.zeros(NUM_FACTORS), 0.0
         for _ in range(NUM_ITERATIONS):
-            of_steps, of_parts = _linearise(seen.priced, factors), _linearise(parts.priced, factors)
+            of_steps, of_parts = _linearise(seen.priced, factors), _linearise(parts, factors)
             mean, rows = (np.concatenate(pair) for pair in zip(of_steps, of_parts, strict=True))
             # The measurements' covariance is the remainder's and the factors' prior P seen through the derivatives J: J
             # P J'. Around the last factors x the model is mean + J (factors - x), so that measured - mean + J x is what
@@ -168,46 +160,39 @@ class Surrogate:
         variance = (unit**2 * PRIOR).sum(axis=1) - (explained**2).sum(axis=0)
         return unit @ self.factors, np.sqrt(np.maximum(variance, 0.0))
 
-    def _near(self, plans: Priced) -> Floats:
-        """Covariance of the remainder of plans with that of each measurement; parts of steps have none."""
-        near = np.zeros((len(plans), len(self.weights)))
-        near[:, : len(self.seen.log_seconds)] = self.scale**2 * _remainder(plans.plans, self.seen.priced.plans)
-        return near
-
     def joint(self, plans: Priced) -> tuple[Floats, Floats]:
         """Mean and covariance of the logarithms of all these plans' seconds together, (n,) and (n, n)."""
-        mean, rows = _linearise(plans, self.factors)
-        near = self._near(plans)
-        # A Gaussian process: the prior covariance of the plans, less what goes together with the measurements.
-        explained = self.inverse @ (near + (rows * PRIOR) @ self.rows.T).T
+        mean, rows, explained = self._explained(plans)
         alone = self.scale**2 * _remainder(plans.plans, plans.plans)
         covariance: Floats = alone + (rows * PRIOR) @ rows.T - explained.T @ explained
-        return mean + near @ self.weights, covariance
+        return mean, covariance
 
-    def belief(self, plans: Priced) -> Belief:
-        mean, rows = _linearise(plans, self.factors)
-        near = self._near(plans)
-        explained = self.inverse @ (near + (rows * PRIOR) @ self.rows.T).T
+    def belief(self, plans: Priced) -> tuple[Floats, Floats]:
+        """Mean and standard deviation of the logarithm of each of these plans' seconds, (n,)."""
+        mean, rows, explained = self._explained(plans)
         # As `joint`, with the diagonal alone, since a full covariance of all candidates would be far too large.
         alone = self.scale**2 * _REMAINDER_VARIANCE
         variance = (rows**2 * PRIOR).sum(axis=1) + alone - (explained**2).sum(axis=0)
-        return Belief(mean + near @ self.weights, np.sqrt(np.maximum(variance, 1e-8)))
+        return mean, np.sqrt(np.maximum(variance, 1e-8))
+
+    def _explained(self, plans: Priced) -> tuple[Floats, Floats, Floats]:
+        """The mean, its derivatives by the factors, and a root of what the measurements take off the covariance."""
+        mean, rows = _linearise(plans, self.factors)
+        # The covariance of the remainder with that of each measurement; parts of steps have none.
+        near = np.zeros((len(plans), len(self.weights)))
+        near[:, : len(self.seen.log_seconds)] = self.scale**2 * _remainder(plans.plans, self.seen.priced.plans)
+        # A Gaussian process: the prior covariance of the plans, less what goes together with the measurements.
+        explained = self.inverse @ (near + (rows * PRIOR) @ self.rows.T).T
+        return mean + near @ self.weights, rows, explained
 
 
-@dataclass(frozen=True, slots=True)
-class _Parts:
+def _parts_alone(seen: Seen) -> tuple[Priced, Floats]:
     """Every measured part of a step as a measurement of its own: of a plan with no other terms."""
-
-    priced: Priced
-    log_seconds: Floats
-
-    @classmethod
-    def of(cls, seen: Seen) -> _Parts:
-        number, part = np.nonzero(np.isfinite(seen.log_parts))
-        of_part = np.array([[name in names for name in STEP_TERMS] for names in PARTS.values()])
-        plans = seen.priced.rows(number)
-        # All other terms become 0, so that the formulas of a whole step hold for its part.
-        return cls(replace(plans, terms=plans.terms * of_part[part]), seen.log_parts[number, part])
+    number, part = np.nonzero(np.isfinite(seen.log_parts))
+    of_part = np.array([[name in names for name in STEP_TERMS] for names in PARTS.values()])
+    plans = seen.priced.rows(number)
+    # All other terms become 0, so that the formulas of a whole step hold for its part.
+    return replace(plans, terms=plans.terms * of_part[part]), seen.log_parts[number, part]
 
 
 _REMAINDER_VARIANCE = SMOOTH_SPREAD**2 + SHARD_SPREAD**2 + PIPELINE_SPREAD**2 + len(UNORDERED_KNOBS) * KIND_SPREAD**2
