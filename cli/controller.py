@@ -41,13 +41,13 @@ def _carry_out(sweep_folder: SweepFolder) -> bool:
     """Go on until this job has no more to do, or its time is over; True once the sweep has ended and was reported."""
     wait_until_free(sweep_folder, LOCK_SECONDS)
     with lock_folder(sweep_folder):
-        up = take_up(sweep_folder)
-        settings = up.composition.settings
+        composition, conductor = take_up(sweep_folder)
+        settings = composition.settings
         try:
             with followed_in_mlflow(sweep_folder.path, settings.tracking):
-                under_way = SweepUnderWay(up.conductor.sweep.record.objective, settings.search.asks_later)
+                under_way = SweepUnderWay(conductor.sweep.record.objective, settings.search.asks_later)
                 progress, poll_seconds = PlainProgress(console, under_way), settings.controller.poll_seconds
-                step = go_on(up.conductor, progress, poll_seconds, is_over=SweepStep.leaves_nothing_to_do)
+                step = go_on(conductor, progress, poll_seconds, is_over=SweepStep.leaves_nothing_to_do)
         except KeyboardInterrupt as stop:
             print(f"Stopped by signal {stop.args[0]}.", flush=True)
             if stop.args[0] != signal.SIGUSR2:
@@ -55,11 +55,11 @@ def _carry_out(sweep_folder: SweepFolder) -> bool:
             if settings.slurm.scheduler == "slurm":
                 requeue()
             else:  # PBS runs a job that has ended well no second time, so that another one follows it
-                print(f"Job {submit_controller(up.conductor.sweep, settings.slurm, settings.controller)} goes on.")
+                print(f"Job {submit_controller(conductor.sweep, settings.slurm, settings.controller)} goes on.")
             return False
     print(f"The sweep has ended: {step.finished}." if step.finished else "The sweep is paused.", flush=True)
     if step.finished:
-        report_at_the_end(up.conductor.sweep, settings.tracking)
+        report_at_the_end(conductor.sweep, settings.tracking)
     return bool(step.finished)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from conf.compose.load import Composition, compose
@@ -41,16 +41,10 @@ WHOLE_NODES = (
 ONE_TASK = JobShape(num_nodes=1, tasks_per_node=1, uses_gpus=False)
 
 
-@dataclass(frozen=True)
-class ResumedSweep:
-    """A sweep that goes on, with the configuration that its command had."""
+def take_up(folder: SweepFolder, further: Overrides | None = None) -> tuple[Composition, Conductor]:
+    """Return what goes on with a sweep, read from disk, and the configuration that its command had.
 
-    composition: Composition
-    conductor: Conductor
-
-
-def take_up(folder: SweepFolder, further: Overrides | None = None) -> ResumedSweep:
-    """Return all that is needed to go on with the sweep, read from disk. The caller holds the folder's lock.
+    The caller holds the folder's lock.
 
     Args:
         further: overrides beside those of the command, such as another budget.
@@ -66,7 +60,7 @@ def take_up(folder: SweepFolder, further: Overrides | None = None) -> ResumedSwe
     sweep = Sweep(folder, folder.read_record())
     rules = rules_for(composition, sweep.record, on_slurm=begun.on_slurm)
     place = _workplace_in_slurm(composition.settings) if begun.on_slurm else _workplace_here(sweep)
-    return ResumedSweep(composition, Conductor(sweep, place, rules))
+    return composition, Conductor(sweep, place, rules)
 
 
 def _compose_again(folder: SweepFolder, begun: Begun, further: Overrides | None = None) -> Composition:
@@ -157,7 +151,7 @@ def start_now(sweep: Sweep) -> SweepStep | None:
     if carrying_job(sweep.folder) is not None:
         return None
     with lock_folder(sweep.folder):
-        conductor = take_up(sweep.folder).conductor
+        _, conductor = take_up(sweep.folder)
         step, place = conductor.advance(), conductor.workplace
         refusal = place.refusal if isinstance(place, SlurmQueue) else None
         return step if refusal is None else replace(step, held=str(refusal))

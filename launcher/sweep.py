@@ -71,18 +71,6 @@ class SubmissionSummary:
         return len(self.kept)
 
 
-@dataclass(frozen=True)
-class StepOnPaper:
-    """The first step of a sweep through Slurm, as a dry run shows it.
-
-    Attributes:
-        requests: what would be submitted first.
-    """
-
-    requests: tuple[JobRequest, ...]
-    step: SweepStep
-
-
 def run_here(
     sweep: Sweep,
     *,
@@ -198,8 +186,13 @@ def submit(
     return SubmissionSummary(tuple(queue.arrays), len(started), kept, num_live, hours, step)
 
 
-def dry_run(sweep: Sweep, slurm: SlurmSpec, *, rules: Rules, command: SweepOrders) -> StepOnPaper:
+def dry_run(
+    sweep: Sweep, slurm: SlurmSpec, *, rules: Rules, command: SweepOrders
+) -> tuple[SweepStep, list[JobRequest]]:
     """Take the sweep's first step through Slurm on paper: nothing is submitted or written, and nobody is told.
+
+    Returns:
+        The step, and what it would submit.
 
     Raises:
         ConfigError: a setting is wrong.
@@ -214,7 +207,7 @@ def dry_run(sweep: Sweep, slurm: SlurmSpec, *, rules: Rules, command: SweepOrder
         planned = Sweep(folder, union_for(sweep, rules))
         quiet = replace(rules, tell=lambda sweep, step: None)
         step = _begin(planned, queue, quiet, command, on_slurm=True).advance()
-    return StepOnPaper(tuple(queue.requests), step)
+    return step, queue.requests
 
 
 def slurm_rules(slurm: SlurmSpec) -> Rules:

@@ -26,7 +26,8 @@ def advance(name: SweepName, overrides: OverrideTexts = None, as_json: AsJson = 
     folder = started_sweep(name, overrides)[0]
     own = overrides_of(name, overrides)
     with lock_folder(folder):
-        step = take_up(folder, own.without(RECORDED)).conductor.advance()
+        _, conductor = take_up(folder, own.without(RECORDED))
+        step = conductor.advance()
     phrases = [f"{len(step.started)} started", f"{step.num_in_flight} queued or running", f"{step.num_waiting} waiting"]
     print_unwrapped(f"{', '.join(phrases)}. {_how_it_goes_on(step.finished, step.held)} {shown_path(folder.path)}")
     if as_json:

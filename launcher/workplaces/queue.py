@@ -61,68 +61,6 @@ class SubmittedArray:
     trial_ids: tuple[str, ...]
 
 
-def requests(sweep: Sweep, slurm: SlurmSpec, readings: Sequence[TrialReading]) -> list[JobRequest]:
-    """Return what `submit_trials` would submit. Writes nothing and needs no Slurm.
-
-    The code's folder appears as `SWEEP/code/SNAPSHOT`, because its name follows from what is copied there.
-
-    Raises:
-        ConfigError: a setting is wrong.
-    """
-    executor = _executor(sweep, slurm, sweep.folder.code.absolute() / "SNAPSHOT")
-    return [
-        JobRequest(
-            array.shape,
-            text,
-            sum(device_hours(trial.experiment, slurm) for trial in array.trials if trial.experiment),
-            tuple(array.trials),
-        )
-        for array, text in _arrays(sweep, executor, readings, ended={})
-    ]
-
-
-def submit_trials(
-    sweep: Sweep,
-    slurm: SlurmSpec,
-    readings: Sequence[TrialReading],
-    job: SlurmJob = RUN_IN_SLURM,
-    *,
-    ended: Mapping[str, TrialReading],
-) -> list[SubmittedArray]:
-    """Submit the trials that were read and return at once; every trial folder then names its job.
-
-    Args:
-        job: what each task of a job calls with the trial folder.
-        ended: the readings of trials whose end is known, by name: they are not read again.
-
-    Raises:
-        UsageError: there is no sbatch here, or Slurm refuses some of the jobs; says which it accepted before.
-    """
-    require_scheduler(slurm)
-    executor = _executor(sweep, slurm, snapshot_code(sweep.folder.code.absolute()))
-    # A wrong setting is found, and the attempts are counted, before `prepare` forgets what earlier ones left.
-    waiting = deque(array for array, _ in _arrays(sweep, executor, readings, ended))
-    attempts = {reading.name: reading.next_attempt for reading in readings}
-    submitted: list[SubmittedArray] = []
-    while waiting:
-        array = waiting.popleft()
-        try:
-            # Prepared only now, array by array: what Slurm refuses before this one leaves the later trials as they
-            # were.
-            work = [FolderWork(sweep.prepare(trial), attempts[trial.trial_id]) for trial in array.trials]
-            job_id = _executor_for(executor, array).submit(job, work, array.shape)
-        except TooManyJobs as refusal:
-            if len(array.trials) == 1:
-                raise _refusal_error(refusal, submitted) from None
-            # The halves go to the front of the queue, so that trials are still submitted in their order.
-            waiting.extendleft(reversed(array.parts(-(-len(array.trials) // 2))))
-        except UsageError as refusal:
-            raise _refusal_error(refusal, submitted) from None
-        else:
-            submitted.append(SubmittedArray(job_id, array.shape, tuple(trial.trial_id for trial in array.trials)))
-    return submitted
-
-
 def require_scheduler(slurm: SlurmSpec) -> None:
     """Raises UsageError where the commands of the scheduler are not here."""
     require_pbs() if slurm.scheduler == "pbs" else require_sbatch(slurm)
@@ -217,12 +155,42 @@ class SlurmQueue(Workplace):
             self._ended.pop(each.name, None)
         self.refusal = None
         try:
-            self.arrays += submit_trials(sweep, self.slurm, readings, self.job, ended=self._ended)
+            self.arrays += self._submit(sweep, readings)
         except TooManyJobs as refusal:
             self.refusal = refusal
         before = {each.name: each.submission for each in readings}
         now = (sweep.read_trial(each.trial) for each in readings)
         return [each.name for each in now if each.submission is not None and each.submission != before[each.name]]
+
+    def _submit(self, sweep: Sweep, readings: Sequence[TrialReading]) -> list[SubmittedArray]:
+        """Submit the trials and return at once; every trial folder then names its job.
+
+        Raises:
+            UsageError: there is no sbatch here, or Slurm refuses some of the jobs; says which it accepted before.
+        """
+        require_scheduler(self.slurm)
+        executor = _executor(sweep, self.slurm, snapshot_code(sweep.folder.code.absolute()))
+        # A wrong setting is found, and the attempts are counted, before `prepare` forgets what earlier ones left.
+        waiting = deque(array for array, _ in _arrays(sweep, executor, readings, self._ended))
+        attempts = {reading.name: reading.next_attempt for reading in readings}
+        submitted: list[SubmittedArray] = []
+        while waiting:
+            array = waiting.popleft()
+            try:
+                # Prepared only now, array by array: what Slurm refuses before this one leaves the later trials as they
+                # were.
+                work = [FolderWork(sweep.prepare(trial), attempts[trial.trial_id]) for trial in array.trials]
+                job_id = _executor_for(executor, array).submit(self.job, work, array.shape)
+            except TooManyJobs as refusal:
+                if len(array.trials) == 1:
+                    raise _refusal_error(refusal, submitted) from None
+                # The halves go to the front of the queue, so that trials are still submitted in their order.
+                waiting.extendleft(reversed(array.parts(-(-len(array.trials) // 2))))
+            except UsageError as refusal:
+                raise _refusal_error(refusal, submitted) from None
+            else:
+                submitted.append(SubmittedArray(job_id, array.shape, tuple(trial.trial_id for trial in array.trials)))
+        return submitted
 
     def end(self, sweep: Sweep, readings: Sequence[TrialReading], outcome: Outcome, cause: str) -> None:
         cancel_jobs([each.submission for each in readings if each.submission and each.measurement is None])
@@ -262,7 +230,11 @@ class QueueOnPaper(Workplace):
         return reconcile(sweep.read_trial(trial) for trial in sweep.record.trials)
 
     def start(self, sweep: Sweep, readings: Sequence[TrialReading]) -> list[str]:
-        self.requests += requests(sweep, self.slurm, readings)
+        # The code's folder gets its name from what is copied there, and here nothing is.
+        executor = _executor(sweep, self.slurm, sweep.folder.code.absolute() / "SNAPSHOT")
+        for array, text in _arrays(sweep, executor, readings, ended={}):
+            hours = sum(device_hours(trial.experiment, self.slurm) for trial in array.trials if trial.experiment)
+            self.requests.append(JobRequest(array.shape, text, hours, tuple(array.trials)))
         return [each.name for each in readings]
 
     def end(self, sweep: Sweep, readings: Sequence[TrialReading], outcome: Outcome, cause: str) -> None:

@@ -85,16 +85,16 @@ def test_a_dry_run_takes_the_step_that_a_command_takes_and_leaves_the_sweep_as_i
     Journal(folder.journal).append(Begun(overrides=("sweep=smoke",), on_slurm=True))
     before = {path: path.read_bytes() for path in folder.path.rglob("*") if path.is_file()}
     command = SweepOrders(("sweep=smoke",), retry_failed=True)
-    shown = dry_run(sweep, settings, rules=rules, command=command)
+    step, requests = dry_run(sweep, settings, rules=rules, command=command)
     assert {path: path.read_bytes() for path in folder.path.rglob("*") if path.is_file()} == before
     assert told == []
     tools(scontrol="echo 'ClusterName = alps'", squeue="true", sacct="true", srun="true")
     tools(sbatch="echo Submitted batch job 12")
     done = submit(sweep, settings, rules=rules, command=command)
-    shown_ids = [tuple(trial.trial_id for trial in request.trials) for request in shown.requests]
+    shown_ids = [tuple(trial.trial_id for trial in request.trials) for request in requests]
     assert shown_ids == [array.trial_ids for array in done.arrays]
     assert [len(ids) for ids in shown_ids] == [2, 1]
-    assert (shown.step.waiting, shown.step.held) == (done.step.waiting, done.step.held)
+    assert (step.waiting, step.held) == (done.step.waiting, done.step.held)
 
 
 @pytest.mark.usefixtures("slurm")

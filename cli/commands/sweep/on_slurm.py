@@ -30,11 +30,13 @@ from conf.units import count_of
 from launcher.allocation.nodes import is_inside
 from launcher.allocation_sweep import allocation_request, require_time, run_inside, submit_allocation
 from launcher.control.composed_rules import goes_on_by_steps
+from launcher.control.rules import SweepStep
 from launcher.controller import controller_text
 from launcher.slurm.own_jobs import carrying_job
 from launcher.state import reconcile
-from launcher.sweep import StepOnPaper, carry_out_on_slurm, dry_run, hand_over, submit
+from launcher.sweep import carry_out_on_slurm, dry_run, hand_over, submit
 from launcher.where import SweepPlace
+from launcher.workplaces.queue import JobRequest
 from results.mlflow.follow import followed_in_mlflow
 from sweeps.folder.journal import History
 from sweeps.sweep import Sweep
@@ -57,29 +59,29 @@ def carry_out(run: SweepRun) -> None:
 def show_jobs(run: SweepRun) -> list[str]:
     """Print the controller's job, and what would be submitted first; return the ids of what would run by and by."""
     place, settings = run.place, run.place.settings
-    shown = dry_run(run.sweep, settings.slurm, rules=run.rules, command=run.orders)
+    step, requests = dry_run(run.sweep, settings.slurm, rules=run.rules, command=run.orders)
     if settings.controller.kind == "slurm":
         text = controller_text(run.sweep, settings.slurm, settings.controller)
         console.rule("1 job that goes on with the sweep until it ends")
         print_verbatim(text)
-    for request in shown.requests:
+    for request in requests:
         each = hours_at_most(place, request.device_hours / len(request.trials))
         console.rule(f"{count_of(len(request.trials), 'trial')} of {request.shape} tasks, each {each}")
         for index, trial in enumerate(request.trials):
             console.print(f"  [{index}] {trial.trial_id}")
         print_verbatim(request.sbatch)
     print_left_out(run.restriction.record if run.restriction else run.sweep.record)
-    _print_first_step(run, shown)
-    submitted = [trial.trial_id for request in shown.requests for trial in request.trials]
-    return [*submitted, *shown.step.waiting]
+    _print_first_step(run, step, requests)
+    submitted = [trial.trial_id for request in requests for trial in request.trials]
+    return [*submitted, *step.waiting]
 
 
-def _print_first_step(run: SweepRun, shown: StepOnPaper) -> None:
+def _print_first_step(run: SweepRun, step: SweepStep, requests: Sequence[JobRequest]) -> None:
     """Print how much would be submitted first, and why the rest would wait."""
-    step, hours = shown.step, sum(request.device_hours for request in shown.requests)
+    hours = sum(request.device_hours for request in requests)
     if num_live := step.num_in_flight - len(step.started):
         console.print(f"{count_of(num_live, 'trial')} queued or running already.")
-    trials, arrays = count_of(len(step.started), "trial"), count_of(len(shown.requests), "job array")
+    trials, arrays = count_of(len(step.started), "trial"), count_of(len(requests), "job array")
     first = " would be submitted first" if step.waiting else ""
     console.print(f"{trials} in {arrays}{first}, {hours_at_most(run.place, hours)}. Nothing was submitted.")
     if step.waiting:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from conf.types.sites import SlurmSpec
-from launcher.workplaces.queue import JobRequest, requests
+from launcher.workplaces.queue import JobRequest, QueueOnPaper
 from sweeps.sweep import Sweep
 
 
 def requested(sweep: Sweep, slurm: SlurmSpec) -> list[JobRequest]:
-    return requests(sweep, slurm, [sweep.read_trial(trial) for trial in sweep.runnable])
+    queue = QueueOnPaper(slurm)
+    queue.start(sweep, [sweep.read_trial(trial) for trial in sweep.runnable])
+    return queue.requests
