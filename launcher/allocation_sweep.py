@@ -34,7 +34,7 @@ from launcher.slurm.query import SlurmSilent
 from launcher.sweep import begin_sweep, order_of_live_job, slurm_rules
 from launcher.where import compose_for_slurm
 from launcher.workplaces.in_allocation import ORDINARY_TIMES, AllocationRoom, AllocationTimes
-from launcher.workplaces.queue import Elsewhere, JobRequest, logs_folder
+from launcher.workplaces.queue import Elsewhere, JobRequest
 from sweeps.folder.submission import JobShape
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
@@ -187,7 +187,7 @@ def _executor(sweep: Sweep, slurm: SlurmSpec, launcher: LauncherSpec, code: str 
     settings = outside.model_copy(update={"time_limit_minutes": launcher.time_limit_minutes, "extra_sbatch": extra})
     name = f"trisweep-{sweep.record.name}-allocation"
     snapshot = sweep.folder.code.absolute() / code
-    return SlurmExecutor(settings, name, snapshot, logs_folder(sweep.folder), requeues=True, uses_srun=False)
+    return SlurmExecutor(settings, name, snapshot, sweep.folder.submitit.absolute(), requeues=True, uses_srun=False)
 
 
 POLL_SECONDS = 5.0
@@ -285,7 +285,7 @@ def room_for(
         devices_per_node=devices_per_node,
         name=f"trisweep-{sweep.record.name}",
         snapshot=snapshot,
-        logs=logs_folder(sweep.folder),
+        logs=sweep.folder.submitit.absolute(),
         runs_setup=runs_setup,
         patience_seconds=times.step_seconds,
     )

@@ -26,7 +26,7 @@ from launcher.slurm.own_jobs import carrying_job
 from launcher.slurm.pbs_executor import PbsExecutor
 from launcher.slurm.sbatch import SAVE_SECONDS
 from launcher.workplaces.here import ThisMachine
-from launcher.workplaces.queue import Elsewhere, SlurmQueue, logs_folder, require_scheduler
+from launcher.workplaces.queue import Elsewhere, SlurmQueue, require_scheduler
 from sweeps.folder.journal import Begun, History
 from sweeps.folder.submission import JobShape, read_submission
 from sweeps.sweep import Sweep
@@ -59,8 +59,7 @@ def take_up(folder: SweepFolder, further: Overrides | None = None) -> tuple[Comp
     composition = _compose_again(folder, begun, further)
     sweep = Sweep(folder, folder.read_record())
     rules = rules_for(composition, sweep.record, on_slurm=begun.on_slurm)
-    place = _workplace_in_slurm(composition.settings) if begun.on_slurm else _workplace_here(sweep)
-    return composition, Conductor(sweep, place, rules)
+    return composition, Conductor(sweep, _workplace_of(sweep, composition.settings, begun.on_slurm), rules)
 
 
 def _compose_again(folder: SweepFolder, begun: Begun, further: Overrides | None = None) -> Composition:
@@ -69,12 +68,9 @@ def _compose_again(folder: SweepFolder, begun: Begun, further: Overrides | None 
     return compose(overrides_at_begin(folder, begun) + (further or Overrides()))
 
 
-def _workplace_in_slurm(settings: Settings) -> Workplace:
-    """The queue; trials that are to be steps of an allocation are never queued."""
-    return Elsewhere(settings.slurm) if settings.launcher.kind == "allocation" else SlurmQueue(settings.slurm)
-
-
-def _workplace_here(sweep: Sweep) -> Workplace:
+def _workplace_of(sweep: Sweep, settings: Settings, on_slurm: bool) -> Workplace:
+    if on_slurm:  # trials that are to be steps of an allocation are never queued
+        return Elsewhere(settings.slurm) if settings.launcher.kind == "allocation" else SlurmQueue(settings.slurm)
     code = sweep.folder.code.absolute()
     return ThisMachine(
         this_machine(), lambda: snapshot_code(code, PACKAGES), time_limit_here(sweep.record), RUN_ON_THIS_MACHINE
@@ -119,8 +115,8 @@ def _require_time(controller: ControllerSpec) -> None:
 def _executor(sweep: Sweep, slurm: SlurmSpec, controller: ControllerSpec, code: Path) -> SlurmExecutor | PbsExecutor:
     own, name = _settings_of_one_task(slurm, controller), f"trisweep-{sweep.record.name}-controller"
     if slurm.scheduler == "pbs":
-        return PbsExecutor(own, name, code, logs_folder(sweep.folder), uses_mpiexec=False)
-    return SlurmExecutor(own, name, code, logs_folder(sweep.folder), requeues=True)
+        return PbsExecutor(own, name, code, sweep.folder.submitit.absolute(), uses_mpiexec=False)
+    return SlurmExecutor(own, name, code, sweep.folder.submitit.absolute(), requeues=True)
 
 
 def resume_controller(sweep: Sweep) -> str | None:

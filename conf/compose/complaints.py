@@ -67,14 +67,12 @@ def first_complaint(error: ValidationError, model: type[BaseModel], prefix: str)
         siblings = [prefix + ".".join([*parts[:-1], name]) for name in field_names(model, parts[:-1])]
         return ConfigError(key, complaint["input"], "is not a known key", nearest(key, siblings))
     if complaint["type"] == "model_type":  # pydantic's own words name a class of ours
-        return ConfigError(key, complaint["input"], "is not a group of values", _entries(field_names(model, parts)))
+        fields = ", ".join(field_names(model, parts))
+        remedy = f"Give it values for {fields}." if fields else "Give it values by their names."
+        return ConfigError(key, complaint["input"], "is not a group of values", remedy)
     remedy = complaint.get("ctx", {}).get("remedy", CORRECT)
     problem = SINGLE if branches == set(BRANCHES) else _problem(complaint)
     return ConfigError(key, shown_value(key, complaint["input"]), problem, remedy)
-
-
-def _entries(fields: Sequence[str]) -> str:
-    return f"Give it values for {', '.join(fields)}." if fields else "Give it values by their names."
 
 
 def _problem(complaint: ErrorDetails) -> str:

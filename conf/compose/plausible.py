@@ -78,13 +78,10 @@ def _doubt(key: str, value: float, unit: Unit) -> str | None:
 def _remedy(value: float, unit: Unit) -> str:
     for name, factor in unit.meant.items():
         if _within(value * factor, unit.usual):
-            return f"If {value:g} {name} was meant, write {_value_for_file(value, factor, unit)}."
+            # As files have it: counts of bytes in digits alone, because YAML reads 80e9 as no whole number.
+            text = f"{round(value * factor):_}" if unit is MEMORY else f"{value:g}e{round(math.log10(factor))}"
+            return f"If {value:g} {name} was meant, write {text}."
     return f"It is stated in {unit.name}, usually from {unit.usual[0]:g} to {unit.usual[1]:g}."
-
-
-def _value_for_file(value: float, factor: float, unit: Unit) -> str:
-    """As files have it: counts of bytes in digits alone, because YAML reads 80e9 as no whole number."""
-    return f"{round(value * factor):_}" if unit is MEMORY else f"{value:g}e{round(math.log10(factor))}"
 
 
 def _doubts_of_tiers(cluster: Tree) -> Iterator[str]:

@@ -42,7 +42,8 @@ def page() -> str:
 
 
 def _group(name: str, model: type[BaseModel], values: Tree | None) -> str:
-    lines = [f"## {name}\n", _first_sentence(model), ""]
+    first_sentence = " ".join(inspect.cleandoc(model.__doc__ or "").split("\n\n")[0].split())
+    lines = [f"## {name}\n", first_sentence, ""]
     if files := options(name):
         lines += [f"Files: {', '.join(f'`{file}`' for file in files)}.", ""]
     return "\n".join([*lines, *_table(list(_rows(name, model, values)))]) + "\n"
@@ -118,7 +119,3 @@ def _meanings(model: type[BaseModel]) -> dict[str, str]:
 def _sentence(meaning: str) -> str:
     text = " ".join(meaning.split())
     return text[:1].upper() + text[1:]
-
-
-def _first_sentence(model: type[BaseModel]) -> str:
-    return " ".join(inspect.cleandoc(model.__doc__ or "").split("\n\n")[0].split())

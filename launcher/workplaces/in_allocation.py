@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from conf.errors import UsageError
 from conf.units import SECONDS_PER_MINUTE
@@ -54,11 +55,6 @@ RUNNING = SlurmJobState("RUNNING")
 AT_THE_END = "the allocation in which it ran came to its time limit"
 
 
-def _print_line(text: str) -> None:
-    # At once, for the log of a job that is killed must end with its last line.
-    print(text, flush=True)
-
-
 @dataclass(frozen=True)
 class AllocationTimes:
     """How long an allocation waits for others, and what it leaves itself at its end.
@@ -93,7 +89,8 @@ class AllocationRoom(Workplace):
     job: SlurmJob
     times: AllocationTimes = ORDINARY_TIMES
     ask: Callable[[], SlurmAllocation] = own_allocation
-    say: Callable[[str], None] = _print_line
+    # At once, for the log of a job that is killed must end with its last line.
+    say: Callable[[str], None] = field(default=partial(print, flush=True))
     running: dict[str, RunningStep] = field(default_factory=dict)
     num_ended: int = 0
 

@@ -27,7 +27,7 @@ from launcher.state import reconcile
 from sweeps.folder.submission import JobShape
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
-from sweeps.trial import SweepFolder, Trial
+from sweeps.trial import Trial
 from train_core.job.failures import without_numbers
 from train_core.measurement import Outcome
 
@@ -86,7 +86,7 @@ def _arrays(
 
 def _executor(sweep: Sweep, slurm: SlurmSpec, code: Path) -> SlurmExecutor | PbsExecutor:
     kind = PbsExecutor if slurm.scheduler == "pbs" else SlurmExecutor
-    return kind(slurm, f"trisweep-{sweep.record.name}", code, logs_folder(sweep.folder))
+    return kind(slurm, f"trisweep-{sweep.record.name}", code, sweep.folder.submitit.absolute())
 
 
 def _executor_for(executor: SlurmExecutor | PbsExecutor, array: JobArray) -> SlurmExecutor | PbsExecutor:
@@ -102,11 +102,6 @@ def _refusal_error(refusal: UsageError, submitted: Sequence[SubmittedArray]) -> 
     return type(refusal)(
         f"{count_of(count, 'trial', 'was', 'were')} submitted (job {jobs}), and then: {refusal.problem}", refusal.remedy
     )
-
-
-def logs_folder(folder: SweepFolder) -> Path:
-    """The folder that holds what jobs are handed, and what they print."""
-    return folder.submitit.absolute()
 
 
 def _avoided_nodes(

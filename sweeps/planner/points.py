@@ -105,9 +105,10 @@ def _best(space: Space, parts: ExperimentParts, top_k: int, *, is_even: bool = T
     kinds = (kind for kind in kinds_of(space, is_even=is_even) if not _refuses_kind(parts.trainer, kind))
     of_all_kinds = [timed for kind in kinds for timed in _fastest_runnable(kind, parts, top_k)]
     ordered = [strategy for _, strategy in sorted(of_all_kinds, key=lambda timed: timed[0])]
-    # Each ZeRO stage was searched on its own, so that the plans of a single replica came once for each of them.
+    # Each ZeRO stage was searched on its own, so that the plans of a single replica, which has nothing to share out
+    # whatever the stage, came once for each of them.
     if "zero_stage" not in space.pinned:
-        ordered = [_at_plain_zero_stage(strategy) for strategy in ordered]
+        ordered = [each if each.parallel.num_replicas > 1 else each.with_values(zero_stage=0) for each in ordered]
     return list(dict.fromkeys(ordered))[:top_k]
 
 
@@ -117,11 +118,6 @@ def _refuses_kind(trainer: TrainerSpec, kind: Space) -> bool:
     in_all_plans = (limit for limit in taken_over if limit.beside is None)
     limits = ((limit, limit.of.removeprefix("parallel.")) for limit in (*in_all_plans, *trainer.refuses))
     return any(limit.meets(kind.pinned[name]) for limit, name in limits if name in ("schedule", "zero_stage"))
-
-
-def _at_plain_zero_stage(strategy: Strategy) -> Strategy:
-    """The plan at ZeRO stage 0 if it has a single replica, which has nothing to share out whatever the stage."""
-    return strategy if strategy.parallel.num_replicas > 1 else strategy.with_values(zero_stage=0)
 
 
 def kinds_of(space: Space, *, is_even: bool = True) -> Iterator[Space]:

@@ -378,7 +378,8 @@ def usual_overrides(asked: Composition, clusters: Sequence[str] = ()) -> list[st
     if any(place.device.kind != "gpu" for place in places):
         return []
     added: list[str] = []
-    dtype = _sixteen_bits(places)
+    # The type of two bytes that all of them compute in; bf16 needs no scaling of the loss, so it comes first.
+    dtype = next((name for name in ("bf16", "fp16") if all(name in each.device.dtypes for each in places)), None)
     if dtype is not None and not given.of({"precision"}).entries and not _has_own_default("precision", "fp32"):
         added.append(f"precision={dtype}")
     named = given.stated_value("batch") is not None or given.stated_value(BATCH) is not None
@@ -386,11 +387,6 @@ def usual_overrides(asked: Composition, clusters: Sequence[str] = ()) -> list[st
     if not named and isinstance(length, int) and not _has_own_default("batch", "default"):
         added.append(f"{BATCH}={3 * 2 ** max(0, round(math.log2(TOKENS / 3 / length)))}")
     return added
-
-
-def _sixteen_bits(places: Sequence[ClusterSpec]) -> str | None:
-    """The type of two bytes that all of them compute in; bf16 needs no scaling of the loss, so it comes first."""
-    return next((dtype for dtype in ("bf16", "fp16") if all(dtype in each.device.dtypes for each in places)), None)
 
 
 def _has_own_default(group: str, option: str) -> bool:

@@ -85,7 +85,8 @@ def _configuration_of(row: Row, implementation: str | None) -> Configuration:
         problem = f"is not one of pp = {count_of(parallel.pipeline_parallel_size, 'stage')}"
         raise ConfigError("stage", stage, problem, remedy)
     # A row that was measured did run, and the usual trainer is a guess: neither is refused for what trainers can do.
-    if (implementation is not None or text_of(row, "implementation")) and not _was_run(row):
+    has_run = any(text_of(row, name) for name in MEASURED_COLUMNS) or flag_of(row, "out_of_memory", default=False)
+    if (implementation is not None or text_of(row, "implementation")) and not has_run:
         require_runnable(setup, trainer.name, limits_of(trainer.name))
     return Configuration(setup, trainer, stage, models_memory=not _leaves_memory_open(row))
 
@@ -94,10 +95,6 @@ def _leaves_memory_open(row: Row) -> bool:
     """True if the row has another optimizer than Adam, or says that what it recomputes or offloads is not known."""
     other = match_in(row, r"adafactor|\bmuon\b|\blion\b|\bsgd\b", ("optimizer",))
     return other is not None or text_of(row, "recompute").lower() == "unknown"
-
-
-def _was_run(row: Row) -> bool:
-    return any(text_of(row, column) for column in MEASURED_COLUMNS) or flag_of(row, "out_of_memory", default=False)
 
 
 def _with_room_for(cluster: ClusterSpec, num_devices: int) -> ClusterSpec:

@@ -68,7 +68,7 @@ def test_every_neighbour_differs_in_its_knob_and_in_nothing_that_does_not_follow
         assert different <= {knob} | DERIVED
         parallel = changed.parallel
         sizes = parallel.tensor_parallel_size * parallel.pipeline_parallel_size * parallel.context_parallel_size
-        assert parallel.world_size == sizes * changed.data_parallel_size
+        assert parallel.world_size == sizes * parallel.data_parallel_size
 
 
 def test_an_alternative_says_what_it_loses(settings: Settings) -> None:

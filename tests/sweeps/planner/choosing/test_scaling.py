@@ -69,7 +69,7 @@ def test_one_replica_with_a_pinned_zero_stage_is_on_the_curve() -> None:
     layout = {"tensor_parallel_size": 8, "pipeline_parallel_size": 2, "zero_stage": 1}
     points = scaling_curve(spaces([16, 32, 64], **layout), "strong")
     strategies = [point.candidate.strategy for point in points if point.candidate]
-    assert [one.data_parallel_size for one in strategies] == [1, 2, 4]
+    assert [one.parallel.data_parallel_size for one in strategies] == [1, 2, 4]
     assert {one.parallel.zero_stage for one in strategies} == {1}
 
 
