@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.doctor.machine import file_system_of, folder_findings
+from launcher.doctor.examination import file_system_of, folder_findings
 
 
 def statuses(folder: Path) -> dict[str, str]:
