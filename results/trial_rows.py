@@ -23,7 +23,7 @@ from results.footprint import GRAMS_PER_TONNE, Footprint, best_known_footprint, 
 from results.scaling import Scaling, scalings
 from results.units import gib, percent, tflops
 from sweeps.confidence import interval_of
-from sweeps.labels import dotted_value
+from sweeps.labels import whole_point
 from sweeps.points.objectives import measured_value
 from sweeps.reading import TrialReading
 from sweeps.repeats.by_objective import sought_places, sought_points
@@ -258,15 +258,9 @@ def collect(record: SweepRecord, results: Sequence[TrialReading]) -> pandas.Data
 def _with_whole_points(rows: Sequence[TrialRow], trials: Sequence[Trial]) -> list[TrialRow]:
     """The rows with a value of every key that any point names: where a point leaves it, the configuration's."""
     keys = dict.fromkeys(key for trial in trials for key in trial.point)
-    kept = [
-        {
-            POINT + key: dotted_value(trial.experiment, key)
-            for key in keys
-            if trial.experiment and key not in trial.point
-        }
-        for trial in trials
-    ]
-    return [row | values for row, values in zip(rows, kept, strict=True)]
+    points = [whole_point(trial.point, trial.experiment, keys) for trial in trials]
+    both = zip(rows, points, strict=True)
+    return [row | {POINT + key: value for key, value in point.items()} for row, point in both]
 
 
 def plan_frame(record: SweepRecord) -> pandas.DataFrame:

@@ -192,6 +192,12 @@ def dotted_value(experiment: Experiment, key: str) -> Value:
     return found if isinstance(found, bool | int | float | str) or found is None else str(found)
 
 
+def whole_point(point: Mapping[str, Value], experiment: Experiment | None, keys: Iterable[str]) -> dict[str, Value]:
+    """The point with a value of each of the keys: where the point leaves one, the configuration's."""
+    left = {key: dotted_value(experiment, key) for key in keys if key not in point} if experiment else {}
+    return {**point, **left}
+
+
 def _part_at(experiment: Experiment, key: str) -> object:
     found: Any = experiment
     while key and not isinstance(found, Mapping):

@@ -5,7 +5,7 @@ The run of the whole sweep holds the question, how its trials ended, the best of
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -27,6 +27,7 @@ from results.mlflow.run_content import (
 from results.report.findings.verdict import verdict
 from results.scaling import Scaling, scalings
 from results.terminal.drawing import legend_text
+from sweeps.labels import whole_point
 from sweeps.reading import Reading, TrialReading
 from sweeps.repeats.by_objective import best_middle, best_reading
 from sweeps.repeats.ranking import disturbances
@@ -52,8 +53,9 @@ def sweep_runs(record: SweepRecord, results: Sequence[TrialReading], report: str
     both = list(zip(results, relations, strict=True))
     ends = [each.measurement.ended for each, relation in both if relation.kind == "baseline" and each.measurement]
     since = max(ends, default=0.0)
+    keys = dict.fromkeys(key for result in results for key in result.trial.point)
     trials = [
-        _trial_run(record, result, relation, name, since, disturbed.get(result.trial.trial_id, ""))
+        _trial_run(record, result, relation, name, since, disturbed.get(result.trial.trial_id, ""), keys)
         for result, relation in both
     ]
     return [_parent(record, results, relations, report), *trials]
@@ -150,7 +152,13 @@ def _note(record: SweepRecord, results: Sequence[TrialReading], best: TrialReadi
 
 
 def _trial_run(
-    record: SweepRecord, result: TrialReading, scaling: Scaling, baseline: str, since: float, disturbed: str
+    record: SweepRecord,
+    result: TrialReading,
+    scaling: Scaling,
+    baseline: str,
+    since: float,
+    disturbed: str,
+    keys: Collection[str],
 ) -> RunContent:
     """The child of one trial.
 
@@ -158,9 +166,11 @@ def _trial_run(
         baseline: the short name of the sweep's baseline; empty where there is none.
         since: when the baseline had been measured, in seconds since the epoch.
         disturbed: what disturbed the trial; empty where it was steady.
+        keys: those that any point of the sweep names.
     """
     trial, name = result.trial, _run_title(result)
     run = _shared_content(record, result, trial.estimate)
+    point = whole_point(trial.point, trial.experiment, keys)
     tags = {
         "kind": "trial",
         "layout": name,
@@ -178,7 +188,7 @@ def _trial_run(
         run,
         name=name,
         tags=run.tags | {key: tag(value) for key, value in tags.items()},
-        params={key: param(value) for key, value in trial.point.items()} | run.params,
+        params={key: param(value) for key, value in point.items()} | run.params,
         metrics=(*run.metrics, *sought, *figures, *scaled),
     )
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 
 from results.mlflow.metric_keys import step_metrics
 from results.mlflow.sweep_content import sweep_runs
+from sweeps.sweep import Sweep
+from sweeps.trial import SweepFolder
+from tests.conftest import BuildRecord
 from tests.results.conftest import WriteSweep, performance, trial
 from tests.steps import STEP
 
@@ -28,3 +32,12 @@ def test_what_another_program_does_not_tell_of_a_step_is_no_metric() -> None:
     untold = step_metrics(STEP.model_copy(update={"gradient_norm": math.nan, "learning_rate": math.nan}))
     assert untold.keys() == step_metrics(STEP).keys() - {"step/grad_norm", "step/lr"}
     assert math.isnan(step_metrics(STEP.model_copy(update={"loss": math.nan}))["step/loss"])
+
+
+def test_a_point_that_leaves_a_key_has_the_value_of_the_configuration(
+    tmp_path: Path, build_record: BuildRecord
+) -> None:
+    program = ["trainer=command", "trainer.command=[fit.py]", "+trainer.flags={width:8}"]
+    record = build_record([{}, {"trainer.flags.width": 16}], program)
+    runs = sweep_runs(record, Sweep(SweepFolder(tmp_path / "own"), record).read())
+    assert [run.params["trainer.flags.width"] for run in runs[1:]] == ["8", "16"]
