@@ -1,6 +1,6 @@
 """The results of a sweep. This package reads the folders of jobs, and writes nothing but reports and MLflow's store.
 
-trial_rows         such a row as plain values, with how often its point was measured, and how sure its time is
+trial_rows         a trial as a row of plain values, with how often its point was measured, and how sure its time is
 documents          what commands answer with --json; `machine_text` writes it, and guards cells of CSV files
 comparison         two sweeps beside each other
 footprint          energy, money and carbon of a training
