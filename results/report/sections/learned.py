@@ -26,6 +26,7 @@ from sweeps.sweep import first_runs
 from sweeps.trial import SweepFolder
 
 CONFIGURATION = "configuration.yaml"
+COLUMNS = ("#", "trial", "why it was asked for", "expected gain %", "found gain %", "outcome")
 
 
 @dataclass(frozen=True)
@@ -224,20 +225,18 @@ def _front_value(point: SeenPoint, objectives: Sequence[Objective], *, is_best: 
 
 
 def _table(course: Sequence[ProposedTrial]) -> Table:
-    rows = [
-        {
-            "#": number(str(position), position),
-            "trial": text(display_name(each.reading)),
-            "why it was asked for": text(each.reading.trial.chosen_because or ""),
-            "expected gain %": number(
-                _signed_percent(each.reading.trial.expected_gain), each.reading.trial.expected_gain
-            ),
-            "found gain %": number(_signed_percent(each.found_gain), each.found_gain),
-            "outcome": text(outcome_words(each.reading.outcome)),
-        }
+    rows = tuple(
+        (
+            number(str(position), position),
+            text(display_name(each.reading)),
+            text(each.reading.trial.chosen_because or ""),
+            number(_signed_percent(each.reading.trial.expected_gain), each.reading.trial.expected_gain),
+            number(_signed_percent(each.found_gain), each.found_gain),
+            text(outcome_words(each.reading.outcome)),
+        )
         for position, each in enumerate(course, start=1)
-    ]
-    return Table.of(rows)
+    )
+    return Table(COLUMNS, rows, frozenset({"#", "expected gain %", "found gain %"}))
 
 
 def _signed_percent(share: float | None) -> str:

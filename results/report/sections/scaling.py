@@ -16,6 +16,9 @@ from results.units import count, percent, seconds, significant
 from sweeps.repeats.points import measured_points
 from sweeps.trial import SweepRecord
 
+FIGURES = ("ranks", "devices", "batch", "step s", "speed-up", "efficiency %")
+COLUMNS = ("layout", *FIGURES, "95 % interval", "of ideal %", "runs")
+NUMERIC = frozenset({*FIGURES, "of ideal %", "runs"})
 HELD = {"weak": "the batch of each replica", "strong": "the global batch"}
 CURVE_STEPS = 24
 MOST_DOUBLINGS = 20
@@ -114,7 +117,8 @@ def _point(values: dict[str, Value]) -> str:
 def _tables(studies: dict[str, ScalingStudy]) -> Iterator[Block]:
     for name, study in studies.items():
         yield Paragraph(f"{name.capitalize()}. {_law(study)}")
-        yield NamedTable(f"scaling-{name.replace(' ', '-')}", Table.of(list(map(_row, study.points)), marked=(0,)))
+        table = Table(COLUMNS, tuple(map(_row, study.points)), NUMERIC, frozenset({0}))
+        yield NamedTable(f"scaling-{name.replace(' ', '-')}", table)
 
 
 def _law(study: ScalingStudy) -> str:
@@ -130,21 +134,21 @@ def _law(study: ScalingStudy) -> str:
     )
 
 
-def _row(point: StudyPoint) -> dict[str, Cell]:
+def _row(point: StudyPoint) -> tuple[Cell, ...]:
     note = f" ({point.num_ranks} ranks share {count_of(point.num_devices, 'device')})" if point.shares_devices else ""
     has_interval = point.num_runs and point.efficiency_low < point.efficiency_high
-    return {
-        "layout": text(point.label + note),
-        "ranks": number(count(point.num_ranks), point.num_ranks),
-        "devices": number(count(point.num_devices), point.num_devices),
-        "batch": number(count(point.global_batch_size), point.global_batch_size),
-        "step s": number(seconds(point.step_seconds), point.step_seconds),
-        "speed-up": number(significant(point.speed_up), point.speed_up),
-        "efficiency %": number(percent(point.efficiency), point.efficiency),
-        "95 % interval": text(_interval(point) if has_interval else "-"),
-        "of ideal %": number(percent(point.utilization), point.utilization),
-        "runs": number(str(point.num_runs) if point.num_runs else "-", point.num_runs),
-    }
+    return (
+        text(point.label + note),
+        number(count(point.num_ranks), point.num_ranks),
+        number(count(point.num_devices), point.num_devices),
+        number(count(point.global_batch_size), point.global_batch_size),
+        number(seconds(point.step_seconds), point.step_seconds),
+        number(significant(point.speed_up), point.speed_up),
+        number(percent(point.efficiency), point.efficiency),
+        text(_interval(point) if has_interval else "-"),
+        number(percent(point.utilization), point.utilization),
+        number(str(point.num_runs) if point.num_runs else "-", point.num_runs),
+    )
 
 
 def _interval(point: StudyPoint) -> str:
