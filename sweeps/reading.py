@@ -133,9 +133,8 @@ class Reading:
     @cached_property
     def is_foreign(self) -> bool:
         """The measurement in the folder is of another experiment: it counts for nothing, and is measured again."""
-        return self._stored_measurement is not None and not (
-            self.experiment is not None and self._stored_measurement.fingerprint == self.experiment.fingerprint
-        )
+        stored = self._stored_measurement
+        return stored is not None and stored.fingerprint != self.planned.fingerprint
 
     @cached_property
     def submission(self) -> Submission | None:
@@ -361,7 +360,7 @@ class Reading:
 
     @cached_property
     def _stored_measurement(self) -> Measurement | None:
-        return self.folder.read_measurement()
+        return self.folder.read_measurement() if self.experiment else None
 
     @cached_property
     def _listing(self) -> frozenset[str]:
@@ -425,10 +424,6 @@ class TrialReading(Reading):
         """The seconds of every step on record that counts: neither a warm-up step nor one that was traced."""
         traced = self.experiment.profile.trace_steps if self.experiment else ()
         return tuple(step.step_seconds for step in self.steps if not step.warmup and step.step not in traced)
-
-    @cached_property
-    def _stored_measurement(self) -> Measurement | None:
-        return super()._stored_measurement if self.experiment else None
 
     @cached_property
     def _judgement(self) -> tuple[Outcome | None, str]:

@@ -126,9 +126,8 @@ class Experiment(Setup, ExperimentParts):
 def _leave_out_later_keys(content: dict[str, Any]) -> None:
     """Take out keys that did not exist when earlier folders were written, where they say what was true then."""
     for group, said_then in LATER_KEYS.items():
-        for name, value in said_then.items():
-            if content[group].get(name) == value:
-                content[group].pop(name, None)
+        for name, _ in said_then.items() & content[group].items():
+            del content[group][name]
     if experts := content["model"].get("experts"):
         for name in ("balance_loss", "balance_bias", "scores", "routed_scale", "num_groups", "top_groups"):
             if experts[name] == ExpertsSpec.model_fields[name].default:
