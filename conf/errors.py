@@ -11,9 +11,12 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-import yaml
+if TYPE_CHECKING:  # every rank of every job waits for this module, and few of them read YAML
+    from pathlib import Path
+
+    import yaml
 
 
 def not_yaml(key: str, path: Path | str, error: yaml.YAMLError) -> ConfigError:
@@ -22,16 +25,15 @@ def not_yaml(key: str, path: Path | str, error: yaml.YAMLError) -> ConfigError:
     Args:
         key: what the file was chosen as.
     """
-    mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
+    mark = getattr(error, "problem_mark", None)
     where = f"{path}, line {mark.line + 1}" if mark else str(path)
     return ConfigError(key, where, f"is not valid YAML: {_problem(error)}", "Correct the file.")
 
 
 def _problem(error: yaml.YAMLError) -> str:
-    if isinstance(error, yaml.reader.ReaderError):
-        return f"the character U+{int(error.character):04X} is not allowed"
-    problem = error.problem if isinstance(error, yaml.MarkedYAMLError) else None
-    return problem or " ".join(str(error).split())
+    if (character := getattr(error, "character", None)) is not None:
+        return f"the character U+{int(character):04X} is not allowed"
+    return getattr(error, "problem", None) or " ".join(str(error).split())
 
 
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130

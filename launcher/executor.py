@@ -7,7 +7,6 @@ is named where a job is submitted, and imported where the job runs.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,7 +21,6 @@ class FolderWork(NamedTuple):
     attempt: int
 
 
-@dataclass(frozen=True)
 class ByName:
     """A function, known by its module and its name. It is called like the function itself.
 
@@ -30,8 +28,9 @@ class ByName:
     the job needs, such as torch, and the job takes the function from its own snapshot of the code.
     """
 
-    module: str
-    name: str
+    # No dataclass: those import Python's `inspect`, for which every rank would wait.
+    def __init__(self, module: str, name: str) -> None:
+        self.module, self.name = module, name
 
     def __call__(self, *arguments: object) -> object:
         return self.function(*arguments)
