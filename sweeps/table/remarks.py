@@ -186,6 +186,8 @@ REMARKS = (
     Remark("cuda_graphs", "yes", where=ONE_GRAPH),
     # Megatron-LM reduces beside the gradients of weights since September 2021 (commit 16c90445), the paper is of April.
     Remark("overlap_weight_gradient", "no", where={"arxiv": r"^2104\.04473"}),
+    # InternEvo's HybridZeroOptimizer (`_step`) and the torch.optim.AdamW of torch 1.13, v0.2.1dev20231121.
+    Remark("unfused_adam", "yes", where={"source": r"internevo"}),
     # nemo_megatron/launch.sh turns cuDNN's attention off, which leaves FlashAttention 2, and gpt3_175b_hydra.yaml drops
     # one value in ten; the sources' other models do neither.
     Remark("dropout", "yes", where=GPT3_NEMO),

@@ -87,6 +87,8 @@ class Implementation(Frozen):
             Not counted for this package's own trainer, which does the same and was never measured on two GPUs.
         optimizer_bytes_per_parameter: memory traffic of the update, of one updated parameter; null: as many as this
             package's own trainer moves (`update_bytes`).
+        update_working_bytes: of one parameter that a rank owns, beside all states, while it is updated; the allocator
+            keeps what is let go meanwhile, as later blocks are larger.
         whole_gradient_bytes: memory traffic of passes over the gradients of all parameters of a rank, whoever updates
             them, of one parameter: they are made zero, scaled, and read for their norm. 0 where they are freed, or are
             counted with the update.
@@ -144,6 +146,7 @@ class Implementation(Frozen):
     listed_rank_seconds: float
     copies_shards: bool
     optimizer_bytes_per_parameter: float | None
+    update_working_bytes: int
     whole_gradient_bytes: float
 
     def in_training(self, dropout: float, *, compiles: bool) -> Implementation:
@@ -208,6 +211,7 @@ TRISWEEP = Implementation(
     listed_rank_seconds=0.0,
     copies_shards=False,
     optimizer_bytes_per_parameter=None,
+    update_working_bytes=0,
     whole_gradient_bytes=0.0,
 )
 """This trainer. Gradients of a bucket are reduced while backward makes those of the next, and new weights are gathered

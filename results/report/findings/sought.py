@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from conf.nearest import listed
+from conf.overrides import Override
 from conf.types.sweep_spec import Objective, figure_of, is_of_time
 from conf.units import TERA, count_of
 from results.units import ABSENT, significant
@@ -136,7 +137,7 @@ def sweep_with(where: str, values: Mapping[str, int]) -> str:
     Args:
         where: the words by which commands find the sweep.
     """
-    kept = shlex.join(word for word in shlex.split(where) if word.partition("=")[0] not in values)
+    kept = shlex.join(word for word in shlex.split(where) if Override.parse(word).key not in values)
     return " ".join(("trisweep sweep", kept, *(f"{key}={value}" for key, value in values.items())))
 
 

@@ -64,8 +64,17 @@ def group_memory(stage: PricedStage) -> GroupMemory:
         communication_bytes=_communication_bytes(stage),
         reserved_bytes=setting.cluster.reserved_memory_bytes + gaps,
     )
+    if setting.implementation.update_working_bytes and not setting.offload_optimizer:
+        memory = _with_update(stage, memory)
     is_sharded = is_fully_sharded(stage)
     return _fully_sharded(stage, memory, is_sharded) if np.any(is_sharded) else memory
+
+
+def _with_update(stage: PricedStage, memory: GroupMemory) -> GroupMemory:
+    """Return `memory` at the update instead, where that makes more than passes hold beside all states."""
+    made = _held_from(stage, zero_stage=1) * stage.setting.implementation.update_working_bytes
+    passing = memory.activations_bytes + memory.logits_bytes + memory.communication_bytes
+    return replace(memory, working_bytes=np.maximum(memory.working_bytes, made - passing))
 
 
 def _held_from(stage: PricedStage, *, zero_stage: int) -> Integers:

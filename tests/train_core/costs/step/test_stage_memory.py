@@ -61,6 +61,16 @@ def test_deepspeed_accumulates_gradients_of_fp16_as_they_are(dtype: str, num_byt
     assert memory.gradients_bytes[0] == num_bytes * memory.parameters[0]
 
 
+def test_an_update_that_makes_more_than_passes_hold_decides_what_a_rank_takes() -> None:
+    plan: dict[str, Any] = {"tensor_parallel_size": TENSOR, "data_parallel_size": REPLICAS, "zero_stage": 1}
+    setting = with_trainer(setting_of("gpt-175b", "selene", "bf16", "deepspeed"), update_working_bytes=14)
+    alone, shared = (stage_memories(setting, **plan | {"data_parallel_size": number}) for number in (1, REPLICAS))
+    states = alone.weights_bytes + alone.gradients_bytes + alone.optimizer_bytes
+    assert (alone.allocated_bytes - states)[0] == 14 * alone.parameters[0]
+    plain = stage_memories(with_trainer(setting, update_working_bytes=0), **plan)
+    assert shared.allocated_bytes[0] == plain.allocated_bytes[0]
+
+
 @pytest.mark.slow
 def test_under_zero_3_two_layers_are_whole_at_a_time(setting: Setting) -> None:
     plan: dict[str, Any] = {"tensor_parallel_size": TENSOR, "data_parallel_size": REPLICAS}
