@@ -13,9 +13,7 @@ from math import log
 
 import numpy as np
 
-from conf.plan.knobs import RECOMPUTES, SCHEDULES
 from conf.types.schema import MOST_SEQUENCES
-from sweeps.planner.plans.space import MOST_ZERO_STAGE
 from sweeps.search.layouts.priced import CONSTANTS, Priced
 from train_core.axes import MEASURED_TERMS, PREDICTED_TERMS, WORLD
 from train_core.costs.setting import Floats, Integers, Plans
@@ -36,10 +34,10 @@ CONSTANT_SPREAD = 0.25
 WHOLE_SPREAD = 0.20  # of what all plans have in common
 SMOOTH_SPREAD = 0.05  # of the part of the remainder that varies slowly with the sizes
 SHARD_SPREAD = 0.08  # of the part that each pair of tensor size and micro-batch has of its own
-PIPELINE_SPREAD = 0.04  # of the part that each pipeline size has of its own, as stages lie on nodes or share out layers
-KIND_SPREAD = 0.04  # of what each schedule, recomputation, ZeRO stage and form of tensor parallelism does
+KNOB_SPREAD = 0.04  # of the part that each value of each of REMAINDER_KNOBS has of its own
+REMAINDER_KNOBS = ("pipeline_parallel_size", "recompute", "schedule", "zero_stage", "sequence_parallel")
 REMAINDER_SCALES = {1.0: 0.7, 2.5: 0.3}
-"""Factors on the four spreads above, with the probability of each before the first trial. Where the trials go on to
+"""Factors on the three spreads above, with the probability of each before the first trial. Where the trials go on to
 surprise the cost model, they speak for the larger one, and the search looks for longer."""
 LENGTHS = {
     "tensor_parallel_size": 2.0,
@@ -50,13 +48,6 @@ LENGTHS = {
     "context_parallel_size": 3.0,
 }
 """Doublings of a size over which the smooth part changes."""
-UNORDERED_KNOBS = {
-    "recompute": len(RECOMPUTES),
-    "schedule": len(SCHEDULES),
-    "zero_stage": MOST_ZERO_STAGE + 1,
-    "sequence_parallel": 2,
-}
-"""Knobs without an order, and how many values each has."""
 PARTS = {term: of for term, of in PREDICTED_TERMS.items() if term != MEASURED_TERMS[WORLD]}
 """The predicted terms of each part that a measured breakdown tells apart. What is left of it, waiting for all ranks, is
 of several terms."""
@@ -195,7 +186,7 @@ def _parts_alone(seen: Seen) -> tuple[Priced, Floats]:
     return replace(plans, terms=plans.terms * of_part[part]), seen.log_parts[number, part]
 
 
-_REMAINDER_VARIANCE = SMOOTH_SPREAD**2 + SHARD_SPREAD**2 + PIPELINE_SPREAD**2 + len(UNORDERED_KNOBS) * KIND_SPREAD**2
+_REMAINDER_VARIANCE = SMOOTH_SPREAD**2 + SHARD_SPREAD**2 + len(REMAINDER_KNOBS) * KNOB_SPREAD**2
 
 
 def _linearise(priced: Priced, factors: Floats) -> tuple[Floats, Floats]:
@@ -221,9 +212,8 @@ def _remainder(left: Plans, right: Plans) -> Floats:
     squares = (sizes**2).sum(axis=1)[:, None] + (others**2).sum(axis=1)[None, :] - 2.0 * sizes @ others.T
     covariance: Floats = SMOOTH_SPREAD**2 * np.exp(-0.5 * np.maximum(squares, 0.0))
     covariance += SHARD_SPREAD**2 * (_shards(left)[:, None] == _shards(right)[None, :])
-    stages = left.pipeline_parallel_size[:, None] == right.pipeline_parallel_size[None, :]
-    covariance += PIPELINE_SPREAD**2 * stages
-    covariance += KIND_SPREAD**2 * (_kinds(left) @ _kinds(right).T)
+    for name in REMAINDER_KNOBS:
+        covariance += KNOB_SPREAD**2 * (getattr(left, name)[:, None] == getattr(right, name)[None, :])
     return covariance
 
 
@@ -235,10 +225,3 @@ def _sizes(plans: Plans) -> Floats:
 def _shards(plans: Plans) -> Integers:
     """A number for each pair of tensor size and micro-batch, (n,)."""
     return plans.tensor_parallel_size * MOST_SEQUENCES + plans.micro_batch_size
-
-
-def _kinds(plans: Plans) -> Floats:
-    """Mark the value that each plan has of each of the kinds, (n, values)."""
-    ranges = {name: np.arange(number) for name, number in UNORDERED_KNOBS.items()}
-    marks = [getattr(plans, name)[:, None] == values for name, values in ranges.items()]
-    return np.concatenate(marks, axis=1).astype(np.float64)
