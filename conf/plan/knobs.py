@@ -344,7 +344,7 @@ def labelled_values(
     parallel: ParallelPlan, batch: BatchPlan, layers_per_stage: Sequence[int]
 ) -> list[tuple[Knob, KnobValue]]:
     """The knobs that a plan's name mentions, with their values, in the order of the name."""
-    values = {**vars(parallel), **vars(batch), "data_parallel_size": data_parallel_size_of(parallel)}
+    values = {**vars(parallel), **vars(batch), "data_parallel_size": parallel.data_parallel_size}
     # The layers are compared as they are, not as they were stated: an even list gets no label, like null.
     is_even = len(set(layers_per_stage)) == 1
     values["layers_per_stage"] = None if is_even else layers_in_short(layers_per_stage, separator=".")
