@@ -21,7 +21,7 @@ from launcher.slurm.query import SlurmSilent
 from launcher.tools import MANY_JOBS_SECONDS, ask, in_calls
 from launcher.trainings import LongRun
 from sweeps.folder.journal import Cancelled, History, Journal
-from sweeps.folder.submission import Submission, read_submission
+from sweeps.folder.submission import Submission, begun_at, read_submission
 from sweeps.reading import CANCELLED_BY_NAME, TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, Trial
@@ -87,7 +87,7 @@ def cancel_trials(sweep: Sweep, trials: Sequence[Trial]) -> list[str]:
         end_trees(_controllers(jobs))
     for each in open_trials:
         if each.job_id in in_slurm or (is_free and not each.is_in_slurm):
-            started = each.submission.submitted if each.submission else time.time()
+            started = begun_at(each.folder, each.submission) or time.time()
             fingerprint = each.planned.fingerprint
             # Else Slurm's word would come first, which does not know whether anybody wants it back.
             each.folder.write_verdict(without_numbers(fingerprint, Outcome.CANCELLED, CANCELLED_BY_NAME, started))

@@ -7,7 +7,7 @@ import time
 
 from launcher.slurm.query import SlurmJobState, age
 from launcher.tools import node_names, numbers
-from sweeps.folder.submission import Submission
+from sweeps.folder.submission import Submission, begun_at
 from sweeps.reading import Reading
 from train_core.job.failures import failed_measurement, fault_of_signal, first_cause, lost_a_peer, over_capacity_bytes
 from train_core.log_files import MOST_LINES, last_lines, tail
@@ -98,10 +98,13 @@ def is_settled(state: SlurmJobState) -> bool:
 def verdict(reading: Reading, submission: Submission, state: SlurmJobState | None) -> Measurement:
     """The measurement of a trial whose job has ended in `state`, or is unknown to Slurm (None), and left none."""
     failure = why_ended(reading.folder, submission, state, reading.planned.parallel.world_size)
-    measurement = failed_measurement(reading.planned.fingerprint, failure, submission.submitted)
+    ended = state.ended if state and state.ended else time.time()
+    # How long it waited is no part of how long it ran. Of a job that had nodes and no rank nobody knows when it began.
+    waited = state is not None and not state.nodes
+    started = begun_at(reading.folder, submission) or (ended if waited else submission.submitted)
+    measurement = failed_measurement(reading.planned.fingerprint, failure, min(started, ended))
     # The nodes of the rank to blame say more than those of the whole job.
     suspects = measurement.nodes or node_names(state.nodes if state else "")
-    ended = state.ended if state and state.ended else time.time()
     return measurement.model_copy(update={"ended": ended, "nodes": suspects})
 
 

@@ -24,7 +24,7 @@ from launcher.slurm.pbs_executor import PbsExecutor, require_pbs
 from launcher.slurm.resources import JobArray, device_hours, job_arrays
 from launcher.slurm.sbatch import require_time_to_save
 from launcher.state import reconcile
-from sweeps.folder.submission import JobShape
+from sweeps.folder.submission import JobShape, begun_at
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import Trial
@@ -195,7 +195,7 @@ class SlurmQueue(Workplace):
             # It may have ended by itself meanwhile, and then its own result stays.
             if measurement is not None and measurement.outcome is not Outcome.CANCELLED:
                 continue
-            started = reading.submission.submitted if reading.submission else time.time()
+            started = begun_at(reading.folder, reading.submission) or time.time()
             reading.folder.write_measurement(without_numbers(reading.planned.fingerprint, outcome, cause, started))
 
 

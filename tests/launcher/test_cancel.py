@@ -62,6 +62,8 @@ def test_a_trial_that_waits_and_is_cancelled_by_name_says_so_and_stays_cancelled
     assert cancel_trials(sweep, [trial]) == [trial.trial_id]
     (reading,) = reconcile(sweep.read())
     assert (reading.outcome, reading.cause) == (Outcome.CANCELLED, CANCELLED_BY_NAME)
+    assert reading.measurement is not None
+    assert reading.measurement.ended - reading.measurement.started < 60  # it was submitted long ago
     conductor = Conductor(sweep, Elsewhere(slurm_of()), slurm_rules(slurm_of()))
     assert (conductor.advance().waiting, bool(conductor.history.finished)) == ((), True)
     assert not any("run again" in line for line in state_lines(sweep, [reading]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 
@@ -26,6 +27,20 @@ def silent(folder: SweepFolder, record_of: RecordOf, slurm_submission: Callable[
     sweep = Sweep(folder, record)
     sweep.prepare(record.trials[0])
     return sweep.read_trial(record.trials[0]), slurm_submission("7_0")
+
+
+@pytest.mark.parametrize(("began", "nodes", "ran"), [(True, "n1", 60), (False, "", 0), (False, "n1", 3600)])
+def test_how_long_a_job_waited_is_no_part_of_how_long_it_ran(
+    silent: Silenced, began: bool, nodes: str, ran: float
+) -> None:
+    """Of one that had nodes, on which no rank began, nobody knows when it had them."""
+    trial, submission = silent
+    submission = submission.model_copy(update={"submitted": 10_000.0})
+    if began:
+        trial.folder.claim.write_text(f"{submission.attempt}.0\n")
+        os.utime(trial.folder.claim, (13_540.0, 13_540.0))
+    measurement = verdict(trial, submission, SlurmJobState("TIMEOUT", ended=13_600.0, nodes=nodes))
+    assert measurement.ended - measurement.started == ran
 
 
 @pytest.mark.parametrize(
