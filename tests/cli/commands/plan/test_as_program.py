@@ -90,6 +90,10 @@ def test_what_a_plan_does_not_say_is_a_comment(plan: Plan) -> None:
     for flag in ("--mtp-num-layers", "--moe-router-score-function sigmoid"):
         assert any(flag in line for line in comments)
         assert flag not in "\n".join(line for line in printed.splitlines() if not line.startswith("#"))
+    assert any("router_aux_loss_coef" in line for line in comments)
+    assert "router_aux_loss_coef" not in plan(
+        *model, "parallel.world_size=16", "model.experts.balance_loss=0.001", "--as", "megatron-lm"
+    )
 
 
 @pytest.mark.slow
