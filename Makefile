@@ -21,7 +21,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # tests/sweeps, three on two cores took 67 and 61 s, six 80 and 98 s. On a shared machine with many cores eight do.
 WORKERS := $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores < 6 ? cores + 2 : 8)))
 # Tests start thousands of processes. Where the environment forbids bytecode, each would compile the package anew.
-PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+# Threads of linear algebra wait for each other in loops, and take the cores of other workers: on two busy cores,
+# tests/sweeps/search/layouts took 18 s of CPU time with two threads, and 8 with one.
+PYTEST := env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 TORCH_CONSTRAINT := $(if $(filter site,$(TORCH)),,-c constraints-torch.txt)
 
 # Where PYTHON is itself an environment, a new one does not see its packages.

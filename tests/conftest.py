@@ -106,6 +106,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return order.index(group) if group in order else len(order), -num_slow[item.path]
 
     items.sort(key=place)
+    groups = list(dict.fromkeys(group_of[item.path] for item in items))
+    dealt = dealt_groups(groups, getattr(config, "workerinput", {}).get("workercount", 0))
+    items.sort(key=lambda item: dealt.index(group_of[item.path]))
+
+
+def dealt_groups(longest_first: list[str], num_workers: int) -> list[str]:
+    """The groups in the order in which workers get them, with the shortest in the second round.
+
+    pytest-xdist gives each worker two groups at the start, so that the second waits until a long first one is over.
+    """
+    num_second = max(0, min(num_workers, len(longest_first) - num_workers))
+    end = len(longest_first) - num_second
+    return [*longest_first[:num_workers], *longest_first[end:], *longest_first[num_workers:end]]
 
 
 def pytest_collection_finish() -> None:

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from tests.conftest import SECOND_CLUSTER
+from tests.conftest import SECOND_CLUSTER, dealt_groups
 
 
 @pytest.mark.skipif("PYTEST_XDIST_WORKER" not in os.environ, reason="all tests run in this process")
@@ -20,3 +20,10 @@ def test_tests_on_slurm_and_no_others_are_in_its_groups(request: pytest.FixtureR
     for item in request.session.items:
         groups = [mark.args[0] for mark in item.iter_markers("xdist_group")]
         assert (groups in (["slurm"], [SECOND_CLUSTER])) == (item.get_closest_marker("slurm") is not None), item.nodeid
+
+
+@pytest.mark.parametrize(
+    ("num_workers", "dealt"), [(0, "abcdef"), (2, "abefcd"), (3, "abcdef"), (4, "abcdef"), (8, "abcdef")]
+)
+def test_the_group_that_waits_behind_a_worker_s_first_is_a_short_one(num_workers: int, dealt: str) -> None:
+    assert "".join(dealt_groups([*"abcdef"], num_workers)) == dealt

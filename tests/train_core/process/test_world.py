@@ -83,6 +83,7 @@ def test_neighbouring_jobs_get_other_ports() -> None:
 
 
 def test_on_a_cpu_a_rank_computes_with_one_thread() -> None:
+    torch.set_num_threads(2)
     assert choose_device("cpu", 3).type == "cpu"
     assert torch.get_num_threads() == 1
 
