@@ -26,8 +26,8 @@ ROOM_FOR_NAMES = 24
 BREAK_HEADS_AFTER = " .-_/"
 
 
-FEWEST_CHARACTERS = 9
-"""An outcome has so many on one line at least, such as `137.7 GiB`."""
+FEWEST_CHARACTERS = 11
+"""An outcome has so many on one line at least, such as `lacks 137.7`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -211,7 +211,8 @@ def _fit(trial: Trial) -> Cell:
         return _outcome_cell("fits", "green")
     if not trial.estimate.shortfall_bytes:
         return _outcome_cell("cannot run", "yellow")
-    return _outcome_cell(f"{gib(trial.estimate.shortfall_bytes)} GiB short", "yellow")
+    # The unit stands above the memory beside it: with it, such a row took two lines in 100 columns.
+    return _outcome_cell(f"lacks {gib(trial.estimate.shortfall_bytes)}", "yellow")
 
 
 def _outcome_cell(words: str, style: str) -> Cell:

@@ -40,7 +40,7 @@ def test_both_tables_fit_and_lose_no_number(write_sweep: WriteSweep, width: int)
     folder = write_sweep(PROXY_TRIALS, HOW).folder
     for table, numbers in (
         (table_of(Sweep.stored_in(folder)), ("0.100", "0.0950", "2.56", "1.50")),
-        (plan_table(write_sweep([], plan=PLAN).record, PLAN), ("128.0 GiB", "short", "1.56", "192.0")),
+        (plan_table(write_sweep([], plan=PLAN).record, PLAN), ("lacks 128.0", "1.56", "192.0")),
     ):
         text = shown(table, width)
         assert max(len(line) for line in text.splitlines()) <= width
@@ -114,6 +114,11 @@ def test_an_empty_sweep_is_an_empty_table(write_sweep: WriteSweep) -> None:
     assert "Predicted" in shown(plan_table(record, []), 80)
 
 
+def test_what_a_plan_lacks_stands_on_one_line_in_a_usual_terminal(write_sweep: WriteSweep) -> None:
+    lines = shown(plan_table(write_sweep([], plan=PLAN).record, PLAN), 100).splitlines()
+    assert any("lacks 128.0" in line for line in lines)
+
+
 def test_predictions_are_ranked_by_what_fits_then_by_what_lacks_least() -> None:
     order = [trial.trial_id for trial in by_prediction(PLAN)]
     assert order == ["plan-fast", "plan-recipe", "plan-lacks", "plan-impossible"]
@@ -122,5 +127,5 @@ def test_predictions_are_ranked_by_what_fits_then_by_what_lacks_least() -> None:
 def test_no_name_is_broken_within_a_word_in_a_narrow_terminal(write_sweep: WriteSweep) -> None:
     lines = shown(plan_table(write_sweep([], plan=PLAN).record, PLAN), 80).splitlines()
     words = {word.strip("-") for line in lines for word in line.split()}
-    assert {"fits", "short", "GiB"} <= words
+    assert {"fits", "lacks", "GiB"} <= words
     assert any("tp2-pp16-dp2-mb1-gb8" in line for line in lines)
