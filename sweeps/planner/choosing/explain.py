@@ -118,9 +118,10 @@ def shortfall(predicted: Estimate) -> str | None:
     if predicted.fits:
         return None
     largest, size = next(iter(_sort_descending(predicted.stages[predicted.worst_stage].by_kind()).items()))
+    name = largest.removesuffix("_bytes")
     return (
         f"does not fit: stage {predicted.worst_stage} is {predicted.shortfall_bytes / GIBIBYTE:.1f} GiB short"
-        f" ({largest.removesuffix('_bytes')} alone take {size / GIBIBYTE:.1f} GiB)"
+        f" ({name} alone {'take' if name.endswith('s') else 'takes'} {size / GIBIBYTE:.1f} GiB)"
     )
 
 

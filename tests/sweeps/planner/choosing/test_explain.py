@@ -97,6 +97,8 @@ def test_what_does_not_fit_says_by_how_many_gib_and_what_takes_most(settings: Se
     assert explanation.reason is not None
     assert f"{predicted.shortfall_bytes / 2**30:.1f} GiB short" in explanation.reason
     assert next(iter(explanation.memory)).removesuffix("_bytes") in explanation.reason
+    lean = explained(PLAN.with_values(zero_stage=0, tensor_parallel_size=1, sequence_parallel=False), settings)
+    assert "optimizer alone takes" in str(lean.reason)
 
 
 def test_what_cannot_exist_says_why(settings: Settings) -> None:
