@@ -44,9 +44,10 @@ class ProposedTrial:
 
 
 def section(subject: ReportSubject) -> Section | None:
-    """Return the section, or None if no search has asked for a point: all were listed, even if some ran again."""
+    """Return the section, or None if no search has asked for a point: all were listed, though some ran again or have stages."""
     history = History.kept_in(subject.sweep.folder)
-    if not any(trial.trial_id in history.asked for trial in subject.sweep.record.trials if not trial.repeat):
+    points = [trial for trial in subject.sweep.record.trials if not trial.repeat and not trial.stage]
+    if not any(trial.trial_id in history.asked for trial in points):
         return None
     plan = search_plan(subject.sweep.folder)
     objectives: tuple[Objective, ...] = plan.objective if plan else ("throughput",)

@@ -105,3 +105,10 @@ def test_a_configuration_that_cannot_be_read_leaves_the_rest(write_sweep: WriteS
 
 def test_a_sweep_of_listed_points_has_no_such_section(write_sweep: WriteSweep) -> None:
     assert section(subject_of(write_sweep((BASELINE,), HOW))) is None
+
+
+def test_stages_that_follow_listed_points_are_no_search(write_sweep: WriteSweep) -> None:
+    later = SECOND.model_copy(update={"stage": "longer", "after": "base"})
+    sweep = write_sweep((BASELINE, later), HOW)
+    Journal(sweep.folder.journal).append(Asked(trial=later))
+    assert section(subject_of(sweep)) is None
