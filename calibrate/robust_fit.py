@@ -20,9 +20,10 @@ Values: TypeAlias = Mapping[str, float]
 LogRatios: TypeAlias = Callable[[Values], Floats]
 """Log of predicted over measured of every measurement, (n,), for the given constants."""
 
-SMOOTHING = 0.01
-"""Errors below 1 % count as squares, so that the cost has a derivative at 0. Larger ones count as themselves: a
-measurement that something disturbed then pulls no harder than the others."""
+SMOOTHING = 0.04
+"""Errors below 4 % count as squares: configurations that two sources measured differ by as much in the mean, so that
+nothing is won by coming nearer. Larger ones count as themselves: a measurement that something disturbed then pulls no
+harder than the others."""
 
 SPRING = 0.05
 """A constant that is one spread away from its prior costs as much as an error of 2.5 % in one measurement."""

@@ -37,11 +37,11 @@ def test_each_forward_test_is_told_as_it_happened_and_as_its_rows_are_predicted_
     assert first.inside < 0.45 < 0.75 <= second.inside <= 0.88
 
 
-def test_every_level_was_written_and_the_more_is_left_out_the_larger_the_error() -> None:
+def test_every_level_was_written_and_errors_grow_where_more_than_a_table_is_left_out() -> None:
     levels = read_rows(LEVEL_RESULTS, LevelResult)
     assert [each.level for each in levels] == list(LEVELS)
-    errors = [each.error for each in levels]
-    assert errors == sorted(errors)
+    table, source, *wider = [each.error for each in levels]
+    assert table < source < min(wider)
     assert len({each.rows for each in levels}) == 1
 
 

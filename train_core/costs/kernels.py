@@ -133,6 +133,11 @@ STREAMED = 0.85
 """Share of the memory bandwidth that a product reaches at least: it fetches tiles ahead of their use, which kernels of
 few operations an element cannot. Rounded from what copies reach on A100 and H100 in public benchmarks of the two."""
 
+ADDED_SHOWN = 0.5
+"""Share of the bytes of a result that is added to what is there already which no computation hides: a tile is read and
+written when its products are made, while some tiles of its multiprocessor still multiply. Half is a guess, between all
+and nothing; leaving sources out prefers it to either (docs/cost-model.md)."""
+
 
 def matmul_seconds(
     setting: Setting,
@@ -142,13 +147,14 @@ def matmul_seconds(
     count: Number = 1,
     *,
     recipe: NarrowProducts | None = None,
-    result_bytes: int | None = None,
+    added_bytes: int | None = None,
 ) -> Floats:
     """Return the seconds of `count` independent products (rows, depth) x (depth, columns), launched as one kernel.
 
     Args:
         recipe: the narrower type in which they multiply; None multiplies in the setting's.
-        result_bytes: bytes that an element of the result moves; None writes it once in the setting's type.
+        added_bytes: bytes that an element of the result moves where it is added to what is there already; None writes
+            it once in the setting's type.
     """
     device, efficiency = setting.cluster.device, setting.cluster.efficiency
     m, n, k, c = (np.asarray(size, dtype=np.float64) for size in (rows, columns, depth, count))
@@ -157,12 +163,14 @@ def matmul_seconds(
     # A cache line holds more elements of a narrow operand, and a tile's pipeline takes as many bytes to fill.
     finer = 1.0 if recipe is None else narrowness(setting)
     computed: Floats = 2.0 * m * n * k * c
+    operands, result = (m * k + k * n) * width * c, m * n * c * (added_bytes or setting.dtype_bytes)
+    bandwidth = device.memory_bandwidth_bytes_per_second * max(efficiency.memory, STREAMED)
+    shown: Floats | float = 0.0
     if device.kind != "cpu":
         computed = _padded_flops(device.num_multiprocessors, m, n, k / finer, c) * finer
-    moved = ((m * k + k * n) * width + m * n * (result_bytes or setting.dtype_bytes)) * c
+        shown = ADDED_SHOWN * result / bandwidth if added_bytes else 0.0
     # A roofline: computing and moving overlap, so the slower of the two decides.
-    streamed = moved / (device.memory_bandwidth_bytes_per_second * max(efficiency.memory, STREAMED))
-    slower: Floats = np.maximum(computed / (peak * efficiency.matmul), streamed)
+    slower: Floats = np.maximum(computed / (peak * efficiency.matmul) + shown, (operands + result) / bandwidth)
     return slower + efficiency.kernel_seconds
 
 

@@ -166,7 +166,7 @@ def head_costs(setting: Setting, shard: Shard) -> tuple[Floats, Floats, Floats, 
         # A product of (rows, columns, depth): logits; the gradient of their input; the gradient of the weight.
         matmul_seconds(setting, tokens, vocab, h) + loss,
         matmul_seconds(setting, tokens, h, vocab) + gradient,
-        matmul_seconds(setting, vocab, h, tokens),
+        matmul_seconds(setting, vocab, h, tokens, added_bytes=2 * setting.gradient_bytes),
         reduced,
     )
 

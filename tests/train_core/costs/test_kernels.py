@@ -47,6 +47,20 @@ def test_a_whole_wave_takes_its_flops_over_the_peak_and_the_prologue(ideal: Sett
 
 
 @pytest.mark.usefixtures("one_tile")
+def test_half_of_the_bytes_of_a_result_that_is_added_up_shows_beside_the_products(ideal: Setting) -> None:
+    sizes = 256, 128 * NUM_MULTIPROCESSORS
+    more = matmul_seconds(ideal, *sizes, DEPTH, added_bytes=8) - matmul_seconds(ideal, *sizes, DEPTH)
+    assert more == pytest.approx(0.5 * 8 * sizes[0] * sizes[1] / 2.039e12)
+
+
+@pytest.mark.usefixtures("one_tile")
+def test_bytes_that_decide_how_long_a_product_takes_are_counted_once(ideal: Setting) -> None:
+    rows, columns, depth = 256, 128 * NUM_MULTIPROCESSORS, 64
+    moved = 2 * depth * (rows + columns) + 8 * rows * columns
+    assert matmul_seconds(ideal, rows, columns, depth, added_bytes=8) == pytest.approx(moved / 2.039e12)
+
+
+@pytest.mark.usefixtures("one_tile")
 def test_part_of_a_tile_takes_a_whole_one(ideal: Setting) -> None:
     sizes = (256, 128 * NUM_MULTIPROCESSORS), (129, 128 * NUM_MULTIPROCESSORS - 64)
     whole, part = (matmul_seconds(ideal, rows, columns, DEPTH) for rows, columns in sizes)

@@ -62,7 +62,7 @@ def test_narrow_products_gain_less_where_they_are_shallow() -> None:
 def test_a_weight_gradient_moves_what_was_added_up_before() -> None:
     setting = narrow("fp8-delayed", "dgx-h100")
     once = matmul_seconds(setting, 12288, 12288, 128, recipe=recipe_of(setting))
-    added = matmul_seconds(setting, 12288, 12288, 128, recipe=recipe_of(setting), result_bytes=8)
+    added = matmul_seconds(setting, 12288, 12288, 128, recipe=recipe_of(setting), added_bytes=8)
     assert added > 2 * once
 
 

@@ -86,7 +86,7 @@ def weight_gradients_of(setting: Setting, shard: Shard) -> list[Floats]:
     tokens, recipe = tokens_of(setting, shard), recipe_of(setting)
     added_up = 2 * setting.gradient_bytes  # what has been added up so far is read and written
     return [
-        matmul_seconds(setting, n, k, tokens, recipe=recipe, result_bytes=added_up)
+        matmul_seconds(setting, n, k, tokens, recipe=recipe, added_bytes=added_up)
         for n, k in products_of(setting, shard)
     ]
 

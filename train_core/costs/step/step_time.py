@@ -181,6 +181,8 @@ def stage_passes(stage: PricedStage) -> Passes:
     if np.any(group.is_first):
         embedding = group.is_first * work.embedding_seconds
         forward, backward = forward + embedding, backward + embedding
+    # The host is late for a micro-batch's first kernels; collectives run meanwhile, as beside computation.
+    forward = forward + micro_batch_seconds(stage.setting)
     # ZeRO's collectives run beside the whole backward pass, that is beside both gradients.
     gathered, reduced = sharded_seconds(stage, forward, backward + weights)
     return Passes(
@@ -192,6 +194,13 @@ def stage_passes(stage: PricedStage) -> Passes:
         sharding_forward=gathered,
         sharding_backward=reduced,
     )
+
+
+def micro_batch_seconds(setting: Setting) -> float:
+    """Seconds of the host for one micro-batch beside its layers; a CPU's are in what its kernels take."""
+    if setting.cluster.device.kind == "cpu":
+        return 0.0
+    return setting.implementation.micro_batch_seconds * setting.cluster.efficiency.launch
 
 
 def hop_seconds(setting: Setting, plans: Plans, work: Work) -> Floats:

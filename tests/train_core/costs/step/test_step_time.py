@@ -260,6 +260,12 @@ def test_passes_over_whole_gradients_are_not_shared_out() -> None:
         assert more == pytest.approx(16.0 * num_parameters(gpt().model) / rate)
 
 
+def test_each_stage_waits_for_its_host_once_a_micro_batch() -> None:
+    plan = {"pipeline_parallel_size": 4, "num_micro_batches": 8}
+    without, waiting = (priced(with_trainer(gpt(), micro_batch_seconds=each), **plan) for each in (0.0, 1e-3))
+    assert waiting.step.total_seconds[0] - without.step.total_seconds[0] == pytest.approx((8 + 4 - 1) * 1e-3, rel=0.05)
+
+
 def test_a_device_alone_waits_for_nobody_and_many_wait_for_the_slowest_of_them() -> None:
     """Of n normal values the largest lies `sqrt(2 ln n)` standard deviations above their mean, for large n."""
     shares = [
