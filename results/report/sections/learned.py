@@ -44,7 +44,7 @@ class ProposedTrial:
 
 
 def section(subject: ReportSubject) -> Section | None:
-    """Return the section, or None if no search has asked for a point: all were listed, though some ran again or have stages."""
+    """Return the section; None if no search has asked for a point: all were listed, though some ran again."""
     history = History.kept_in(subject.sweep.folder)
     points = [trial for trial in subject.sweep.record.trials if not trial.repeat and not trial.stage]
     if not any(trial.trial_id in history.asked for trial in points):
