@@ -16,7 +16,7 @@ trainings         long trainings: begun from a sweep's best plan, found again, r
 allocation        one allocation of Slurm: its nodes, who shares them, its steps
 machine           what this machine can hold at once, and its jobs, whose processes can be ended
 where             Slurm or this machine, and in which folder
-slurm             all that talks to Slurm or writes what Slurm reads
+slurm             most of what talks to Slurm, and all that writes what Slurm reads
 command_trainer   trials whose trainer is another program
 
 Under all of them lie `executor` (the functions that jobs call, and the folders that they work in), `provenance` (the

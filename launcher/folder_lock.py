@@ -1,4 +1,4 @@
-"""One process at a time plans, submits or watches a sweep, and one at a time calibrates a cluster."""
+"""One process at a time carries a sweep out, and one at a time calibrates a cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The functions that run inside a job. Who submits a job names them (`by_name`), and does not import them.
+"""The functions that run inside a job. Who submits a job names them (`ByName`), and does not import them.
+
+That of a controller's job is `cli.controller.run_in_slurm`, and that of an allocation's job `AllocationJob`.
 
 Each imports the trainer only when it is called, because a supervisor on this machine needs no torch of its own.
 """

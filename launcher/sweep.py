@@ -127,6 +127,7 @@ def carry_out_on_slurm(
     """
     require_scheduler(slurm)
     with lock_folder(sweep.folder):
+        # Only an allocation is refused: a controller that is queued goes on later with what this command leaves.
         carrying_job(sweep.folder, sweep.folder.controller)
         conductor = begin_sweep(sweep, SlurmQueue(slurm), rules, command, on_slurm=True)
         with progress:
@@ -171,6 +172,7 @@ def submit(
     """
     require_scheduler(slurm)
     with lock_folder(sweep.folder):
+        # Only an allocation is refused: a controller that is queued goes on later with what this command leaves.
         carrying_job(sweep.folder, sweep.folder.controller)
         queue = SlurmQueue(slurm, job)
         conductor = begin_sweep(sweep, queue, rules or slurm_rules(slurm), command, on_slurm=True)
@@ -189,7 +191,9 @@ def submit(
 def dry_run(
     sweep: Sweep, slurm: SlurmSpec, *, rules: Rules, command: SweepOrders
 ) -> tuple[SweepStep, list[JobRequest]]:
-    """Take the sweep's first step through Slurm on paper: nothing is submitted or written, and nobody is told.
+    """Take the sweep's first step through Slurm on paper: nothing is submitted, and nobody is told.
+
+    The journal is a copy. Ends that Slurm tells of are written into their trials' folders, as `status` writes them.
 
     Returns:
         The step, and what it would submit.

@@ -68,7 +68,8 @@ class SlurmSpec(Frozen):
         max_resubmits: how often a trial that lost its node or its place is submitted again.
         preflight: every rank of a trial's job first looks at its node for some seconds (a product, the device's memory
             and clock, an all-reduce); a node that is not fit gets no trial of the sweep, and the trial other nodes.
-        poll_seconds: commands that look again and again ask Slurm no more often than this, all of them together.
+        poll_seconds: `status` and `metrics` take an answer of Slurm's that is no older than this; a sweep goes by
+            `controller.poll_seconds`.
     """
 
     partition: str | None

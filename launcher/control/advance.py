@@ -44,7 +44,7 @@ MOST_AT_ONCE = 1000
 
 
 class Conductor:
-    """Carries one sweep out, step by step. Whoever has it holds the lock of the sweep's folder.
+    """Carries one sweep out, step by step. Whoever has it holds the lock of the sweep's folder; a dry run holds none.
 
     Attributes:
         sweep: with the trials that were asked for so far.

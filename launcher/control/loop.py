@@ -63,7 +63,10 @@ class ReceivedSignal(threading.Event):
 
 
 def _advance_patiently(conductor: Conductor, progress: ProgressDisplay, noted: ReceivedSignal) -> SweepStep:
-    """One step; where it fails, as when Slurm does not answer, it is tried again for a while."""
+    """One step; where it raises, as when Slurm does not answer to a submission, it is tried again for a while.
+
+    Where only squeue does not answer, a step raises nothing, and concludes nothing (`launcher.state.reconcile`).
+    """
     for _ in range(PATIENCE_STEPS - 1):
         try:
             return conductor.advance()

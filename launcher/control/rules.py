@@ -1,8 +1,9 @@
 """The rules by which a sweep is carried out, its budget among them, and what one of its steps found and did.
 
 Limits of money and energy are turned into device-seconds, at the price and the power of the cluster's devices, so that
-one sum is compared with one limit. A trial in flight counts as if it ran into its time limit. A limit ends no trial: no
-further one starts. A deadline ends what runs, too, if somebody goes on with the sweep then.
+one sum is compared with one limit. A trial in flight counts as if it ran into its time limit, in every run of its
+job. A limit ends no trial: no further one starts. A deadline ends what runs, too, if somebody goes on with the sweep
+then.
 """
 
 from __future__ import annotations

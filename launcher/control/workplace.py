@@ -17,7 +17,7 @@ from train_core.measurement import Outcome
 
 
 class Workplace(Protocol):
-    """Starts, watches and ends trials. Whoever calls it holds the lock of the sweep's folder."""
+    """Starts, watches and ends trials. Whoever calls it holds the lock of the sweep's folder; a dry run holds none."""
 
     def read_trials(self, sweep: Sweep) -> list[TrialReading]:
         """Read how every trial stands, asking Slurm or this machine too; ends that are certain are written down."""

@@ -1,4 +1,4 @@
-"""All that talks to Slurm, or writes what Slurm reads. What a trial is, is known elsewhere.
+"""Most of what talks to Slurm, and all that writes what Slurm reads. `doctor`, `cancel` and `where` ask it too.
 
 query        how jobs stand; `answers` keeps what Slurm said a moment ago
 executor     hands a function and its folders to sbatch; `task` is what srun starts

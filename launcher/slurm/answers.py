@@ -1,6 +1,7 @@
-"""Answers of Slurm's commands, kept on disk for a moment, so that commands which look at once ask the controller once.
+"""Answers of Slurm's commands, kept on disk for a moment, so that commands which look at once ask slurmctld once.
 
-A controller that answers slowly or with errors is asked the more rarely, by all commands of this user on this machine.
+A slurmctld that answers slowly or with errors is asked the more rarely by those commands of this user on this machine
+that take an older answer (`patience`). A step of a sweep takes none, and always asks.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ SLOW_FACTOR = 10.0
 """An answer that took a second is not asked for again for ten seconds, by those who may take an older one."""
 
 MOST_SECONDS = 60.0
-"""No answer is kept for longer, and no controller is left unasked for longer."""
+"""No answer is kept for longer, and slurmctld is left unasked for no longer."""
 
 MOST_DOUBLINGS = 10
 """Of the wait for a tool that fails, which is at its longest by then."""
