@@ -48,7 +48,7 @@ class Conductor:
 
     Attributes:
         sweep: with the trials that were asked for so far.
-        is_under_way: a step of this conductor has succeeded, so that the next may fail for a while.
+        is_under_way: a step since the command has succeeded, of this or another process: the next may fail for a while.
     """
 
     def __init__(self, sweep: Sweep, workplace: Workplace, rules: Rules) -> None:
@@ -63,8 +63,8 @@ class Conductor:
         self._waits_at: tuple[int, Answer] | None = None
         self._still_charged: set[str] = set()  # ended, and their jobs not yet
         self._followed: set[tuple[str, str]] = set()  # trials, and the stages that were asked for after them
-        self.is_under_way = False
         self._follow_journal()
+        self.is_under_way = self.history.has_submitted
 
     def begin(self, overrides: Sequence[str], *, on_slurm: bool) -> None:
         """A person gave the command: what was cancelled until now is tried again, and failures count from now on."""
@@ -72,6 +72,7 @@ class Conductor:
         # After the trials were read, so that ends which nobody had seen yet count to the time before this command.
         folders = tuple(map(str, own_folders()))
         self._write(Begun(overrides=overrides_for_records(overrides), on_slurm=on_slurm, config_dirs=folders))
+        self.is_under_way = False
 
     def advance(self) -> SweepStep:
         """Take the sweep a step further: read, end, start, in this order.

@@ -71,8 +71,8 @@ def _advance_patiently(conductor: Conductor, progress: ProgressDisplay, noted: R
         try:
             return conductor.advance()
         except UsageError as error:
-            # A first step that fails is a wrong request, and trying again would only hide it. A folder that was
-            # replaced belongs to another command, which has a controller of its own.
+            # A command's first step that fails is a wrong request, and trying again would only hide it. A folder that
+            # was replaced belongs to another command, which has a controller of its own.
             if not conductor.is_under_way or isinstance(error, JournalReplacedError):
                 raise
             progress.say(f"A step failed, and is tried again: {error}")

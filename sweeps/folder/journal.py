@@ -255,6 +255,7 @@ class History:
         asked_last: those of them that the command that goes on asked for.
         begun: the command that goes on; None where the sweep was begun before there were journals.
         first_begun: when the sweep was begun; None likewise.
+        has_submitted: the command that goes on has submitted a trial.
         is_cancelled: as a whole.
         finished: why nothing is left to do; empty while something is.
     """
@@ -264,6 +265,7 @@ class History:
     courses: dict[str, Course] = field(default_factory=dict)
     begun: Begun | None = None
     first_begun: float | None = None
+    has_submitted: bool = False
     is_paused: bool = False
     is_cancelled: bool = False
     finished: str = ""
@@ -330,7 +332,8 @@ class History:
     def _add_to_course(self, entry: Submitted | Started | Ended | Pruned | Retried | Cancelled, course: Course) -> None:
         match entry:
             case Submitted(submitted=submitted):
-                course.submitted, course.num_attempts, self.finished = submitted, course.num_attempts + 1, ""
+                course.submitted, course.num_attempts = submitted, course.num_attempts + 1
+                self.finished, self.has_submitted = "", True
                 if submitted != course.retry_after:
                     course.retry_after = None
             case Started(submitted=submitted):
@@ -349,7 +352,7 @@ class History:
                 course.is_cancelled, course.retry_after = True, None
 
     def _begin(self, entry: Begun) -> None:
-        self.begun, self.is_cancelled, self.asked_last = entry, False, {}
+        self.begun, self.has_submitted, self.is_cancelled, self.asked_last = entry, False, False, {}
         self.first_begun = self.first_begun or entry.time
         for course in self.courses.values():
             course.ended_before_command = True

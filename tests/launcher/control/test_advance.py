@@ -166,6 +166,42 @@ def test_a_step_that_fails_later_on_is_tried_again_and_the_display_says_so(monke
     assert display.lines == ["A step failed, and is tried again: Slurm does not answer. Wait."]
 
 
+def test_the_first_step_of_whoever_takes_a_sweep_up_is_tried_again_and_that_of_a_command_is_not(
+    sweep: Sweep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @dataclass(frozen=True)
+    class SilentOnce(AtOnce):
+        refusals: list[UsageError]
+
+        def read_trials(self, sweep: Sweep) -> list[TrialReading]:
+            if self.refusals:
+                raise self.refusals.pop()
+            return super().read_trials(sweep)
+
+    def conductor() -> Conductor:
+        return Conductor(sweep, SilentOnce(make_job(), []), adaptive())
+
+    monkeypatch.setattr(loop, "RETRY_SECONDS", 0.0)
+    refusal = UsageError("Slurm did not say whether it took the job", "Wait.")
+    command = conductor()
+    command.begin(("sweep=smoke",), on_slurm=True)
+    restarted = conductor()
+    for fresh in (command, restarted):  # neither the command nor the controller's first run has submitted anything
+        fresh.workplace.refusals.append(refusal)  # type: ignore[attr-defined]
+        with pytest.raises(UsageError, match="did not say"):
+            go_on(fresh, Silent(), POLL_SECONDS)
+    command.advance()
+    restarted, display = conductor(), Silent()
+    restarted.workplace.refusals.append(refusal)  # type: ignore[attr-defined]
+    assert go_on(restarted, display, POLL_SECONDS).finished
+    assert len(display.lines) == 1
+    again = conductor()
+    again.begin(("sweep=smoke", "slurm.partition=wrong"), on_slurm=True)
+    again.workplace.refusals.append(refusal)  # type: ignore[attr-defined]
+    with pytest.raises(UsageError, match="did not say"):
+        go_on(again, Silent(), POLL_SECONDS)
+
+
 @pytest.mark.parametrize("begins_again", [False, True])
 def test_whoever_works_in_a_folder_that_was_removed_ends_and_leaves_it_to_the_next(
     sweep: Sweep, begins_again: bool
