@@ -34,7 +34,7 @@ from launcher.slurm.query import SlurmSilent
 from launcher.sweep import begin_sweep, order_of_live_job, slurm_rules
 from launcher.where import compose_for_slurm
 from launcher.workplaces.in_allocation import ORDINARY_TIMES, AllocationRoom, AllocationTimes
-from launcher.workplaces.queue import Elsewhere, JobRequest
+from launcher.workplaces.queue import JobRequest, SeenFromOutside
 from sweeps.folder.submission import JobShape
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
@@ -99,7 +99,7 @@ def submit_allocation(
         return SubmittedAllocation(live, False, None)
     shape = _shape(sweep, launcher, cluster)
     with lock_folder(sweep.folder):
-        conductor = begin_sweep(sweep, Elsewhere(slurm), rules or slurm_rules(slurm), command, on_slurm=True)
+        conductor = begin_sweep(sweep, SeenFromOutside(slurm), rules or slurm_rules(slurm), command, on_slurm=True)
         step = conductor.advance()
         if step.finished:
             return SubmittedAllocation(None, False, step)

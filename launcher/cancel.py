@@ -13,7 +13,7 @@ import psutil
 from conf.errors import UsageError
 from conf.units import count_of
 from launcher.folder_lock import holder
-from launcher.machine import controller_of, end_trees, is_running_here
+from launcher.machine import end_trees, is_running_here, supervisor_of
 from launcher.slurm.answers import forget_answers
 from launcher.slurm.own_jobs import live_job, standings
 from launcher.slurm.pbs import delete_jobs
@@ -52,7 +52,7 @@ def cancel_sweep(sweep: Sweep) -> int:
         journal.append(Cancelled(trial_id=None))
     else:
         processes = _sweep_process(sweep.folder)
-        _require_own([*processes, *_controllers(here)])
+        _require_own([*processes, *_supervisors(here)])
         _interrupt(processes)
         # A sweep of which nothing is left has ended, and there is nothing to cancel.
         if begun is not None and any(each.outcome is Outcome.PENDING for each in sweep.read()):
@@ -61,7 +61,7 @@ def cancel_sweep(sweep: Sweep) -> int:
         return len(here) + _cancel_allocation(sweep, allocation.submission)
     by_job = read_submission(sweep.folder.controller)
     cancel_jobs([by_job] if by_job else [])
-    end_trees(_controllers(here))
+    end_trees(_supervisors(here))
     # Read only now: until it ended the other process may have submitted trials, and asked ones may have come.
     readings = Sweep.stored_in(sweep.folder).read()
     in_slurm = [reading.submission for reading in readings if reading.submission and reading.is_silent_in_slurm]
@@ -78,13 +78,13 @@ def cancel_trials(sweep: Sweep, trials: Sequence[Trial]) -> list[str]:
     readings = [sweep.read_trial(trial) for trial in trials if trial.experiment is not None]
     open_trials = [reading for reading in readings if reading.measurement is None]
     jobs = [reading.submission for reading in open_trials if reading.submission]
-    _require_own(_controllers(jobs))
+    _require_own(_supervisors(jobs))
     # Whoever carries the sweep out finds this, writes down how the trials ended, and starts none of them again.
     Journal(sweep.folder.journal).append(*(Cancelled(trial_id=reading.name) for reading in open_trials))
     in_slurm = set(cancel_jobs([job for job in jobs if job.executor != "local"]))
     is_free = holder(sweep.folder) is None
     if is_free:  # else the sweep's process ends its own, and writes down why
-        end_trees(_controllers(jobs))
+        end_trees(_supervisors(jobs))
     for each in open_trials:
         if each.job_id in in_slurm or (is_free and not each.is_in_slurm):
             started = begun_at(each.folder, each.submission) or time.time()
@@ -131,8 +131,8 @@ def _runs_here(reading: TrialReading) -> bool:
     return is_open and is_running_here(reading.folder, reading.submission)
 
 
-def _controllers(jobs: Sequence[Submission]) -> list[psutil.Process]:
-    return [controller for job in jobs if (controller := controller_of(job))]
+def _supervisors(jobs: Sequence[Submission]) -> list[psutil.Process]:
+    return [supervisor for job in jobs if (supervisor := supervisor_of(job))]
 
 
 def _sweep_process(folder: SweepFolder) -> list[psutil.Process]:

@@ -26,7 +26,7 @@ from launcher.slurm.own_jobs import carrying_job
 from launcher.slurm.pbs_executor import PbsExecutor
 from launcher.slurm.sbatch import SAVE_SECONDS
 from launcher.workplaces.here import ThisMachine
-from launcher.workplaces.queue import Elsewhere, SlurmQueue, require_scheduler
+from launcher.workplaces.queue import SeenFromOutside, SlurmQueue, require_scheduler
 from sweeps.folder.journal import Begun, History
 from sweeps.folder.submission import JobShape, read_submission
 from sweeps.sweep import Sweep
@@ -70,7 +70,7 @@ def _compose_again(folder: SweepFolder, begun: Begun, further: Overrides | None 
 
 def _workplace_of(sweep: Sweep, settings: Settings, on_slurm: bool) -> Workplace:
     if on_slurm:  # trials that are to be steps of an allocation are never queued
-        return Elsewhere(settings.slurm) if settings.launcher.kind == "allocation" else SlurmQueue(settings.slurm)
+        return SeenFromOutside(settings.slurm) if settings.launcher.kind == "allocation" else SlurmQueue(settings.slurm)
     code = sweep.folder.code.absolute()
     return ThisMachine(
         this_machine(), lambda: snapshot_code(code, PACKAGES), time_limit_here(sweep.record), RUN_ON_THIS_MACHINE

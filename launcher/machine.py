@@ -40,7 +40,7 @@ UNLIMITED_MINUTES = 60 * 24 * 365
 """submitit requires a time limit, so a year stands for none."""
 
 
-def controller_of(submission: Submission) -> psutil.Process | None:
+def supervisor_of(submission: Submission) -> psutil.Process | None:
     """The process that submitit started for this job, if it still runs; a reused process id is not taken for it."""
     if submission.executor != "local" or submission.hostname != socket.gethostname():
         return None
@@ -57,7 +57,7 @@ def controller_of(submission: Submission) -> psutil.Process | None:
 
 def is_running_here(folder: JobFolder, submission: Submission | None) -> bool:
     """True if a job works in the folder: it holds the folder's lock, or is starting and has not taken it yet."""
-    return folder.is_running_here() or (submission is not None and controller_of(submission) is not None)
+    return folder.is_running_here() or (submission is not None and supervisor_of(submission) is not None)
 
 
 @dataclass

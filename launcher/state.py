@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from launcher.allocation.nodes import allocation_end
-from launcher.machine import controller_of
+from launcher.machine import supervisor_of
 from launcher.slurm.answers import FRESH
 from launcher.slurm.own_jobs import JobStanding, standings
 from launcher.slurm.query import NOT_SUBMITTED, UNKNOWN_HERE, SlurmJobState, SlurmSilent
@@ -30,7 +30,7 @@ AnyReading = TypeVar("AnyReading", bound=Reading)
 def look_here(reading: AnyReading) -> AnyReading:
     """The same reading; where this machine runs the job, it says that the job runs."""
     submission = None if reading.measurement else reading.submission
-    runs = submission is not None and (controller_of(submission) is not None)
+    runs = submission is not None and (supervisor_of(submission) is not None)
     return replace(reading, job=STARTING) if runs else reading
 
 
@@ -95,6 +95,6 @@ def _has_ended(reading: Reading, job: JobStanding) -> bool:
         or time.time() - job.submission.submitted < FORGOTTEN_SECONDS
     ):
         return False
-    # A controller that has lost its memory knows nothing of a job that goes on, and whose heart beats.
+    # A slurmctld that has lost its memory knows nothing of a job that goes on, and whose heart beats.
     beat = reading.heartbeat_age_seconds
     return beat is None or beat > FORGOTTEN_SECONDS

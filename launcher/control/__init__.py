@@ -5,13 +5,16 @@ loop       step after step, until the sweep has ended or a signal comes
 workplace  the interfaces of the places where trials run, and of what shows how they stand
 rules      what a sweep is carried out by, its budget among it, and what a step found and did
 composed_rules     from the configuration to the rules
-attempts   attempts of trials, which may start, and how often a trial is run again
+attempts   attempts of trials: which may start, how often a trial is run again, and which nodes are bad
 orders     what people tell a sweep that is under way; secrets of a command, for whoever goes on with its sweep
 notify     tells a webhook what came of a sweep
 
-What happened is in the journal (`sweeps.folder.journal`), of which `sweeps.folder.journal` makes the course of every
-trial: read these first. Outside of this room: `launcher.controller` takes a sweep up in a job of its own,
-`launcher.workplaces` submits and asks, `launcher.state` and `launcher.slurm` say whether a job has ended that nobody
-shows any more, and `launcher.cancel` ends what runs. `launcher.slurm.executor` writes the name of a job down before
-`sbatch` is called, so that no job is lost with the process that submitted it.
+What happened is in the journal, of which `sweeps.folder.journal` makes the course of every trial: read that module
+first. Where squeue does not answer, `launcher.state.reconcile` concludes nothing; a step that raises is tried again
+by `loop`, unless it is the first of a command.
+
+Outside of this room: `launcher.controller` takes a sweep up in a job of its own, `launcher.workplaces` submits and
+asks, `launcher.state` and `launcher.slurm` say whether a job has ended that nobody shows any more, and
+`launcher.cancel` ends what runs. `launcher.slurm.executor` writes the name of a job down before `sbatch` is called, so
+that no job is lost with the process that submitted it.
 """

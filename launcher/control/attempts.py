@@ -1,6 +1,6 @@
-"""Attempts of trials: whether a further one may start, whether somebody works on one, and what the journal lacks of it.
+"""Attempts of trials: admission of further ones, retries, bad nodes, and what the journal lacks of an attempt.
 
-A step starts as many trials as there are slots and as the budget bears, in their order.
+A step admits as many trials as there are slots and as the budget bears, in their order.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ BLAMES_NODE = LEAVES_NODES | {Fault.NODE}
 """These make the nodes of the job suspects."""
 
 BAD_NODE_SUSPICION = 2.0
-"""A node is left out once as many trials failed there, where each blames the nodes of its job in equal parts."""
+"""A node is left out once its parts of blame add up to this. A failed trial is one, in equal parts for its nodes."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,8 @@ class RetryRule:
     """The rule that says which trials are run again.
 
     Attributes:
-        max_resubmits: how often a trial that lost its node or its place is tried again.
+        max_resubmits: how often a trial that lost its node or its place is tried again: at the next step, on any node
+            that is not a bad one.
         retry_cancelled: what a person cancelled is run again. A command that a person gives does so; a sweep that goes
             on by itself does not, as it would undo what the person did.
     """

@@ -28,11 +28,11 @@ LIMITS = ("MaxWall", "MaxJobsPU", "MaxSubmitPU", "MaxJobsPA", "MaxSubmitPA", "Ma
 
 
 class SlurmCluster(NamedTuple):
-    """The facts that the Slurm controller states about itself.
+    """The facts that slurmctld states about itself.
 
     Attributes:
         name: as in slurm.conf; None where nothing answers.
-        now: seconds since the epoch by the controller's clock, which is the one that job times are told in. The clock
+        now: seconds since the epoch by slurmctld's clock, which is the one that job times are told in. The clock
             of a login node may be an hour off.
         max_array_size: elements that one array may have; None where nothing answers.
         enforces_limits: of accounts and QOS, such as MaxSubmitJobs.
@@ -45,7 +45,7 @@ class SlurmCluster(NamedTuple):
 
 
 def this_cluster() -> SlurmCluster:
-    """Return the facts about the controller; within one command it is asked once.
+    """Return the facts about slurmctld; within one command it is asked once.
 
     Where there is no Slurm, name and size are None, and the clock is this machine's.
     """
@@ -53,15 +53,15 @@ def this_cluster() -> SlurmCluster:
     stored = _known.get(where)
     age = time.monotonic() - stored[0] if stored else _KEPT_SECONDS
     if stored and age < _KEPT_SECONDS:
-        # The controller's clock has gone on since, by as much as ours.
+        # slurmctld's clock has gone on since, by as much as ours.
         return stored[1]._replace(now=stored[1].now + age)
-    cluster = _ask_controller()
-    if cluster.name is not None:  # a controller that is away is asked again
+    cluster = _ask_slurmctld()
+    if cluster.name is not None:  # a slurmctld that is away is asked again
         _known[where] = time.monotonic(), cluster
     return cluster
 
 
-def _ask_controller() -> SlurmCluster:
+def _ask_slurmctld() -> SlurmCluster:
     shown = ask("scontrol", "show", "config").stdout
     settings = pairs_of_lines(shown)
     # A MaxArraySize of 0 forbids arrays, so that every trial becomes a job of its own.
@@ -72,7 +72,7 @@ def _ask_controller() -> SlurmCluster:
 
 
 def _clock(shown: str) -> float:
-    """The controller's time from the first line of its answer; this machine's where there is no such line.
+    """slurmctld's time from the first line of its answer; this machine's where there is no such line.
 
     The line has no time zone: scontrol writes it in that of this machine, like all the times that Slurm shows.
     """
@@ -187,7 +187,7 @@ class SlurmSite:
 
 
 def read_site() -> SlurmSite | None:
-    """Ask the site; None where its controller does not answer."""
+    """Ask the site; None where its slurmctld does not answer."""
     config = ask("scontrol", "show", "config")
     if not config.ok:
         return None

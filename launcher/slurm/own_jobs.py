@@ -1,6 +1,6 @@
 """The state of the job of each submission: Slurm's word if the job is ours, and no conclusion if it is another's.
 
-A number alone names no job. Another cluster gives the same numbers to its own jobs, and a controller that lost its
+A number alone names no job. Another cluster gives the same numbers to its own jobs, and a slurmctld that lost its
 memory gives them out again. A job is ours where the cluster and the job's name are those of the submission.
 """
 

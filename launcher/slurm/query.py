@@ -94,9 +94,9 @@ class SlurmSilent(Exception):
 def query_jobs(job_ids: Iterable[str], patience: float = FRESH) -> dict[str, SlurmJobState]:
     """States by job id (`12`, or `12_3` for an array element), in few calls for all of them.
 
-    The controller comes first: it alone knows at once of a requeue. The accounting then tells of jobs that the
-    controller has forgotten; where there is no accounting, those are absent. So are jobs that live only in the books:
-    a controller that is killed loses the jobs of its last seconds, ends them when it is back, and tells nobody.
+    slurmctld comes first: it alone knows at once of a requeue. The accounting then tells of jobs that slurmctld has
+    forgotten; where there is no accounting, those are absent. So are jobs that live only in the books: a slurmctld that
+    is killed loses the jobs of its last seconds, ends them when it is back, and tells nobody.
 
     Raises:
         SlurmSilent: about some of the jobs nothing can be said now.
@@ -112,17 +112,17 @@ def query_jobs(job_ids: Iterable[str], patience: float = FRESH) -> dict[str, Slu
 
 
 def query_named(job_names: Iterable[str], patience: float = FRESH) -> dict[str, SlurmJobState]:
-    """States by job id of the jobs of these names that the controller knows.
+    """States by job id of the jobs of these names that slurmctld knows.
 
     Raises:
-        SlurmSilent: the controller does not answer.
+        SlurmSilent: slurmctld does not answer.
     """
     wanted = sorted(set(job_names))
     return _squeue("--name", wanted, patience) if wanted else {}
 
 
 def _add_answer_time(states: dict[str, SlurmJobState], answer: CommandAnswer) -> dict[str, SlurmJobState]:
-    """The same states with the controller's time of the answer, which is needed only to tell how old an end is."""
+    """The same states with slurmctld's time of the answer, which is needed only to tell how old an end is."""
     if not any(state.ended for state in states.values()):
         return states
     answered_at = this_cluster().now - answer.age
@@ -139,7 +139,7 @@ def _select_states(job_ids: set[str], states: dict[str, SlurmJobState]) -> dict[
 
 
 def _squeue(by: Literal["--jobs", "--name"], wanted: Sequence[str], patience: float) -> dict[str, SlurmJobState]:
-    # The controller remembers an ended job for some minutes (MinJobAge), and shows it only with --states=all.
+    # slurmctld remembers an ended job for some minutes (MinJobAge), and shows it only with --states=all.
     columns = ["--states=all", "--noheader", "--array", "--format=%i|%T %r|%e|%N|%j|"]
     states: dict[str, SlurmJobState] = {}
     for some in in_calls(wanted):

@@ -18,10 +18,10 @@ from launcher.machine import (
     LocalJobFunction,
     MachineCapacity,
     Share,
-    controller_of,
     end_trees,
     is_running_here,
     memory_needed,
+    supervisor_of,
     why_impossible,
 )
 from launcher.state import look_here
@@ -172,7 +172,7 @@ class ThisMachine(Workplace):
     def _interrupt(self, trial_ids: Sequence[str]) -> None:
         assert self._sweep is not None
         submissions = [read_submission(self._sweep.folder.trial(trial_id)) for trial_id in trial_ids]
-        end_trees(controller for each in submissions if each and (controller := controller_of(each)))
+        end_trees(supervisor for each in submissions if each and (supervisor := supervisor_of(each)))
         for trial_id in trial_ids:
             # Waited for, or it would stay a zombie for as long as this process lives.
             process = self.running[trial_id][1] if trial_id in self.running else None

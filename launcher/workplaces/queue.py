@@ -199,7 +199,7 @@ class SlurmQueue(Workplace):
             reading.folder.write_measurement(without_numbers(reading.planned.fingerprint, outcome, cause, started))
 
 
-class Elsewhere(SlurmQueue):
+class SeenFromOutside(SlurmQueue):
     """The allocation of a sweep, for commands on a login node, which still find out whether anything is left to run."""
 
     def start(self, sweep: Sweep, readings: Sequence[TrialReading]) -> list[str]:

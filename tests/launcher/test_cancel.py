@@ -21,7 +21,7 @@ from launcher.control.orders import retry
 from launcher.folder_lock import lock_folder
 from launcher.state import reconcile
 from launcher.sweep import slurm_rules
-from launcher.workplaces.queue import Elsewhere, SlurmQueue
+from launcher.workplaces.queue import SeenFromOutside, SlurmQueue
 from sweeps.folder.journal import Begun, Journal
 from sweeps.folder.submission import JobShape, Submission, write_submission
 from sweeps.reading import CALLED_OFF, CANCELLED_BY_NAME
@@ -64,7 +64,7 @@ def test_a_trial_that_waits_and_is_cancelled_by_name_says_so_and_stays_cancelled
     assert (reading.outcome, reading.cause) == (Outcome.CANCELLED, CANCELLED_BY_NAME)
     assert reading.measurement is not None
     assert reading.measurement.ended - reading.measurement.started < 60  # it was submitted long ago
-    conductor = Conductor(sweep, Elsewhere(slurm_of()), slurm_rules(slurm_of()))
+    conductor = Conductor(sweep, SeenFromOutside(slurm_of()), slurm_rules(slurm_of()))
     assert (conductor.advance().waiting, bool(conductor.history.finished)) == ((), True)
     assert not any("run again" in line for line in state_lines(sweep, [reading]))
     retry(sweep, [reading])
@@ -97,7 +97,7 @@ def test_trials_that_wait_for_their_allocation_are_cancelled_with_it_and_run_aga
     (reading,) = reconcile(sweep.read())
     assert (reading.outcome, "before 12" in reading.cause) == (Outcome.CANCELLED, True)
     assert cancel_sweep(sweep) == 0
-    conductor = Conductor(sweep, Elsewhere(slurm_of()), slurm_rules(slurm_of()))
+    conductor = Conductor(sweep, SeenFromOutside(slurm_of()), slurm_rules(slurm_of()))
     conductor.begin((), on_slurm=True)
     assert conductor.advance().waiting == (reading.name,)
 
@@ -145,10 +145,10 @@ def test_a_trial_that_lost_its_node_and_is_cancelled_by_name_is_not_run_again(
     (trial,) = sweep.record.trials
     finish(sweep.folder, trial, (Outcome.NODE_FAILED, "its node went down"))
     rules = replace(slurm_rules(slurm_of()), max_resubmits=1)
-    assert Conductor(sweep, Elsewhere(slurm_of()), rules).advance().waiting == (trial.trial_id,)
+    assert Conductor(sweep, SeenFromOutside(slurm_of()), rules).advance().waiting == (trial.trial_id,)
     cancel(str(sweep.folder.path), trial=[trial.trial_id])
     assert trial.trial_id in capsys.readouterr().out.partition("1 trial cancelled, run again only by")[2]
-    conductor = Conductor(sweep, Elsewhere(slurm_of()), rules)
+    conductor = Conductor(sweep, SeenFromOutside(slurm_of()), rules)
     assert (conductor.advance().waiting, bool(conductor.history.finished)) == ((), True)
     retry(sweep, [sweep.read_trial(trial)])
     assert conductor.advance().waiting == (trial.trial_id,)
@@ -180,7 +180,7 @@ def test_what_another_user_runs_is_refused_before_anything_is_ended(
     monkeypatch.setattr(own, "uids", lambda: SimpleNamespace(real=4321))
     monkeypatch.setattr(own, "username", lambda: "alice")
     monkeypatch.setattr(own, "send_signal", pytest.fail)
-    monkeypatch.setattr("launcher.cancel.controller_of", lambda job: own)
+    monkeypatch.setattr("launcher.cancel.supervisor_of", lambda job: own)
     monkeypatch.setattr("launcher.cancel.is_running_here", lambda folder, job: True)
     monkeypatch.setattr("os.geteuid", lambda: 1234)
     shape = JobShape(num_nodes=1, tasks_per_node=1, uses_gpus=False)

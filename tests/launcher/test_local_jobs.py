@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from launcher.executor import FolderWork
-from launcher.machine import LocalExecutor, controller_of
+from launcher.machine import LocalExecutor, supervisor_of
 from sweeps.folder.submission import JobShape, read_submission
 from train_core.trial_folder import TrialFolder
 
@@ -36,7 +36,7 @@ def test_a_job_is_found_as_soon_as_it_was_started(tmp_path: Path, monkeypatch: p
     submission, process = read_submission(trial), executor.process
     assert submission is not None
     assert process is not None
-    found = controller_of(submission)
+    found = supervisor_of(submission)
     process.kill()
     process.wait()
     assert found is not None
