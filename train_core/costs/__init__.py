@@ -1,6 +1,6 @@
 """The cost model of one training step, on paper: parameters, FLOPs, memory per stage, step time. No torch.
 
-estimate       `estimate(setup)`: one plan; `price`: many plans at once, the vectorised heart of it
+estimate       `estimate(setup)`: one plan; `price`: many plans at once, by the same formulas
 setting        what all plans of one search share, and the columns that plans are priced in
 kernels        seconds of one product, wide or in 8 or 4 bits, and of a memory-bound operation; `collectives`: of one
                collective or transfer, on the link tiers that a group of ranks crosses

@@ -1,4 +1,4 @@
-"""Price many plans of one setting at once: the vectorised heart of `estimate` and of the planner."""
+"""Price many plans of one setting at once, for searches; `estimate` takes time and memory from the same `step`."""
 
 from __future__ import annotations
 

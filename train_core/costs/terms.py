@@ -22,8 +22,8 @@ CHECKED = ConfigDict(extra="forbid", strict=True)  # as `conf.types.schema.Froze
 class SecondsByTerm(Generic[Number]):
     """Seconds of one step. The terms add up to it.
 
-    Micro-batches go at the pace of the slowest stage; reduction and update after them are those of the first stage,
-    whose last backward pass is the last of all.
+    Micro-batches go at the pace of the slowest stage. The reduction after them is the one that ends last of all stages,
+    and the update the longest of all.
 
     Attributes:
         compute_seconds: matrix products and memory-bound operations, recomputation included.

@@ -190,7 +190,10 @@ class EndBytes(NamedTuple):
 
 
 def end_bytes(setting: Setting, shard: Shard, layer: LayerCosts) -> EndBytes:
-    """The fullest of three moments: the loss, the head's weight gradient, and the backward pass of the last layer."""
+    """The fullest of three moments: the loss, the head's weight gradient, and the backward pass of the last layer.
+
+    Of trainers whose moments are not counted, it is all of them together.
+    """
     model, width, tokens = setting.model, setting.dtype_bytes, tokens_of(setting, shard)
     held, hidden = held_tokens_of(setting, shard) * model.hidden_size * width, hidden_bytes_of(setting, shard)
     rows, none = model.vocab_size // shard.tensor_parallel_size, np.zeros_like(tokens)

@@ -1,7 +1,7 @@
 """A whole step on paper: the pipeline around the layers, its communication, its update, and what every stage holds.
 
 Read `step_time` first: it puts together what a stage does for one micro-batch, the pipeline around it, and what follows
-after the last micro-batch. The other modules are its terms, in the order in which it needs them:
+after the last micro-batch. Read `stage_memory` second. The others are what these two call:
 
 priced_stage      a stage of many plans while it is priced: its layers' sums, what a rank of it holds and owns
 schedule          how long a pipeline takes for all micro-batches, from what each of its stages takes for one

@@ -8,13 +8,13 @@ Of m micro-batches on p stages, where the slowest stage takes s for one and all 
     GPipe          (w - s) + m s
     1F1B           as that, but for waits at both ends: `_one_f_one_b`
     interleaved    (w - s) / v + m s, of v chunks a stage; where m < p: w + (m - 1) s / v
-    ZB-H1          m s + what the other stages wait, which weight gradients fill: at most (F + B - W) each
+    ZB-H1          m s + the waits of the other stages, which weight gradients fill: (F + B - W) each, more where m < p
 
 The bubble is what is left of this after computation and communication of the slowest stage (`step_time.run_pipeline`).
 
 A further schedule needs a formula here, its passes in flight in `stage_memory.chunks_in_flight`, the end of its last
-backward pass in `step_time`, and in `sweeps.planner.plans` layouts to try (`spreads`) and a bound (`bounds`); its name
-is one of `conf.plan.knobs.SCHEDULES`.
+backward pass in `step_time`, and in `sweeps.planner.plans` layouts to try (`runnable.all_layouts`) and a bound
+(`bounds`); its name is one of `conf.plan.knobs.SCHEDULES`.
 """
 
 from __future__ import annotations
