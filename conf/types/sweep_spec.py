@@ -118,9 +118,11 @@ class SearchPlan(Frozen):
         top_k: number of plans that the planner takes for their predicted speed.
         num_probes: number of further plans, each of which tests an assumption of the prediction.
         max_concurrent_trials: the most trials that are queued or running at once; null sets no limit.
-        space: what an adaptive search of layouts chooses among: all plans that fit on paper, or the points that the
-            sweep lists.
-        min_gain: the search ends once it expects to better the best by less than this share of it.
+        space: what an adaptive search of layouts chooses among: all plans that fit on paper or nearly
+            do, or the points that the sweep lists.
+        min_gain: `bayes` of layouts ends once it expects all other plans together to better the best by less than this
+            share of it; a search of other keys for one objective ends once none of its last points bettered the best by
+            it. 0: no such end.
         objective: what is sought; several make a front.
         tokens: every trial trains on so many tokens, to whole steps, so that losses at different batch sizes can be
             compared; null leaves training.num_steps as it is.

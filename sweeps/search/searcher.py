@@ -69,7 +69,7 @@ class Search(Protocol):
     """Chooses points one after another. `trials` are all those of the sweep, those that run among them."""
 
     def ask(self, trials: Sequence[TrialReading], count: int) -> Answer:
-        """Up to `count` further points; trials in flight count as if they had ended as expected."""
+        """Up to `count` further points; trials in flight count as tried, and each search assumes values of its own."""
 
     def prune(self, trials: Sequence[TrialReading]) -> list[Pruning]:
         """The running trials that are clearly worse than the best after the same steps; none unless it says so."""

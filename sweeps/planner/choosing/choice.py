@@ -38,7 +38,8 @@ from train_core.costs.setting import Setting
 from train_core.costs.terms import row_of
 
 MOST_SEARCHED_WHOLE = 16
-"""With more numbers of devices or clusters than these, only families that may be among the best are priced."""
+"""With more spaces than these, whole families are left out by their bounds. With fewer, the memory of every plan is
+priced, which counts those that fit, and bounds spare times alone."""
 
 HINTS = {
     "parallel.tensor_parallel_size": "Use a divisor of heads, query groups, feed-forward width, vocabulary, devices and"

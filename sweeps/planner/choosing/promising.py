@@ -127,5 +127,5 @@ class Prospects:
 
 
 def _kind(space: Space) -> str:
-    """Spaces of one cluster differ in their number of devices alone, and share what a shard takes."""
+    """Spaces of one cluster and batch share what a shard takes."""
     return f"{space.setting.cluster.name} {space.global_batch_size}"

@@ -47,7 +47,8 @@ class Outlook:
         spread: its standard deviation.
         fits: probability that they fit.
         runs: probability that they run, given the plans that failed.
-        gain: by which share of the best each is expected to better it if it fits; never negative.
+        gain: by which share of the best each is expected to better it if it fits, times the probability that it runs;
+            never negative.
         best: logarithm of the cost of the best so far, in-flight trials included; infinite where there is none.
         expected_gain: by which share of the best one of them is expected to better it, if all were tried.
     """
@@ -69,7 +70,7 @@ class Outlook:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Measured steps, and in which candidates they may be bettered.
+    """Measured steps, and what turns the seconds of each into its cost.
 
     Attributes:
         seen: the measurements, n of them.
@@ -199,7 +200,7 @@ NOTABLE_DIFFERENCE = 0.05  # logarithm of the smallest factor that is told
 @dataclass
 class Bayes(Search):
     """Attributes:
-    min_gain: the search ends once no plan is expected to better the best by this share.
+    min_gain: the search ends once all other plans together are expected to better the best by less than this share.
     max_trials: the most trials of the sweep, the baseline among them.
     """
 

@@ -1,4 +1,8 @@
-"""The plans that an adaptive search chooses among: all that are legal, that fit on paper, and that the trainer runs."""
+"""The plans that an adaptive search chooses among: those that the trainer runs and that nearly fit on paper.
+
+None of them is predicted to take more than HOPELESS times as long as the fastest, and of each schedule and ZeRO stage
+there are at most MOST_OF_A_KIND. What a surrogate cannot tell apart is as configured (`_as_configured`).
+"""
 
 from __future__ import annotations
 
