@@ -18,7 +18,7 @@ from conf.plan.chunks import least_layers
 from conf.plan.expert_axis import check_expert_axis
 from conf.plan.setup_parts import EXAMPLE, MIXED, SetupParts, StageBlock, written_blocks
 from conf.types.cluster_spec import DeviceSpec, narrow_dtype
-from conf.types.schema import PrecisionPlan
+from conf.types.schema import ParallelPlan, PrecisionPlan
 from conf.units import count_of
 
 PIECES = 2
@@ -214,6 +214,15 @@ def _check_pipeline_axis(setup: SetupParts) -> None:
         raise InfeasiblePlan("parallel.pipeline_parallel_size", parallel.pipeline_parallel_size, problem, remedy)
     if parallel.layers_per_stage is not None:
         _check_layers_per_stage(parallel.layers_per_stage, parallel.pipeline_parallel_size, num_layers)
+    require_whole_weights(parallel)
+
+
+def require_whole_weights(parallel: ParallelPlan) -> None:
+    """Refuse ZeRO-3 beside a pipeline, whose stages keep their weights whole.
+
+    Raises:
+        InfeasiblePlan: names the ZeRO stage.
+    """
     if parallel.zero_stage == 3 and parallel.pipeline_parallel_size > 1:
         problem = "would gather the weights anew for every micro-batch of a pipeline"
         remedy = "Use zero_stage=2 or less, or parallel.pipeline_parallel_size=1."

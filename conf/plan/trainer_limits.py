@@ -66,25 +66,22 @@ class DeclaredLimit(Limit):
         flags: dict[str, bool] = {name: value for name, value in beside._asdict().items() if name != "recipe"}
         return flags.get(self.beside or "", self.beside in (None, beside.recipe))
 
-    def refusal(self, value: Value, trainer: str, otherwise: str) -> InfeasiblePlan:
-        """The error for a value of a dotted key that the trainer does not run.
+    def refusal(self, value: object, trainer: str, otherwise: str) -> InfeasiblePlan:
+        """The error for a value that the trainer does not run, of a dotted key that a person can change.
 
         Args:
             otherwise: what can be done instead of taking a value that it runs.
         """
-        alternatives = " or ".join(f"{self.of}={value_text(runs)}" for runs in self.other_than)
-        return self._refusal(self.of, value, trainer, f"Use {alternatives}, or {otherwise}.")
+        key, remedy = self.of, "Use " + " or ".join(f"{self.of}={value_text(runs)}" for runs in self.other_than)
+        if self.of in DERIVED_VALUES:
+            key, remedy = DERIVED_VALUES[self.of].key, DERIVED_VALUES[self.of].remedy
+        return InfeasiblePlan(key, value, f"is not run by {trainer}: {self.because}", f"{remedy}, or {otherwise}.")
 
     def refusal_of(self, setup: Setup, trainer: str, otherwise: str) -> InfeasiblePlan:
         """The error for a setup that meets this limit."""
-        if self.of not in DERIVED_VALUES:
-            return self.refusal(_value_at(setup, self.of), trainer, otherwise)
-        key, remedy = DERIVED_VALUES[self.of].key, DERIVED_VALUES[self.of].remedy
+        key = DERIVED_VALUES[self.of].key if self.of in DERIVED_VALUES else self.of
         value = list(setup.layers_per_stage) if self.of == LAYER_SPLIT else _value_at(setup, key)
-        return self._refusal(key, value, trainer, f"{remedy}, or {otherwise}.")
-
-    def _refusal(self, key: str, value: object, trainer: str, remedy: str) -> InfeasiblePlan:
-        return InfeasiblePlan(key, value, f"is not run by {trainer}: {self.because}", remedy)
+        return self.refusal(value, trainer, otherwise)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from conf.folders import is_own, path_of
 from conf.overrides import Overrides, value_text
 from conf.plan.experiment import require_compilable, require_whole_attention
 from conf.plan.knobs import KNOBS, KnobValue
-from conf.plan.setup import require_precision
+from conf.plan.setup import require_precision, require_whole_weights
 from conf.plan.setup_parts import MIXED, is_count, named_blocks, written_blocks
 from conf.types.cluster_spec import ClusterSpec, DeviceSpec
 from conf.types.model_spec import ModelSpec
@@ -126,6 +126,7 @@ def search_request(
     compiles = training.compile_layers and plain.name == TRISWEEP.name
     trainer = plain.in_training(training.dropout, compiles=compiles)
     require_run(trainer, settings, knobs)
+    require_whole_weights(settings.parallel)
     if compiles:
         require_compilable(settings.training, str(knobs.get("recompute")))
     if trainer.name == TRISWEEP.name:

@@ -12,7 +12,7 @@ from conf.plan.chunks import least_layers
 from conf.plan.expert_axis import require_own_experts
 from conf.plan.knobs import KNOB, KnobValue
 from conf.plan.trainer_call import layer_split
-from conf.plan.trainer_limits import BESIDE_NOTHING, Beside, limits_of
+from conf.plan.trainer_limits import BESIDE_NOTHING, LAYER_SPLIT, Beside, limits_of
 from conf.plan.trainer_limits import runs as trainer_runs
 from conf.types.schema import Frozen, Value
 from conf.types.trainer_spec import TRISWEEP
@@ -42,6 +42,9 @@ def require_run(trainer: Implementation, settings: Settings, pinned: Mapping[str
     if trainer.name == TRISWEEP.name:
         require_own_experts(settings.model)
     keys = {KNOB[name].key: value for name, value in pinned.items() if not isinstance(value, tuple)}
+    layers = pinned.get("layers_per_stage")
+    if isinstance(layers, tuple):
+        keys[LAYER_SPLIT] = layer_split(layers)
     for limit in limits_of(trainer.name):
         group, _, name = limit.of.partition(".")
         if group in ("model", "precision"):
@@ -54,7 +57,8 @@ def require_run(trainer: Implementation, settings: Settings, pinned: Mapping[str
         experts, latent = settings.model.experts is not None, settings.model.latent_attention is not None
         beside = Beside(experts=experts, latent=latent, recipe=settings.precision.matmul_recipe)
         if limit.holds(beside) and limit.meets(value):
-            raise limit.refusal(value, trainer.name, "another --implementation")
+            given = list(layers) if isinstance(layers, tuple) and limit.of == LAYER_SPLIT else value
+            raise limit.refusal(given, trainer.name, "another --implementation")
 
 
 @lru_cache(maxsize=4096)  # asked for every block of a search

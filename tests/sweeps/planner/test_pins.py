@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from conf.errors import ConfigError
+from conf.errors import ConfigError, InfeasiblePlan
 from conf.overrides import value_text
 from conf.plan.knobs import KNOBS, KnobValue
 from sweeps.planner.choosing.choice import choose_plans
@@ -77,3 +77,23 @@ def test_narrow_products_and_the_width_of_gradients_are_priced_or_refused() -> N
     assert space.setting.matmul_recipe == "fp8-delayed"
     with pytest.raises(ConfigError, match=r"precision\.matmul_recipe = 'fp8-delayed': is not run by trisweep"):
         search_request(composed(recipe))
+
+
+@pytest.mark.parametrize(
+    ("trainer", "pinned", "reason"),
+    [
+        (
+            "megatron-lm",
+            ["layers_per_stage=[2,4,4,2]"],
+            r"layers_per_stage = .*: is not run by megatron-lm: it cuts stages",
+        ),
+        ("trisweep", ["zero_stage=3", "pipeline_parallel_size=4"], r"zero_stage = 3: would gather the weights anew"),
+    ],
+    ids=["uneven stages", "ZeRO-3 beside a pipeline"],
+)
+def test_pins_without_a_plan_on_any_devices_are_refused_by_their_reason(
+    trainer: str, pinned: list[str], reason: str
+) -> None:
+    overrides = [*LLAMA, *(f"parallel.{override}" for override in pinned)]
+    with pytest.raises(InfeasiblePlan, match=rf"^parallel\.{reason}"):
+        search_request(composed(overrides), implementation=trainer)
