@@ -189,7 +189,7 @@ def by_distinct(plans: Plans, column: str, count: Callable[[Plans], Integers]) -
 
 
 def _layouts_vary_with_shards(plans: Plans) -> bool:
-    """True if layouts do not lie on the last axis alone, as in a search: (ZeRO stages, shards, layouts)."""
+    """True unless layouts lie on the last axis alone, as they do in a search: (ZeRO stages, shards, layouts)."""
     of_layouts = (plans.pipeline_parallel_size, plans.virtual_pipeline_size, plans.schedule)
     return any(each.shape[1] > 1 for each in of_layouts)
 

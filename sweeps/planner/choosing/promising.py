@@ -111,7 +111,7 @@ class Prospects:
             # combinations.
             kept = block.legal & (bounds.of_plans(block) < longest)
             shards, layouts = np.flatnonzero(kept.any(axis=(0, 2))), np.flatnonzero(kept.any(axis=(0, 1)))
-            stages = np.flatnonzero(bounds.bytes_of_stages(block) <= space.room_bytes)
+            stages = np.flatnonzero(bounds.bytes_by_zero_stage(block) <= space.room_bytes)
             if shards.size and stages.size:
                 yield replace(block.part(stages, shards, layouts), legal=kept[:, shards][:, :, layouts])
 

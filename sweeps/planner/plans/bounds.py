@@ -1,14 +1,14 @@
 """Times and bytes that no plan of a family undercuts: what is ruled out by them need not be priced.
 
 A bound of time is made of the layers and the head alone, each as fast as any recomputation and sequence parallelism
-makes it, and of the smallest bubble that any schedule leaves. With w seconds for
-a micro-batch on all p stages together and s on the slowest, m micro-batches and at most v chunks,
+of the family makes it (`of_plans` takes each plan's own), and of the smallest bubble that a schedule leaves. With w
+seconds for a micro-batch on all p stages together and s on the slowest, m micro-batches and at most v chunks,
 `train_core.costs.step.schedule` gives at least
 
     GPipe          (w - s) + m s, which is interleaving of one chunk
     interleaved    (w - s) / v + m s, with fewer micro-batches than stages w + (m - 1) s / v
-    1F1B           w + (m - 1) s - (min(m, p) - 1) s / 2, hence the half: the longer of its two chains is no shorter
-                   than their mean
+    1F1B           w + (m - 1) s - (min(m, p) - 1) s / 2: the longer of its two chains is no shorter than their mean,
+                   which halves the last term
     zero-bubble    k (w - s) + m s, where every stage waits for at least the share k of what it takes
 
 All grow with w and with s. The slowest of the stages takes at least w / p, and has at least ceil(layers / p) layers.
@@ -121,7 +121,7 @@ class Bounds:
         least = np.where(plans.schedule == ONE_F_ONE_B, _one_f_one_b(whole, slowest, p, m), others)
         return np.asarray(least * SLACK)
 
-    def bytes_of_stages(self, block: PlanGrid) -> Integers:
+    def bytes_by_zero_stage(self, block: PlanGrid) -> Integers:
         """Bytes that no plan of a block undercuts, by its ZeRO stage, (z,): weights and gradients of layers.
 
         The fullest pipeline stage holds them all, but for those that ZeRO shares out: from stage 2 on the gradients,

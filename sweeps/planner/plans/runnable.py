@@ -1,4 +1,4 @@
-"""The choices of a search that a trainer can run; schedules, and spreads of layers over stages, that it tries."""
+"""The choices of a search that a trainer can run; schedules, and spreads of layers over stages, that a search tries."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MOST_LAYERS_LIGHTER_IN_CHUNKS = 2
 
 
 def runs(trainer: Implementation, knob: str, value: KnobValue, beside: Beside = BESIDE_NOTHING) -> bool:
-    """True if the trainer runs plans of this kind in which the knob has this value."""
+    """True if the trainer runs plans with the features `beside` in which the knob has this value."""
     # How layers are spread is a kind of its own, about which `layouts` asks.
     return isinstance(value, tuple) or _allows(trainer.name, knob, value, beside)
 

@@ -110,7 +110,7 @@ def _rank(block: PlanGrid, memory: Memory, capacity: int, bounds: Bounds, tally:
     if not fits.any():
         return
     least = bounds.of_plans(kept)
-    for stages in _kinds_of_stages(kept):
+    for stages in _kinds_of_zero_stages(kept):
         # What the kind before has found rules out more of the next.
         wanted = fits[stages] & (least < tally.slowest_of_interest(kept))
         if wanted.any():
@@ -134,7 +134,7 @@ def _parts(block: PlanGrid) -> list[Integers]:
     return [np.arange(start, min(start + step, num_shards)) for start in range(0, num_shards, step)]
 
 
-def _kinds_of_stages(block: PlanGrid) -> Iterator[Integers]:
+def _kinds_of_zero_stages(block: PlanGrid) -> Iterator[Integers]:
     """The places of ZeRO stages that are priced together.
 
     ZeRO 0 and 1 add no collectives to a single micro-batch, while 2 and 3 each add their own. Grouped like this, the

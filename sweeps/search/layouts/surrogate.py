@@ -37,8 +37,8 @@ SHARD_SPREAD = 0.08  # of the part that each pair of tensor size and micro-batch
 KNOB_SPREAD = 0.04  # of the part that each value of each of REMAINDER_KNOBS has of its own
 REMAINDER_KNOBS = ("pipeline_parallel_size", "recompute", "schedule", "zero_stage", "sequence_parallel")
 REMAINDER_SCALES = {1.0: 0.7, 2.5: 0.3}
-"""Factors on the three spreads above, with the probability of each before the first trial. Where the trials go on to
-surprise the cost model, they speak for the larger one, and the search looks for longer."""
+"""Factors on SMOOTH_SPREAD, SHARD_SPREAD and KNOB_SPREAD, with the probability of each before the first trial. Where
+the trials go on to surprise the cost model, they speak for the larger one, and the search looks for longer."""
 LENGTHS = {
     "tensor_parallel_size": 2.0,
     "pipeline_parallel_size": 3.0,
@@ -87,7 +87,7 @@ class Surrogate:
         factors: logarithms of the factors of terms, of constants, and of the whole.
         weights: of each measurement in the remainder.
         inverse: of the Cholesky factor of the measurements' covariance.
-        rows: derivatives of each measurement by the factors.
+        derivatives: of each measurement by the factors.
         scale: the one of REMAINDER_SCALES that the measurements speak for.
         evidence: logarithm of the probability density of the measurements with it, but for a constant.
     """
@@ -96,7 +96,7 @@ class Surrogate:
     factors: Floats
     weights: Floats
     inverse: Floats
-    rows: Floats
+    derivatives: Floats
     scale: float
     evidence: float
 
@@ -146,7 +146,7 @@ class Surrogate:
         unit[:, : len(STEP_TERMS)] = np.eye(len(STEP_TERMS))
         unit[:, len(STEP_TERMS) : -1] = self.seen.priced.slopes.mean(axis=0)
         unit[:, -1] = 1.0
-        explained = self.inverse @ (self.rows * PRIOR) @ unit.T
+        explained = self.inverse @ (self.derivatives * PRIOR) @ unit.T
         # The prior's variance less what the measurements explain of it.
         variance = (unit**2 * PRIOR).sum(axis=1) - (explained**2).sum(axis=0)
         return unit @ self.factors, np.sqrt(np.maximum(variance, 0.0))
@@ -173,7 +173,7 @@ class Surrogate:
         near = np.zeros((len(plans), len(self.weights)))
         near[:, : len(self.seen.log_seconds)] = self.scale**2 * _remainder(plans.plans, self.seen.priced.plans)
         # A Gaussian process: the prior covariance of the plans, less what goes together with the measurements.
-        explained = self.inverse @ (near + (rows * PRIOR) @ self.rows.T).T
+        explained = self.inverse @ (near + (rows * PRIOR) @ self.derivatives.T).T
         return mean + near @ self.weights, rows, explained
 
 

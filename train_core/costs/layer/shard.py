@@ -1,4 +1,10 @@
-"""The choices on which one layer's time and memory depend, and the sizes that follow from them."""
+"""The choices on which one layer's time and memory depend, and the sizes that follow from them.
+
+A further kind of recomputation needs a name here, its kept bytes and fullest moment (`layer_bytes`), what is repeated
+(`layer_costs`, `layer_time`, `context`, `experts`), its gathers under ZeRO-3 (`step.sharding`), its FLOPs and traffic
+(`counts`), and its name in `conf.plan.knobs.RECOMPUTES`. A comparison with FULL that overlooks it prices it as if it
+repeated nothing.
+"""
 
 from __future__ import annotations
 

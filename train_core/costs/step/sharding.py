@@ -2,9 +2,9 @@
 
 Most of the bytes are those of ZeRO-3 as torch's FSDP2 carries it out.
 
-It does so layer by layer, for this trainer, torchtitan and plain FSDP (`shards_masters`). There is no pipeline then
-(`conf.plan.setup`): the stage is first and last at once, with one micro-batch in flight. Below them stand what
-ZeRO-2 holds of gradients, in pipelines too, and how far DeepSpeed gathers ahead.
+FSDP2 gathers and scatters layer by layer, for this trainer, torchtitan and plain FSDP (`shards_masters`). There is no
+pipeline then (`conf.plan.setup`): the stage is first and last at once, with one micro-batch in flight. Below them stand
+what ZeRO-2 holds of gradients, in pipelines too, and how far DeepSpeed gathers ahead.
 
 Tests hold these bytes against rehearsals. A rank keeps nothing of the weights but fp32 shards, which are gathered in
 the width of activations: embedding, last norm and head for the whole pass, a layer for its own passes, and the next
@@ -162,7 +162,7 @@ class _Unit(NamedTuple):
 
 
 def sharded_seconds(stage: PricedStage, forward: Floats, backward: Floats) -> tuple[Floats, Floats]:
-    """Seconds before the forward pass of a micro-batch and after it.
+    """Seconds that ZeRO-2 and 3 add to the forward pass of a micro-batch, and to its backward pass.
 
     Stage 3 gathers weights for each pass; 2 and 3 scatter gradients after backward, since no rank keeps them whole.
     Source: arXiv 1910.02054, section 7.

@@ -8,6 +8,8 @@ Of p stages with m micro-batches of v chunks, stage r (from 0) has in flight, al
 
     GPipe m      1F1B p - r      interleaved 2 (p - r - 1) + (v - 1) G + 1      ZB-H1 p
 
+where G is the largest group of micro-batches (`schedule.largest_group`).
+
     activations = chunks in flight x (what the layers of a chunk keep + the chunk's output, where a trainer keeps it)
                 + on the others, of this trainer: the output that is being sent
                 + on the last stage: inputs of the final norm and the head, and losses that wait for backward passes

@@ -230,7 +230,7 @@ def _beside_a_chunk(setting: Setting, plans: Plans, work: Work, hop: Floats) -> 
 
 
 def reduction_seconds(stage: PricedStage, hiding: Floats) -> Floats:
-    """Seconds that show of the collectives of a stage after its last backward pass.
+    """Seconds that no computation hides of the sums of gradients and gathers of weights that a stage has once a step.
 
     They run beside the computation of `overlapped_micro_batches`; adding up a tied embedding hides behind nothing.
 

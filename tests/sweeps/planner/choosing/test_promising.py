@@ -80,7 +80,7 @@ def require_bounds(space: Space) -> None:
             assert np.all(least >= limits)
             assert np.all(total >= bounds.of_plans(block))
             peak = np.broadcast_to(peak_bytes(block.setting, block.plans, work), block.shape)
-            assert np.all(peak.min(axis=(1, 2)) >= bounds.bytes_of_stages(block))
+            assert np.all(peak.min(axis=(1, 2)) >= bounds.bytes_by_zero_stage(block))
 
 
 @pytest.mark.slow
