@@ -14,8 +14,17 @@ import numpy as np
 from conf.units import FLOAT32_BYTES
 from train_core.costs.collectives import ring_of, shown_seconds, transfer_seconds
 from train_core.costs.kernels import Number, attention_seconds, matmul_seconds, memory_bound_seconds
-from train_core.costs.layer.layer_bytes import activated_bytes, norm_output_bytes
-from train_core.costs.layer.shard import FULL, POINTWISE, SELECTIVE, Shard, hidden_bytes_of, scores_of, tokens_of
+from train_core.costs.layer.shard import (
+    FULL,
+    POINTWISE,
+    SELECTIVE,
+    Shard,
+    activated_bytes,
+    hidden_bytes_of,
+    norm_output_bytes,
+    scores_of,
+    tokens_of,
+)
 from train_core.costs.setting import Floats, Integers, Setting
 
 PASSES = 3  # a sum reads both addends and writes the result

@@ -11,24 +11,24 @@ import numpy as np
 
 from conf.types.model_spec import ModelSpec
 from conf.units import FLOAT32_BYTES
-from train_core.costs.kernels import memory_bound_seconds, recipe_of
-from train_core.costs.layer.layer_time import gated_elements
+from train_core.costs.kernels import recipe_of
 from train_core.costs.layer.shard import (
     FULL,
     NONE,
+    NUM_NORMS,
     POINTWISE,
     SELECTIVE,
     Shard,
+    activated_bytes,
     held_tokens_of,
     hidden_bytes_of,
     matrices_of,
+    norm_output_bytes,
     scores_of,
     tokens_of,
 )
-from train_core.costs.setting import Floats, Integers, Setting
+from train_core.costs.setting import Integers, Setting
 from train_core.shared_rules import flash_runs
-
-NUM_NORMS = 2
 
 
 def kept_bytes(setting: Setting, shard: Shard, recompute: Integers) -> Integers:
@@ -171,27 +171,9 @@ def selected_bytes(setting: Setting, shard: Shard) -> Integers:
     return layer_input + tokens_of(setting, shard) * (outputs + heads + unused)
 
 
-def repeated_seconds(setting: Setting, shard: Shard) -> Floats:
-    """Seconds of the two norms and the activation, each of which reads its input and writes its output."""
-    norms = NUM_NORMS * 2 * norm_output_bytes(setting, shard)
-    activation = (gated_elements(setting)[0] if setting.model.gated_mlp else 2) * activated_bytes(setting, shard)
-    seconds = memory_bound_seconds(setting, (norms + activation) * setting.implementation.memory_traffic, NUM_NORMS + 1)
-    return np.where(shard.recompute == POINTWISE, seconds, 0.0)
-
-
 def dropped_bytes(setting: Setting, shard: Shard) -> Integers:
     """Bytes of the outputs that a layer then does not keep."""
     return NUM_NORMS * norm_output_bytes(setting, shard) + activated_bytes(setting, shard)
-
-
-def norm_output_bytes(setting: Setting, shard: Shard) -> Integers:
-    return held_tokens_of(setting, shard) * setting.model.hidden_size * setting.dtype_bytes
-
-
-def activated_bytes(setting: Setting, shard: Shard) -> Integers:
-    """Bytes of the activation's output."""
-    features: Integers = setting.model.ffn_hidden_size // shard.tensor_parallel_size
-    return tokens_of(setting, shard) * features * setting.dtype_bytes
 
 
 def kept_difference(setting: Setting, shard: Shard, recompute: Integers) -> Integers:

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from train_core.costs.layer.context import buffer_bytes, core_bytes, core_seconds
-from train_core.costs.layer.layer_bytes import deferred_bytes, gradient_bytes, kept_bytes, repeated_seconds
+from train_core.costs.layer.layer_bytes import deferred_bytes, gradient_bytes, kept_bytes
 from train_core.costs.layer.layer_time import (
     projections_forward,
     projections_input_gradient,
     projections_repeated,
+    repeated_seconds,
     selected_seconds,
     tensor_seconds,
     weight_gradients_of,

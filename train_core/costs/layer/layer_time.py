@@ -22,9 +22,13 @@ from train_core.costs.kernels import (
 )
 from train_core.costs.layer.shard import (
     FULL,
+    NUM_NORMS,
+    POINTWISE,
     SELECTIVE,
     Shard,
+    activated_bytes,
     held_tokens_of,
+    norm_output_bytes,
     num_gathered,
     paired_products_of,
     products_of,
@@ -176,6 +180,14 @@ def selected_seconds(setting: Setting, shard: Shard) -> Floats:
         if share:
             repeated = repeated + share * matmul_seconds(setting, tokens, n, k, recipe=recipe)
     return np.where(shard.recompute == SELECTIVE, repeated, 0.0)
+
+
+def repeated_seconds(setting: Setting, shard: Shard) -> Floats:
+    """Seconds of the two norms and the activation, each of which reads its input and writes its output."""
+    norms = NUM_NORMS * 2 * norm_output_bytes(setting, shard)
+    activation = (gated_elements(setting)[0] if setting.model.gated_mlp else 2) * activated_bytes(setting, shard)
+    seconds = memory_bound_seconds(setting, (norms + activation) * setting.implementation.memory_traffic, NUM_NORMS + 1)
+    return np.where(shard.recompute == POINTWISE, seconds, 0.0)
 
 
 def runs_beside_products(setting: Setting, shard: Shard) -> bool:

@@ -17,6 +17,7 @@ from train_core.costs.counts.parameters import Matrix, attention_matrices, feed_
 from train_core.costs.setting import Booleans, Integers, Setting
 
 NONE, SELECTIVE, FULL, POINTWISE = (RECOMPUTES.index(name) for name in ("none", "selective", "full", "pointwise"))
+NUM_NORMS = 2  # of a layer
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,16 @@ def held_tokens_of(setting: Setting, shard: Shard) -> Integers:
 def hidden_bytes_of(setting: Setting, shard: Shard) -> Integers:
     """Bytes of a whole activation between layers."""
     return tokens_of(setting, shard) * setting.model.hidden_size * setting.dtype_bytes
+
+
+def norm_output_bytes(setting: Setting, shard: Shard) -> Integers:
+    return held_tokens_of(setting, shard) * setting.model.hidden_size * setting.dtype_bytes
+
+
+def activated_bytes(setting: Setting, shard: Shard) -> Integers:
+    """Bytes of the activation's output."""
+    features: Integers = setting.model.ffn_hidden_size // shard.tensor_parallel_size
+    return tokens_of(setting, shard) * features * setting.dtype_bytes
 
 
 def products_of(setting: Setting, shard: Shard) -> tuple[tuple[Integers | int, Integers | int], ...]:
