@@ -23,7 +23,7 @@ from launcher.control.advance import Conductor
 from launcher.control.loop import go_on
 from launcher.control.orders import retry, retry_failed_trials
 from launcher.control.rules import Budget, Rules, SweepStep
-from launcher.folder_lock import lock_folder
+from launcher.folder_lock import holder, lock_folder
 from launcher.machine import LocalJobFunction, MachineCapacity
 from launcher.provenance import snapshot_code
 from launcher.workplaces.here import ThisMachine
@@ -405,6 +405,8 @@ def test_a_controller_that_is_killed_at_any_instant_loses_nothing_and_runs_nothi
         time.sleep(instants.uniform(0.0, 0.6))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
+        # A job that was just being started holds its copy of the lock until it runs its own program.
+        until(lambda: holder(sweep.folder) is None)
     done = carried_out_in_processes(sweep, adaptive(), make_job(seconds=0.3))
     assert {each.outcome for each in done.sweep.read()} == {Outcome.COMPLETED}
     assert len(done.sweep.record.trials) == NUM_POINTS
