@@ -54,9 +54,9 @@ def _share_of_rank(rank: int, experiment: Experiment, folder: Path) -> float:
     # The trainer's step is wrapped to tell its own time from that of `train` around it; this process ends afterwards.
     own_step = Trainer.step
 
-    def step(trainer: Trainer, number: int) -> Any:
+    def step(trainer: Trainer, *arguments: Any) -> Any:
         start = time.thread_time()
-        result = own_step(trainer, number)
+        result = own_step(trainer, *arguments)
         marks.append(time.thread_time())
         steps.append(marks[-1] - start)
         notes.append(len(world.clock._spans) + len(world.clock._passes))
