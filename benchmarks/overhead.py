@@ -41,12 +41,12 @@ def main() -> list[Target]:
     what = f"CPU time of metrics, heartbeat and watchdog to a step's, tp2, {SHAPE['model.num_layers']} layers"
     starts = median(seconds_to_first_step() for _ in range(NUM_STARTS))
     return [
-        at_most(what, 0.5, 100 * max(answers_of_ranks(experiment_of(WATCHED), _share_of_rank)), " %"),
+        at_most(what, 0.5, 100 * max(answers_of_ranks(experiment_of(WATCHED), share_of_rank)), " %"),
         at_most("8 ranks on this machine, from the command to the end of the first step", 6.0, starts, " s"),
     ]
 
 
-def _share_of_rank(rank: int, experiment: Experiment, folder: Path) -> float:
+def share_of_rank(rank: int, experiment: Experiment, folder: Path) -> float:
     """The share of its step that watching takes."""
     seat = Seat(rank, experiment.parallel.world_size, rank, file_rendezvous(folder / "rendezvous"))
     world, trial = join(seat, choose_device("cpu", rank), experiment.watch.hang_seconds), TrialFolder(folder)
