@@ -127,8 +127,7 @@ def carry_out_on_slurm(
     """
     require_scheduler(slurm)
     with lock_folder(sweep.folder):
-        # Only an allocation is refused: a controller that is queued goes on later with what this command leaves.
-        carrying_job(sweep.folder, sweep.folder.controller)
+        _require_no_allocation(sweep)
         conductor = begin_sweep(sweep, SlurmQueue(slurm), rules, command, on_slurm=True)
         with progress:
             return go_on(conductor, progress, poll_seconds)
@@ -172,8 +171,7 @@ def submit(
     """
     require_scheduler(slurm)
     with lock_folder(sweep.folder):
-        # Only an allocation is refused: a controller that is queued goes on later with what this command leaves.
-        carrying_job(sweep.folder, sweep.folder.controller)
+        _require_no_allocation(sweep)
         queue = SlurmQueue(slurm, job)
         conductor = begin_sweep(sweep, queue, rules or slurm_rules(slurm), command, on_slurm=True)
         step = conductor.advance()
@@ -212,6 +210,15 @@ def dry_run(
         quiet = replace(rules, tell=lambda sweep, step: None)
         step = _begin(planned, queue, quiet, command, on_slurm=True).advance()
     return step, queue.requests
+
+
+def _require_no_allocation(sweep: Sweep) -> None:
+    """Refuse a sweep that an allocation carries out. A queued controller goes on later with what a command leaves.
+
+    Raises:
+        UsageError: names the allocation's job; or Slurm does not answer.
+    """
+    carrying_job(sweep.folder, sweep.folder.controller)
 
 
 def slurm_rules(slurm: SlurmSpec) -> Rules:

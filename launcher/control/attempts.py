@@ -14,11 +14,10 @@ from typing import NamedTuple
 from launcher.control.rules import Budget
 from launcher.slurm.job_records import ChargedTime
 from sweeps.folder.journal import Ended, Entry, History, Started, Submitted
-from sweeps.folder.submission import EndedAttempt
+from sweeps.folder.submission import EndedAttempt, claim_of
 from sweeps.reading import Reading, TrialReading
 from sweeps.trial import Trial
 from train_core.measurement import Fault, Outcome
-from train_core.trial_folder import last_attempt
 
 CLOSING_SECONDS = 60.0
 """A job that Slurm still counts as running so long after its training has ended is not waited for any more."""
@@ -85,10 +84,8 @@ def news(reading: TrialReading, history: History, budget: Budget, charged: Charg
 
 def num_runs(reading: TrialReading) -> int:
     """Return how often Slurm has started the job of the last attempt, as far as is known: every run is charged."""
-    claimed, submission = last_attempt(reading.folder.claim), reading.submission
-    # The claim may be an earlier attempt's, whose job was another one.
-    of_this = claimed is not None and submission is not None and claimed.number == submission.attempt
-    return 1 + claimed.restarts if claimed is not None and of_this else 1
+    claimed = claim_of(reading.folder, reading.submission)
+    return 1 if claimed is None else 1 + claimed.restarts
 
 
 def _seconds(reading: TrialReading) -> float:

@@ -16,7 +16,7 @@ from conf.private_files import unreadable
 from conf.types.schema import Count, Frozen
 from train_core.log_files import tail
 from train_core.measurement import Fault, Measurement, Outcome
-from train_core.trial_folder import JobFolder, last_attempt
+from train_core.trial_folder import Attempt, JobFolder, last_attempt
 from train_core.whole_files import append_whole, write_atomically
 
 
@@ -167,12 +167,18 @@ def write_submission(folder: JobFolder, submission: Submission) -> None:
 LOG_SUFFIXES = (".out", ".err", ".log")
 
 
+def claim_of(folder: JobFolder, submission: Submission | None) -> Attempt | None:
+    """The claim by which a rank took the folder for this attempt; None where none has.
+
+    Until one does, the claim in the folder is an earlier attempt's, whose job was another one.
+    """
+    claimed = last_attempt(folder.claim)
+    return claimed if submission is not None and claimed is not None and claimed.number == submission.attempt else None
+
+
 def begun_at(folder: JobFolder, submission: Submission | None) -> float | None:
     """When a rank took the folder for this attempt, in seconds since the epoch; None where none has."""
-    claimed = last_attempt(folder.claim)
-    if submission is None or claimed is None or claimed.number != submission.attempt:
-        return None
-    return folder.claim.stat().st_mtime
+    return None if claim_of(folder, submission) is None else folder.claim.stat().st_mtime
 
 
 def log_of(

@@ -125,12 +125,7 @@ def search_request(
     training, plain = settings.training, implementation_called(implementation or settings.trainer.costs_of)
     compiles = training.compile_layers and plain.name == TRISWEEP.name
     trainer = plain.in_training(training.dropout, compiles=compiles)
-    require_run(trainer, settings, knobs)
-    require_whole_weights(settings.parallel)
-    if compiles:
-        require_compilable(settings.training, str(knobs.get("recompute")))
-    if trainer.name == TRISWEEP.name:
-        require_whole_attention(settings.training, settings.parallel.context_parallel_size)
+    _require_plans_that_run(trainer, settings, knobs)
     batch, across = settings.batch.global_batch_size, settings.parallel.tensor_parallel_across_nodes
     spaces: list[Space] = []
     left_out: list[LeftOut] = []
@@ -147,6 +142,20 @@ def search_request(
         raise left_out[0].reason
     _require_expressible(settings, knobs)
     return _pad_vocabulary(settings, spaces, left_out)
+
+
+def _require_plans_that_run(trainer: Implementation, settings: Settings, knobs: Mapping[str, KnobValue]) -> None:
+    """Refuse a configuration, or a pinned knob, with which no plan can exist that the trainer runs.
+
+    Raises:
+        InfeasiblePlan: names the key, its value, and why not.
+    """
+    require_run(trainer, settings, knobs)
+    require_whole_weights(settings.parallel)
+    if trainer.is_compiled:
+        require_compilable(settings.training, str(knobs.get("recompute")))
+    if trainer.name == TRISWEEP.name:
+        require_whole_attention(settings.training, settings.parallel.context_parallel_size)
 
 
 def _pad_vocabulary(settings: Settings, spaces: Sequence[Space], left_out: Sequence[LeftOut]) -> Request:
