@@ -11,7 +11,7 @@ notify     tells a webhook what came of a sweep
 
 What happened is in the journal, of which `sweeps.folder.journal` makes the course of every trial: read that module
 first. Where squeue does not answer, `launcher.state.reconcile` concludes nothing; a step that raises is tried again
-by `loop`, unless it is the first of a command.
+by `loop`, unless it is the first of a command and was refused.
 
 Outside of this room: `launcher.controller` takes a sweep up in a job of its own, `launcher.workplaces` submits and
 asks, `launcher.state` and `launcher.slurm` say whether a job has ended that nobody shows any more, and

@@ -13,6 +13,7 @@ from conf.errors import UsageError
 from launcher.control.advance import Conductor
 from launcher.control.rules import SweepStep
 from launcher.control.workplace import ProgressDisplay
+from launcher.slurm.executor import Unanswered
 from sweeps.folder.journal import JournalReplacedError
 
 NEWS_SECONDS = 0.2
@@ -71,9 +72,10 @@ def _advance_patiently(conductor: Conductor, progress: ProgressDisplay, noted: R
         try:
             return conductor.advance()
         except UsageError as error:
-            # A command's first step that fails is a wrong request, and trying again would only hide it. A folder that
-            # was replaced belongs to another command, which has a controller of its own.
-            if not conductor.is_under_way or isinstance(error, JournalReplacedError):
+            # A command's first step that is refused is a wrong request, and trying again would only hide it. A folder
+            # that was replaced belongs to another command, which has a controller of its own.
+            may_pass = conductor.is_under_way or isinstance(error, Unanswered)
+            if not may_pass or isinstance(error, JournalReplacedError):
                 raise
             progress.say(f"A step failed, and is tried again: {error}")
         if noted.wait(RETRY_SECONDS):

@@ -47,6 +47,9 @@ SHA256 = "SHA256"
 TOO_MANY_JOBS = re.compile(r"SubmitJobs?(Per\w+)?Limit|temporarily unable to accept job")
 """Slurm's words for a limit on how many jobs may be queued at once."""
 
+NO_ANSWER = re.compile(r"Socket timed out|Unable to contact slurm controller")
+"""sbatch's words where slurmctld was not there, or too busy to answer: the request itself may be right."""
+
 SUBMITTED = re.compile(r"Submitted batch job (\d+)")
 
 
@@ -241,11 +244,13 @@ def _find_accepted_job(job_name: str, said: str) -> str:
     try:
         jobs = query_named([job_name])
     except SlurmSilent:
-        problem = f"Slurm did not say whether it took the job {job_name} ({said})"
-        raise Unanswered(problem, "Give the same command again later: it asks Slurm for this job first.") from None
+        jobs = None
     if jobs:
         # The elements of an array are called by its number and their own.
         return next(iter(jobs)).split("_")[0]
+    if jobs is None or NO_ANSWER.search(said):
+        problem = f"Slurm did not say whether it took the job {job_name} ({said})"
+        raise Unanswered(problem, "Give the same command again later: it asks Slurm for this job first.")
     if TOO_MANY_JOBS.search(said):
         raise TooManyJobs(f"Slurm takes no more jobs now: {said}", "Give the same command again when some have ended.")
     remedy = "Look at the request with --dry-run, and correct the settings under slurm."

@@ -9,15 +9,18 @@ from pathlib import Path
 import pytest
 
 from cli.commands.sweep.on_slurm import what_keeps_its_settings
-from launcher.control.orders import SweepOrders
+from launcher.control import loop
+from launcher.control.loop import go_on
+from launcher.control.orders import ORDINARY, SweepOrders
 from launcher.control.rules import SweepStep
-from launcher.sweep import dry_run, slurm_rules, submit
+from launcher.sweep import begin_sweep, dry_run, slurm_rules, submit
+from launcher.workplaces.queue import SlurmQueue
 from sweeps.folder.journal import Begun, Journal
 from sweeps.folder.submission import Submission, write_submission
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import RecordOf
-from tests.launcher.conftest import SlurmOf
+from tests.launcher.conftest import Silent, SlurmOf
 from tests.launcher.test_run_here import seeds
 from tests.results.conftest import finish, performance
 from train_core.measurement import Outcome, Performance
@@ -71,6 +74,32 @@ def test_sbatch_is_not_told_of_the_job_in_which_the_command_is_given(
     lines = (tmp_path / "environment").read_text().splitlines()
     told = dict(line.split("=", 1) for line in lines if line.startswith(("SLURM", "SBATCH")))
     assert told == own
+
+
+@pytest.mark.parametrize("squeue", ["true", "exit 1"], ids=["squeue answers", "squeue does not"])
+def test_a_command_is_patient_where_slurm_does_not_answer_to_its_first_submission(
+    folder: SweepFolder,
+    record_of: RecordOf,
+    slurm_of: SlurmOf,
+    tools: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    squeue: str,
+) -> None:
+    class SlurmIsBack(Silent):
+        def say(self, line: str) -> None:
+            super().say(line)
+            tools(squeue="true", sbatch="echo Submitted batch job 12")
+
+    silent = "echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv operation' >&2; exit 1"
+    tools(scontrol="echo 'ClusterName = alps'", squeue=squeue, sacct="true", srun="true", sbatch=silent)
+    monkeypatch.setattr(loop, "RETRY_SECONDS", 0.0)
+    sweep, display = Sweep(folder, record_of(seeds(2))), SlurmIsBack()
+    conductor = begin_sweep(sweep, SlurmQueue(slurm_of()), slurm_rules(slurm_of()), ORDINARY, on_slurm=True)
+    step = go_on(conductor, display, 0.0, is_over=lambda step: True)
+    assert len(step.started) == 2
+    assert [line.partition(" (")[0].rpartition(" ")[0] for line in display.lines] == [
+        "A step failed, and is tried again: Slurm did not say whether it took the job"
+    ]
 
 
 def test_a_dry_run_takes_the_step_that_a_command_takes_and_leaves_the_sweep_as_it_was(

@@ -182,13 +182,13 @@ def test_the_first_step_of_whoever_takes_a_sweep_up_is_tried_again_and_that_of_a
         return Conductor(sweep, SilentOnce(make_job(), []), adaptive())
 
     monkeypatch.setattr(loop, "RETRY_SECONDS", 0.0)
-    refusal = UsageError("Slurm did not say whether it took the job", "Wait.")
+    refusal = UsageError("Slurm refused the job: invalid partition", "Correct it.")
     command = conductor()
     command.begin(("sweep=smoke",), on_slurm=True)
     restarted = conductor()
     for fresh in (command, restarted):  # neither the command nor the controller's first run has submitted anything
         fresh.workplace.refusals.append(refusal)  # type: ignore[attr-defined]
-        with pytest.raises(UsageError, match="did not say"):
+        with pytest.raises(UsageError, match="refused the job"):
             go_on(fresh, Silent(), POLL_SECONDS)
     command.advance()
     restarted, display = conductor(), Silent()
@@ -198,7 +198,7 @@ def test_the_first_step_of_whoever_takes_a_sweep_up_is_tried_again_and_that_of_a
     again = conductor()
     again.begin(("sweep=smoke", "slurm.partition=wrong"), on_slurm=True)
     again.workplace.refusals.append(refusal)  # type: ignore[attr-defined]
-    with pytest.raises(UsageError, match="did not say"):
+    with pytest.raises(UsageError, match="refused the job"):
         go_on(again, Silent(), POLL_SECONDS)
 
 
