@@ -135,6 +135,8 @@ def _texts(overrides: Overrides) -> list[str]:
 
 def _continue_training(folder: TrialFolder, request: Overrides) -> LongRun:
     other, stored = "or begin another training with --name NAME", read_stored(folder)
+    if is_damaged(folder):
+        raise _damaged_error(folder)
     if stored is None:
         raise UsageError(f"{folder.trial} does not belong to a training from a sweep", f"Remove it, {other}.")
     before = Overrides.parse(stored.overrides)
@@ -255,6 +257,26 @@ def read_stored(folder: TrialFolder) -> TrainingOrigin | None:
         return None
 
 
+def is_damaged(folder: TrialFolder) -> bool:
+    """True if there is a `trial.json` and it holds no experiment that can be read, so that nobody knows what it was."""
+    try:
+        folder.read_experiment()
+    except (OSError, ValueError, KeyError, TypeError):
+        return folder.trial.exists()
+    return False
+
+
+def _damaged_error(folder: TrialFolder) -> UsageError:
+    remedy = "Put back a copy of it, or begin another training with --name NAME."
+    return UsageError(f"{folder.trial} is damaged: it holds no experiment that can be read", remedy)
+
+
+def damaged_trainings(output_dir: Path) -> list[TrialFolder]:
+    """The trainings of which nobody can say from which sweep they were begun, by name."""
+    folders = (TrialFolder(path) for path in sorted((output_dir / TRAININGS).glob("*")))
+    return [folder for folder in folders if is_damaged(folder)]
+
+
 def trainings_of(output_dir: Path, sweep: str) -> list[LongRun]:
     """Every training that was begun from the sweep, wherever it was measured, by name."""
     folders = [TrialFolder(path) for path in sorted((output_dir / TRAININGS).glob("*"))]
@@ -266,10 +288,12 @@ def training_of(output_dir: Path, sweep: str, name: str) -> LongRun:
     """The training of that name.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is none, or its `trial.json` is damaged.
     """
     trainings = {run.folder.path.name: run for run in trainings_of(output_dir, sweep)}
     if name not in trainings:
+        if is_damaged(folder := TrialFolder(output_dir / TRAININGS / name)):
+            raise _damaged_error(folder)
         others = f"Known are {', '.join(trainings)}." if trainings else "There is none."
         raise UsageError(f"No training {name} was begun from sweep {sweep} in {output_dir / TRAININGS}", others)
     return trainings[name]

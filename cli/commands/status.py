@@ -60,6 +60,7 @@ def _readings(stored: Sweep, patience: float) -> tuple[list[TrialReading], list[
 def _print_tables(stored: Sweep, trials: Sequence[TrialReading], trainings: Sequence[Reading]) -> None:
     from cli.output.status_table import state_lines, status_table
     from launcher.control.attempts import bad_nodes
+    from launcher.trainings import damaged_trainings
 
     console.print(heading(stored.record.name, f" in {shown_path(stored.folder.path)}"))
     console.print(status_table(trials, console.width, by_loss="loss" in stored.record.objective))
@@ -74,6 +75,8 @@ def _print_tables(stored: Sweep, trials: Sequence[TrialReading], trainings: Sequ
         where = shown_path(trainings[0].folder.path.parent)
         console.print(heading(f"\nTrainings from {stored.record.name}", f" in {where}"))
         console.print(status_table(trainings, console.width, by_loss=True))
+    for damaged in damaged_trainings(stored.folder.path.parent):
+        print_unwrapped(f"{shown_path(damaged.trial)} is damaged: of which sweep this training is nobody can say.")
 
 
 def job_lines(sweep: Sweep, patience: float) -> list[str]:

@@ -55,6 +55,8 @@ def test_a_training_that_is_not_there_is_one_message(output_dir: Path) -> None:
         training_of(output_dir, "test", "foreign")
     with pytest.raises(UsageError, match="There is none"):
         training_of(output_dir, "22b", "first")
+    with pytest.raises(UsageError, match=r"train/junk/trial\.json is damaged: it holds no experiment"):
+        training_of(output_dir, "test", "junk")
 
 
 @pytest.mark.slow

@@ -177,14 +177,17 @@ def test_a_training_that_runs_is_not_extended(started: Any) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "{}", json.dumps({"experiment": {}, "from_trial": "x", "overrides": []})])
-def test_a_folder_of_something_else_is_left_alone(started: Any, content: str) -> None:
+def test_a_training_whose_file_is_damaged_is_left_alone(started: Any, content: str) -> None:
     folder, _ = started
     run = long_run(folder, Overrides.parse([STEPS]), None)
     run.folder.path.mkdir(parents=True)
     run.folder.trial.write_text(content)
-    with pytest.raises(UsageError, match="does not belong to a training from a sweep"):
+    with pytest.raises(UsageError, match=r"trial\.json is damaged: it holds no experiment that can be read"):
         long_run(folder, Overrides.parse([STEPS]), None)
     assert run.folder.trial.read_text() == content
+    run.folder.write_trial({"experiment": run.experiment.model_dump(mode="json")})
+    with pytest.raises(UsageError, match="does not belong to a training from a sweep"):
+        long_run(folder, Overrides.parse([STEPS]), None)
 
 
 def test_wrong_requests_are_one_message(started: Any, tmp_path: Path) -> None:

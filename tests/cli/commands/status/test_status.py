@@ -29,6 +29,15 @@ def test_a_node_that_one_preflight_found_unfit_failed_one_trial(
     assert "the node n1: 1 trial failed there, the last because no GPU" in " ".join(done.stdout.split()), done.stderr
 
 
+def test_a_training_whose_file_is_damaged_is_named(finished: Path, tmp_path: Path, trisweep: Command) -> None:
+    shutil.copytree(finished / "runs", tmp_path / "runs")
+    training = tmp_path / "runs/train/long"
+    training.mkdir(parents=True)
+    (training / "trial.json").write_text('{"experiment": {"mod')
+    done = trisweep("status", "smoke", cwd=tmp_path)
+    assert "runs/train/long/trial.json is damaged" in " ".join(done.stdout.split()), done.stderr
+
+
 def test_a_damaged_sweep_record_is_said_so(finished: Path, tmp_path: Path, trisweep: Command) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(finished, copy)
