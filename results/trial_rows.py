@@ -115,7 +115,7 @@ def _progress(result: TrialReading) -> TrialRow:
     last = result.steps[-1] if result.steps else None
     live = last if last and result.outcome is Outcome.RUNNING else None
     return {
-        "num_steps_done": last.step if last else 0,
+        "num_steps_done": result.num_steps_done,
         "num_steps": result.trial.experiment.training.num_steps if result.trial.experiment else None,
         "heartbeat_age_seconds": result.heartbeat_age_seconds,
         "live_loss": live.loss if live else None,

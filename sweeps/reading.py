@@ -26,6 +26,7 @@ from sweeps.folder.submission import (
     read_submission,
 )
 from sweeps.trial import Trial, change_time
+from train_core.checkpoints.checkpoint_folder import last_whole, step_of
 from train_core.job.failures import first_cause
 from train_core.measurement import Measurement, Outcome, Performance, RankFailure, StepMetrics
 from train_core.trial_folder import DAMAGED, TrialFolder, last_attempt, steps_of
@@ -150,10 +151,6 @@ class Reading:
         """The file that the steps are in: where it is the same as before, so are they, and need not be taken apart."""
         return b"" if self.is_foreign else self.folder.read_step_lines()
 
-    @property
-    def first_step(self) -> StepMetrics | None:
-        return next(steps_of(self.step_lines), None)
-
     @cached_property
     def failure(self) -> RankFailure | None:
         """The report of the rank that failed first, if any rank did."""
@@ -204,7 +201,7 @@ class Reading:
 
     @property
     def num_steps_done(self) -> int:
-        return self.steps[-1].step if self.steps else 0
+        return self._last_step.step if self._last_step else 0
 
     @property
     def num_steps(self) -> int:
@@ -322,7 +319,15 @@ class Reading:
 
     @property
     def _newest(self) -> Performance | StepMetrics | None:
-        return self.performance or (self.steps[-1] if self.steps else None)
+        return self.performance or self._last_step
+
+    @cached_property
+    def _last_step(self) -> StepMetrics | None:
+        """The last step on record; of a training that is to run again, the last that its checkpoint has saved."""
+        if not self.steps or self.outcome is not Outcome.PENDING:
+            return self.steps[-1] if self.steps else None
+        saved = step_of(whole) if (whole := last_whole(self.folder.checkpoints)) else 0
+        return next((step for step in reversed(self.steps) if step.step <= saved), None)
 
     @property
     def _is_failure_all(self) -> bool:

@@ -82,7 +82,7 @@ class _Following:
             if step.step > self._last_step:
                 _print_step(step)
         # A job that was requeued goes on from a checkpoint, and takes some steps again.
-        self._last_step = reading.num_steps_done
+        self._last_step = reading.steps[-1].step if reading.steps else 0
         sys.stdout.flush()
 
     def _path(self, reading: Reading) -> Path | None:

@@ -34,6 +34,7 @@ from sweeps.repeats.ranking import disturbances
 from sweeps.trial import SweepRecord
 from train_core.costs import Estimate, estimate
 from train_core.measurement import LIVE, Environment, Outcome
+from train_core.trial_folder import steps_of
 
 NO_FAILURES = (None, *LIVE, Outcome.COMPLETED, Outcome.INFEASIBLE, Outcome.PRUNED)
 GROUPS = ("model", "parallel", "batch", "precision", "training")
@@ -221,7 +222,7 @@ def _common_tags(record: SweepRecord) -> dict[str, str]:
 def _shared_content(record: SweepRecord, result: Reading, prediction: Estimate | None) -> RunContent:
     """Return the content that the runs of a trial and of a long training share."""
     experiment, measurement = result.experiment, result.measurement
-    first = result.first_step
+    first = next(steps_of(result.step_lines), None)
     # It begins with its first step, while the trial runs and afterwards. MLflow changes no start, and a run whose page
     # somebody has open must not be replaced when the trial ends.
     began = measurement.started if measurement else record.created

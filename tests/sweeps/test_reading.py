@@ -20,6 +20,7 @@ from tests.audit import audited
 from tests.conftest import BuildRecord
 from tests.permissions import bound_by_permissions
 from tests.steps import STEP
+from train_core.checkpoints.checkpoint_folder import Facts, draft_of, publish
 from train_core.measurement import Measurement, Outcome, RankFailure
 from train_core.process.lock import hold_lock
 
@@ -181,6 +182,23 @@ def test_a_ranks_failure_is_not_the_end_while_its_job_lives(sweep: Sweep) -> Non
     assert (runs.outcome, runs.cause, runs.failing_rank) == (Outcome.RUNNING, "2 GiB too many", None)
     requeued = first(sweep, Job("PENDING", is_live=True, is_waiting=True))
     assert (requeued.outcome, requeued.cause) == (Outcome.PENDING, "")
+
+
+def test_steps_of_an_earlier_attempt_are_no_progress_of_a_job_that_waits_again(sweep: Sweep) -> None:
+    folder = sweep.folder_of(sweep.record.trials[0])
+    for number in range(1, 6):
+        folder.append_metrics(STEP.model_copy(update={"step": number, "loss": 10.0 - number}))
+    running = first(sweep, Job("RUNNING", is_live=True))
+    assert (running.num_steps_done, running.loss) == (5, 5.0)
+    requeued = Job("PENDING", is_live=True, is_waiting=True)
+    waits = first(sweep, requeued)
+    assert (waits.num_steps_done, waits.loss, waits.step_seconds) == (0, None, None)
+    draft_of(folder.checkpoints, 3).mkdir(parents=True)
+    (draft_of(folder.checkpoints, 3) / ".metadata").touch()
+    model = waits.planned.model
+    publish(folder.checkpoints, Facts(step=3, num_updates=3, label="", model=model, loss_scale={}, training={}))
+    goes_on = first(sweep, requeued)
+    assert (goes_on.num_steps_done, goes_on.loss) == (3, 7.0)
 
 
 def test_what_the_trial_itself_wrote_beats_every_other_witness(sweep: Sweep) -> None:
