@@ -13,6 +13,7 @@ from conf.plan.experiment import Experiment
 from conf.plan.knobs import KNOBS, knob_value
 from conf.units import GIBIBYTE
 from results.mlflow import metric_keys
+from results.mlflow.metric_keys import SOUGHT
 from results.mlflow.run_content import (
     STATUS,
     SWEEP,
@@ -29,7 +30,7 @@ from results.scaling import Scaling, scalings
 from results.terminal.drawing import legend_text
 from sweeps.labels import whole_point
 from sweeps.reading import Reading, TrialReading
-from sweeps.repeats.by_objective import best_middle, best_reading
+from sweeps.repeats.by_objective import best_measured, best_middle, best_reading
 from sweeps.repeats.ranking import disturbances
 from sweeps.trial import SweepRecord
 from train_core.costs import Estimate, estimate
@@ -80,7 +81,7 @@ def _parent(
         attempt="",
         tags=_common_tags(record) | _baseline_tags(results) | {key: tag(value) for key, value in tags.items()},
         params={},
-        metrics=tuple(at(end_ms, _counts(results) | _best(best_middle(record, results)) | _best_scaling(relations))),
+        metrics=tuple(at(end_ms, _counts(results) | _best(record, results) | _best_scaling(relations))),
         artifacts=report,
     )
 
@@ -99,11 +100,15 @@ def _counts(results: Sequence[TrialReading]) -> dict[str, float]:
     }
 
 
-def _best(best: TrialReading | None) -> dict[str, float]:
-    if best is None or best.performance is None:
+def _best(record: SweepRecord, results: Sequence[TrialReading]) -> dict[str, float]:
+    """The figures of the best point: those of a step by its middle run, and what the sweep seeks over all its runs."""
+    middle, best = best_middle(record, results), best_measured(record, results)
+    if middle is None or middle.performance is None or best is None:
         return {}
-    values = metric_keys.measured_metrics(best.performance)
-    return {f"best/{name}": values[f"meas/{name}"] for name in BEST if f"meas/{name}" in values}
+    values = metric_keys.measured_metrics(middle.performance)
+    of_step = {f"best/{name}": values[f"meas/{name}"] for name in BEST if f"meas/{name}" in values}
+    sought = dict(zip(map(metric_keys.objective_key, record.objective), best[1], strict=True))
+    return of_step | {key.replace(SOUGHT, "best/", 1): value for key, value in sought.items() if key.startswith(SOUGHT)}
 
 
 def _best_scaling(relations: Sequence[Scaling]) -> dict[str, float]:

@@ -145,6 +145,16 @@ def test_the_step_of_a_point_is_its_middle_run_s_in_tables_and_in_mlflow(
     assert {metric.key: metric.value for metric in parent.metrics}["best/step_s"] == pytest.approx(1.28)
 
 
+def test_the_run_of_a_sweep_in_mlflow_has_the_best_loss(sweep: Sweep) -> None:
+    readings = measured(sweep, 4.0, 3.0, 5.0, 5.2, 6.0)
+    by_loss, by_rate = (
+        {metric.key: metric.value for metric in sweep_runs(record, readings)[0].metrics}
+        for record in (sweep.record.model_copy(update={"objective": each}) for each in (("loss",), ("throughput",)))
+    )
+    assert by_loss["best/loss"] == pytest.approx(3.5)
+    assert "best/loss" not in by_rate
+
+
 def test_experiments_that_their_seeds_alone_tell_apart_are_two_points(
     tmp_path: Path, build_record: BuildRecord
 ) -> None:
