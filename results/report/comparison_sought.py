@@ -10,7 +10,7 @@ from conf.nearest import listed
 from conf.types.sweep_spec import Objective
 from conf.units import count_of
 from results.comparison import Side, SoughtComparison, SoughtPair, joint_labels, label_without_seed
-from results.report.findings.sought import half_width_text, value_text, words_of
+from results.report.findings.sought import half_width_text, sought_sentences, value_text, words_of
 from results.report.section import Block, Heading, NamedTable, Paragraph, Section
 from results.table import Cell, Table, number, text
 from results.units import ABSENT
@@ -86,7 +86,11 @@ def sought_winners(before: Side, after: Side) -> Section:
     sides, records = (before, after), (before.sweep.record, after.sweep.record)
     labels = joint_labels(before.results, after.results)
     found = [best_measured(side.sweep.record, side.results) for side in sides]
-    names = [label_without_seed(best[0], labels) if best else "nothing was measured" for best in found]
+    headlines = [sought_sentences(side.sweep.record, side.results, "")[0] for side in sides]
+    names = [
+        label_without_seed(best[0], labels) if best else "none" if headline else "nothing was measured"
+        for best, headline in zip(found, headlines, strict=True)
+    ]
     rows = [
         {
             "": text(letter),
@@ -98,7 +102,12 @@ def sought_winners(before: Side, after: Side) -> Section:
         }
         for letter, side, record, name, best in zip("AB", sides, records, names, found, strict=True)
     ]
-    said = _winners_sentence(*records, names if all(found) else [])
+    lacking = [
+        f"{letter} has no best point: {headline[0].lower()}{headline[1:]}"
+        for letter, best, headline in zip("AB", found, headlines, strict=True)
+        if headline and not best
+    ]
+    said = _winners_sentence(*records, names if all(found) else [], lacking)
     return Section("winners", "The best of each", "measured", said, (NamedTable("winners", Table.of(rows)),))
 
 
@@ -115,9 +124,17 @@ def _num_as_good(side: Side) -> int:
     return sum(point.may_equal(placed[0]) for point in placed[1:])
 
 
-def _winners_sentence(before: SweepRecord, after: SweepRecord, names: Sequence[str]) -> str:
+def _winners_sentence(before: SweepRecord, after: SweepRecord, names: Sequence[str], lacking: Sequence[str]) -> str:
+    """The sentence on both winners.
+
+    Args:
+        names: of both; empty where a sweep has none.
+        lacking: why a sweep that measured something has none.
+    """
     if before.objective != after.objective:
         return seeks_otherwise(before, after)
+    if lacking:
+        return " ".join(lacking)
     if not names:
         return "One of the sweeps has measured nothing yet."
     one, other = names

@@ -164,6 +164,14 @@ def test_sweeps_for_a_loss_are_compared_by_it(write_sweep: WriteSweep) -> None:
     assert section_called("points", sections).title == "Their speed"
 
 
+def test_a_sweep_of_which_every_training_diverged_has_measured_and_has_no_best(write_sweep: WriteSweep) -> None:
+    before = with_losses(write_sweep, "before", one=4.0, two=3.0)
+    after = with_losses(write_sweep, "after", one=math.nan, two=math.nan)
+    winners = section_called("winners", comparison_sections(before, after))
+    assert winners.finding == "B has no best point: all 2 points diverged."
+    assert [row["best"] for row in rows_of(winners, "winners")] == ["tp1-pp1-dp1-mb2-gb8", "none"]
+
+
 def test_sweeps_that_seek_different_things_have_no_common_winner(write_sweep: WriteSweep) -> None:
     before = with_losses(write_sweep, "before", one=4.0, two=3.0)
     after = seeking(with_losses(write_sweep, "after", one=3.5, two=3.0), "throughput")
