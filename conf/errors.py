@@ -75,7 +75,7 @@ class ConfigError(TrisweepError):
 
 
 def _short_repr(value: object) -> str:
-    text = repr(value)
+    text = repr(list(value) if isinstance(value, tuple) else value)
     return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}… ({len(text):,} characters)"
 
 

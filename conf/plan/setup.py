@@ -213,7 +213,7 @@ def _check_pipeline_axis(setup: SetupParts) -> None:
         remedy = "Use fewer stages."
         raise InfeasiblePlan("parallel.pipeline_parallel_size", parallel.pipeline_parallel_size, problem, remedy)
     if parallel.layers_per_stage is not None:
-        _check_layers_per_stage(parallel.layers_per_stage, parallel.pipeline_parallel_size, num_layers)
+        require_layers_of_stages(parallel.layers_per_stage, parallel.pipeline_parallel_size, num_layers)
     require_whole_weights(parallel)
 
 
@@ -229,14 +229,15 @@ def require_whole_weights(parallel: ParallelPlan) -> None:
         raise InfeasiblePlan("parallel.zero_stage", 3, problem, remedy)
 
 
-def _check_layers_per_stage(layers: tuple[int, ...], num_stages: int, num_layers: int) -> None:
+def require_layers_of_stages(layers: tuple[int, ...], num_stages: int, num_layers: int) -> None:
+    """Raises InfeasiblePlan unless the list has a number for every stage and adds up to all layers."""
     key = "parallel.layers_per_stage"
     if len(layers) != num_stages:
         problem = f"names {count_of(len(layers), 'stage')}, and parallel.pipeline_parallel_size = {num_stages}"
-        raise InfeasiblePlan(key, list(layers), problem, "Give one number for every stage, or null to spread evenly.")
+        raise InfeasiblePlan(key, layers, problem, "Give one number for every stage, or null to spread evenly.")
     if sum(layers) != num_layers:
         problem = f"adds up to {count_of(sum(layers), 'layer')}, and model.num_layers = {num_layers}"
-        raise InfeasiblePlan(key, list(layers), problem, f"Choose numbers that add up to {num_layers}, or null.")
+        raise InfeasiblePlan(key, layers, problem, f"Choose numbers that add up to {num_layers}, or null.")
 
 
 def _check_schedule(setup: SetupParts) -> None:

@@ -80,7 +80,7 @@ class DeclaredLimit(Limit):
     def refusal_of(self, setup: Setup, trainer: str, otherwise: str) -> InfeasiblePlan:
         """The error for a setup that meets this limit."""
         key = DERIVED_VALUES[self.of].key if self.of in DERIVED_VALUES else self.of
-        value = list(setup.layers_per_stage) if self.of == LAYER_SPLIT else _value_at(setup, key)
+        value = setup.layers_per_stage if self.of == LAYER_SPLIT else _value_at(setup, key)
         return self.refusal(value, trainer, otherwise)
 
 

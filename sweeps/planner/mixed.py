@@ -21,6 +21,7 @@ from math import gcd, inf
 import numpy as np
 
 from conf.errors import InfeasiblePlan
+from conf.overrides import value_text
 from conf.units import GIBIBYTE
 from sweeps.planner.mixed_price import (
     MixedRows,
@@ -347,7 +348,7 @@ def _strategy(
 def _empty_error(spaces: Sequence[Space], num_strategies: int, ranking: _Ranking) -> InfeasiblePlan:
     shown = "+".join(f"{space.world_size} x {space.setting.cluster.device.name}" for space in spaces)
     if num_strategies == 0:
-        given = ", ".join(f"{name}={value}" for name, value in spaces[0].pinned.items())
+        given = ", ".join(f"{name}={value_text(value)}" for name, value in spaces[0].pinned.items())
         cause = f" with {given}" if given else ": no sizes divide all of them and leave no stage without a layer"
         problem = f"has no legal plan for one pipeline of {spaces[0].setting.model.name}{cause}"
         return InfeasiblePlan("mixed", shown, problem, "Choose numbers with more common divisors, or pin fewer knobs.")

@@ -20,13 +20,13 @@ from conf.folders import is_own, path_of
 from conf.overrides import Overrides, value_text
 from conf.plan.experiment import require_compilable, require_whole_attention
 from conf.plan.knobs import KNOBS, KnobValue
-from conf.plan.setup import require_precision, require_whole_weights
+from conf.plan.setup import require_layers_of_stages, require_precision, require_whole_weights
 from conf.plan.setup_parts import MIXED, is_count, named_blocks, written_blocks
 from conf.types.cluster_spec import ClusterSpec, DeviceSpec
 from conf.types.model_spec import ModelSpec
 from conf.types.schema import Value
 from conf.types.sweep_spec import SweepSpec
-from conf.units import GIBIBYTE, MEBIBYTE, count_of
+from conf.units import GIBIBYTE, MEBIBYTE
 from sweeps.planner.plans.runnable import require_run
 from sweeps.planner.plans.space import Space, padded_model, shared_tensor_sizes
 from sweeps.planner.plans.strategy import Strategy, even_ends, spread_layers
@@ -253,6 +253,9 @@ def _neutral(pinned: Mapping[str, Any]) -> dict[str, Any]:
         values["parallel.schedule"] = "interleaved"
     if values["parallel.schedule"] == "interleaved" and "parallel.virtual_pipeline_size" not in pinned:
         values["parallel.virtual_pipeline_size"] = 2
+    # A list has a number for every stage, and so says how many there are.
+    if isinstance(listed := values["parallel.layers_per_stage"], list):
+        values["parallel.pipeline_parallel_size"] = pinned.get("parallel.pipeline_parallel_size", len(listed))
     return values
 
 
@@ -335,13 +338,11 @@ def _require_expressible(settings: Settings, knobs: Mapping[str, KnobValue]) -> 
     if not isinstance(listed, tuple):
         return
     key, num_layers = "parallel.layers_per_stage", settings.model.num_layers
-    if sum(listed) != num_layers:
-        problem = f"adds up to {count_of(sum(listed), 'layer')}, and model.num_layers = {num_layers}"
-        raise InfeasiblePlan(key, list(listed), problem, f"Choose numbers that add up to {num_layers}, or null.")
+    require_layers_of_stages(listed, settings.parallel.pipeline_parallel_size, num_layers)
     even = spread_layers(num_layers, len(listed), *even_ends(num_layers, len(listed)))
     if listed not in (even, spread_layers(num_layers, len(listed), listed[0], listed[-1])):
         problem = "is not even between its first and its last stage, and a search goes through no other spreads"
-        raise InfeasiblePlan(key, list(listed), problem, "Use null for an even spread, or leave the key out.")
+        raise InfeasiblePlan(key, listed, problem, "Use null for an even spread, or leave the key out.")
 
 
 UNITS = {"GiB": GIBIBYTE, "MiB": MEBIBYTE, "GB": 10**9, "MB": 10**6}

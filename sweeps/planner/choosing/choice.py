@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from conf.errors import InfeasiblePlan
+from conf.overrides import value_text
 from conf.plan.knobs import KNOB
 from conf.plan.setup import Setup
 from conf.plan.setup_parts import SetupParts
@@ -289,7 +290,7 @@ def _no_plan(spaces: Sequence[Space]) -> InfeasiblePlan:
     if len(pinned) == 1:
         ((key, value),) = pinned.items()
         return InfeasiblePlan(key, value, f"leaves no legal plan for {job} on {words}", HINTS.get(key, remedy))
-    given = ", ".join(f"{key}={value}" for key, value in pinned.items())
+    given = ", ".join(f"{key}={value_text(value)}" for key, value in pinned.items())
     problem = f"has no legal plan that {_trainer(spaces[0])} runs for {job}" + (f" with {given}" if given else "")
     return InfeasiblePlan("parallel.world_size", devices, problem, remedy)
 

@@ -57,7 +57,7 @@ def require_run(trainer: Implementation, settings: Settings, pinned: Mapping[str
         experts, latent = settings.model.experts is not None, settings.model.latent_attention is not None
         beside = Beside(experts=experts, latent=latent, recipe=settings.precision.matmul_recipe)
         if limit.holds(beside) and limit.meets(value):
-            given = list(layers) if isinstance(layers, tuple) and limit.of == LAYER_SPLIT else value
+            given = layers if isinstance(layers, tuple) and limit.of == LAYER_SPLIT else value
             raise limit.refusal(given, trainer.name, "another --implementation")
 
 

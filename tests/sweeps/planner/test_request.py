@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from conf.errors import ConfigError
+from conf.errors import ConfigError, InfeasiblePlan
 from conf.plan.knobs import RECOMPUTES
 from sweeps.planner.plans.space import recomputations
 from sweeps.planner.request import configured_strategy, device_counts, mixed_request, offers, search_request
@@ -128,6 +128,15 @@ def test_listed_layers_are_pinned_where_a_search_can_hold_them() -> None:
         search_request(composed([*GPT_3, "parallel.layers_per_stage=[20,28,28,19]"]))
     with pytest.raises(ConfigError, match="is not even between its first and its last stage"):
         search_request(composed([*GPT_3, "parallel.layers_per_stage=[20,29,27,20]"]))
+
+
+def test_listed_layers_say_how_many_stages_there_are() -> None:
+    listed = [*GPT_3, "parallel.layers_per_stage=[48,48]"]
+    assert search_request(composed(listed)).settings.parallel.pipeline_parallel_size == 2
+    with pytest.raises(InfeasiblePlan, match=r"^parallel\.zero_stage = 3: would gather the weights anew"):
+        search_request(composed([*listed, "parallel.zero_stage=3"]))
+    with pytest.raises(InfeasiblePlan, match=r"^parallel\.layers_per_stage = \[48, 48\]: names 2 stages, and .* = 4"):
+        search_request(composed([*listed, "parallel.pipeline_parallel_size=4"]))
 
 
 @pytest.mark.parametrize(

@@ -169,6 +169,15 @@ def test_pinned_knobs_that_no_plan_has_are_named() -> None:
         choose_plans([several], "time", Training(), top=1)
 
 
+def test_listed_layers_that_no_plan_has_are_shown_as_a_person_writes_them() -> None:
+    listed = offer("selene", 7, layers_per_stage=(24, 24))
+    with pytest.raises(InfeasiblePlan, match=r"^parallel\.layers_per_stage = \[24, 24\]: leaves no legal plan"):
+        choose_plans([listed], "time", Training(), top=1)
+    several = offer("selene", 7, layers_per_stage=(24, 24), micro_batch_size=2)
+    with pytest.raises(InfeasiblePlan, match=r"with parallel\.layers_per_stage=\[24,24\], batch\.micro_batch_size=2"):
+        choose_plans([several], "time", Training(), top=1)
+
+
 def test_who_has_pinned_nothing_is_told_of_the_trainer_and_not_of_knobs() -> None:
     with pytest.raises(InfeasiblePlan, match=r"has no legal plan that trisweep runs .* another trainer with --impl"):
         choose_plans([offer("selene", 100_003)], "time", Training(), top=1)
