@@ -44,6 +44,7 @@ from cli.commands.sweep import command as sweep
 from cli.output.console import complaints, console, print_complaint
 from conf.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, FULL_ERRORS, TrisweepError
 from conf.folders import OPTION, further_folders
+from conf.nearest import most_like
 from conf.private_files import existing_part, keep_private, owner_of
 
 ConfigDirs = Annotated[
@@ -244,6 +245,8 @@ def _problem(error: Any) -> str:
     if details and (problem := PROBLEMS.get(details[0]["type"])):
         name = max(error.param.opts, key=len)
         return f"{name} = {details[0]['input']!r}: {problem.format(**details[0].get('ctx', {}))}"
-    if meant := getattr(error, "possibilities", None):
-        return f"{error.message}. Did you mean {' or '.join(sorted(meant))}?"
+    if (alike := getattr(error, "possibilities", None)) and hasattr(error, "option_name"):
+        # The dashes before them make short options look alike.
+        meant = [each for each in sorted(alike) if most_like(error.option_name.lstrip("-"), [each.lstrip("-")])]
+        return f"{error.message}." + (f" Did you mean {' or '.join(meant)}?" if meant else "")
     return str(error.format_message())

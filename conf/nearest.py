@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Iterable, Sequence
 
 VOCABULARY_MULTIPLE = 128
@@ -86,15 +87,22 @@ def _initials(name: str) -> str:
 def _has_like_key(word: str, name: str) -> bool:
     """True if the keys themselves are alike, and not just the groups before them."""
     key, other = word.rpartition(".")[2], name.rpartition(".")[2]
-    return _ratio(key, other) >= LIKE_KEY or {*filter(None, key.split("_"))} <= {*other.split("_")}
+    return _ratio(key, other) >= LIKE_KEY or _words(key) <= _words(other)
 
 
 def _likeness(word: str, name: str) -> float:
-    """The likeness of two dotted keys: a long group that is right must not hide that its key is another."""
+    """The likeness of two dotted keys: a long group that is right must not hide that its key is another.
+
+    Words that both have, as h100-sxm and dgx-h100 do, tell more than letters: those of h800 are nearer to h100-sxm.
+    """
     (group, _, key), (other_group, _, other_key) = word.rpartition("."), name.rpartition(".")
-    parts = {part for part in key.split("_") if part}
-    has_all_parts = parts <= {*other_key.split("_")}  # tensor_size for tensor_parallel_size
-    return _ratio(key, other_key) + _ratio(group, other_group) + (1.0 if has_all_parts else 0.0)
+    words = _words(key)
+    shared = len(words & _words(other_key)) / max(1, len(words))  # tensor_size for tensor_parallel_size
+    return _ratio(key, other_key) + _ratio(group, other_group) + shared
+
+
+def _words(key: str) -> set[str]:
+    return {*filter(None, re.split("[-_]", key))}
 
 
 def _ratio(one: str, other: str) -> float:

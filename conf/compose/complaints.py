@@ -239,7 +239,9 @@ def no_option(group: str, value: str) -> ConfigError:
     meant = most_like(value, options(group))
     of = next((other for other in groups() if value in options(other)), None)
     remedy = f"Did you mean {meant}?" if meant else _options_in_words(group)
-    if of is not None:
+    # An efficiency is called h100 too, but whoever writes cluster=h100 means dgx-h100.
+    has_all_words = meant is not None and {*value.split("-")} <= {*meant.split("-")}
+    if of is not None and not has_all_words:
         remedy = f"It is an option of another one: write {of}={value}."
     return ConfigError(group, value, "is not an option of this group", remedy)
 

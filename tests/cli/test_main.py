@@ -58,6 +58,7 @@ def test_help_names_what_an_option_takes_in_plain_words(command: str) -> None:
             ["plan", "175b", "--serch"],
             r"--serch\. Did you mean --search\? `trisweep plan --help` says",
         ),
+        (["plan", "175b", "--gpus", "8"], r"^trisweep: No such option: --gpus\. `trisweep plan --help` says"),
         (["plan", "175b", "--top", "0"], r"^trisweep: --top = '0': is below 1\. `trisweep plan --help`"),
         (["plan", "175b", "--steps", "many"], r"^trisweep: --steps = 'many': is not a whole number\."),
         (["plan", "175b", "--budget", "lots"], r"^trisweep: --budget = 'lots': is not a number\."),

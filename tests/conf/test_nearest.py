@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from conf.nearest import nearest
+from conf.nearest import most_like, nearest
 
 KEYS = [
     *("parallel", "parallel.world_size", "parallel.tensor_parallel_size", "parallel.pipeline_parallel_size"),
@@ -29,6 +29,13 @@ def test_a_key_is_proposed_whose_own_words_are_meant_and_not_one_that_only_share
     word: str, meant: str
 ) -> None:
     assert nearest(word, KEYS) == f"Did you mean {meant}?"
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"), [("h100-sxm", "dgx-h100"), ("h100", "dgx-h100"), ("b200", "dgx-b200"), ("mi300", "mi300x")]
+)
+def test_a_name_is_proposed_that_shares_a_word_and_not_one_that_shares_some_letters(word: str, meant: str) -> None:
+    assert most_like(word, ["dgx-b200", "dgx-h100", "gb200-nvl72", "h20", "h800", "mi300x", "a800"]) == meant
 
 
 def test_what_is_known_is_listed_once() -> None:
