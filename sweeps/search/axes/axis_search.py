@@ -36,6 +36,8 @@ MOST_LEARNED_DRAWS = 24
 """The same of draws that follow what was measured, which take a hundred times as long and tend to repeat themselves."""
 NUM_RANDOM = 8
 """Points that are drawn at random before what they have shown says anything about others."""
+LEARNS_BY_KIND = {"random": False, "bayes": True, "pareto": True}
+"""Whether a kind of search draws by what was measured; the others have no axes to draw from."""
 PATIENCE = 10
 """The search gives up after so many points in a row without a gain, or twice its number of axes if that is more."""
 
@@ -146,7 +148,7 @@ class AxisSearch:
         # The number of trials makes a new seed for each question, and the same trials lead to the same points.
         seeds = np.random.SeedSequence([self.plan.seed, len(trials)])
         num_ended = sum(each.costs is not None or each.ended_as(Outcome.PRUNED) for each in seen)
-        if self.plan.kind != "random" and num_ended >= NUM_RANDOM:
+        if LEARNS_BY_KIND[self.plan.kind] and num_ended >= NUM_RANDOM:
             learned = TpeDraws(self.spaces, seen, len(self.plan.objective), int(seeds.generate_state(1)[0]))
             yield learned, MOST_LEARNED_DRAWS, f"chosen by what {num_ended} points have shown"
         yield RandomChooser(np.random.default_rng(seeds)), MOST_DRAWS, "drawn at random from the axes"

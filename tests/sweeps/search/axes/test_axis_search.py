@@ -254,6 +254,15 @@ def test_a_grid_with_seeds_asks_for_those_of_the_better_half_alone() -> None:
     assert answer.finished == "every listed point was tried"
 
 
+def test_a_kind_of_search_that_does_not_draw_is_refused_and_not_taken_for_one_that_learns() -> None:
+    sweep = LossSweep(*LOSS, "search=random")
+    assert isinstance(sweep.search, AxisSearch)
+    readings = sweep.searched(12)[0]
+    listing = replace(sweep.search, plan=sweep.search.plan.model_copy(update={"kind": "planner"}))
+    with pytest.raises(KeyError, match="planner"):
+        listing.ask(readings, 1)
+
+
 def test_what_diverged_gets_no_further_seed_though_others_diverged_too() -> None:
     axes = "+sweep.axes={training.learning_rate:[1e-5,1e-4,1e-3,1e-2]}"
 
