@@ -310,7 +310,9 @@ class Reading:
             return self.failure.outcome, self.failure.cause
         if self.is_in_slurm:
             return self._as_steps_tell, ""
-        return Outcome.PENDING, self._interruption
+        if self.submission is not None:
+            return Outcome.PENDING, INTERRUPTED
+        return Outcome.PENDING, STOPPED if self.steps else ""  # a person's own training here has no submission
 
     @property
     def _as_steps_tell(self) -> Outcome:
@@ -339,13 +341,6 @@ class Reading:
         if self.job is not None:
             return self.job.is_live
         return not self.is_in_slurm and self.folder.running_lock.name in self._listing and self.folder.is_running_here()
-
-    @property
-    def _interruption(self) -> str:
-        """The reason why a training that nobody runs has not ended; a person's own here has no submission."""
-        if self.submission is None:
-            return STOPPED if self.steps else ""
-        return INTERRUPTED
 
     @cached_property
     def _lost_result(self) -> str:
@@ -398,11 +393,13 @@ class TrialReading(Reading):
         figures: what later stages measured of it, as `STAGE.FIGURE`; see `sweeps.sweep.with_figures`.
         awaits_figures: a later stage is still to tell some.
         label: what it is called in its sweep, see `sweeps.labels`; of one that is read alone, its layout.
+        waits_again: it has ended, and waits for another attempt that a person wants or that its sweep allows.
         is_of_cancelled_sweep: nobody starts it until the sweep's command is given again.
     """
 
     trial: Trial
     label: str = ""
+    waits_again: bool = False
     is_of_cancelled_sweep: bool = False
     figures: Mapping[str, float] = field(default_factory=dict)
     awaits_figures: bool = False

@@ -152,7 +152,7 @@ def sweep_seconds_left(states: Sequence[Reading], now: float) -> float | None:
     for state in states:
         if state.outcome is Outcome.COMPLETED and state.start_time and state.end_time:
             spans.setdefault(_stage(state), []).append(state.end_time - state.start_time)
-    unfinished = [state for state in states if state.outcome in LIVE]
+    unfinished = [state for state in states if state.outcome in LIVE or _waits_again(state)]
     if any(_stage(state) not in spans for state in unfinished):
         return None
     running = [state for state in unfinished if state.outcome is Outcome.RUNNING and state.start_time]
@@ -163,6 +163,10 @@ def sweep_seconds_left(states: Sequence[Reading], now: float) -> float | None:
 
 def _stage(state: Reading) -> str:
     return state.trial.stage if isinstance(state, TrialReading) else ""
+
+
+def _waits_again(state: Reading) -> bool:
+    return isinstance(state, TrialReading) and state.waits_again
 
 
 def _how_far(states: Sequence[Reading], sweep: SweepUnderWay) -> str:
@@ -196,8 +200,8 @@ def outcome_counts(states: Sequence[Reading], num_disturbed: int = 0) -> str:
 def share_ended(states: Sequence[Reading], sweep: SweepUnderWay = PLAIN_SWEEP) -> str:
     """`5 of 20 trials ended`; of a search that goes on, `4 of 4 trials so far ended`."""
     # Points that cannot run are no work, neither done nor to do.
-    chosen = [state.outcome for state in states if state.outcome not in (None, Outcome.INFEASIBLE)]
-    ended = sum(outcome is not None and outcome.is_final for outcome in chosen)
+    chosen = [state for state in states if state.outcome not in (None, Outcome.INFEASIBLE)]
+    ended = sum(state.outcome is not None and state.outcome.is_final and not _waits_again(state) for state in chosen)
     return f"{ended} of {count_of(len(chosen), 'trial')} {'so far ' if sweep.may_grow else ''}ended"
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from conf.credentials import overrides_for_records
 from conf.folders import own_folders
@@ -368,7 +369,7 @@ class Conductor:
         if finished and finished != self.history.finished:
             self._write(Finished(because=finished))
         step = SweepStep(
-            readings=tuple(readings),
+            readings=tuple(self._with_further_attempts(readings, waiting, started)),
             started=tuple(started),
             news=tuple(self._news),
             num_in_flight=len(in_flight) + len(started),
@@ -380,6 +381,17 @@ class Conductor:
         self.is_under_way = True
         return step
 
+    def _with_further_attempts(
+        self, readings: Sequence[TrialReading], waiting: Sequence[TrialReading], started: Collection[str]
+    ) -> Iterator[TrialReading]:
+        """The readings, of which those that had ended stand as they do now that they were started, or are to be."""
+        names = {each.name for each in waiting}
+        for each in readings:
+            if each.measurement is not None and each.name in started:
+                yield self.sweep.read_trial(each.trial)
+            else:
+                yield replace(each, waits_again=True) if each.measurement is not None and each.name in names else each
+
     def _write(self, *entries: Entry) -> None:
         self.journal.append(*entries)
         self._news += entries
@@ -390,6 +402,7 @@ class Conductor:
         new = self.journal.read_new()
         self.history.add(new)
         self._num_entries += len(new)
+        self.sweep = self.sweep._replace(is_cancelled=self.history.is_cancelled)
         # No other entry changes which trials the sweep has, and a record takes long to complete where there are many.
         if any(isinstance(entry, Asked) for entry in new):
             self.sweep = self.sweep._replace(record=self.history.complete_record(self._planned))

@@ -15,6 +15,7 @@ from typing import ClassVar
 
 import pytest
 
+from cli.output.progress import share_ended
 from conf.compose.settings import UNLIMITED_BUDGET, BudgetSpec
 from conf.errors import UsageError
 from conf.types.schema import Value
@@ -308,6 +309,31 @@ def test_a_cancelled_sweep_ends_its_jobs_and_starts_nothing_until_the_command_is
     again.begin([], on_slurm=False)
     to_the_end(again)
     assert {each.outcome for each in again.sweep.read()} == {Outcome.COMPLETED}
+
+
+def test_the_last_that_is_shown_of_a_cancelled_sweep_are_trials_that_wait_for_nobody(
+    folder: SweepFolder, record_of: RecordOf
+) -> None:
+    planned = Sweep(folder, record_of(seeds(3)))
+    folder.write_record(planned.record)
+    conductor = Conductor(planned, AtOnce(make_job()), replace(adaptive(Seeds(3)), max_concurrent_trials=1))
+    conductor.advance()
+    Journal(folder.journal).append(Cancelled(trial_id=None))
+    ends = [each.outcome for each in conductor.advance().readings]
+    assert ends == [Outcome.COMPLETED, Outcome.CANCELLED, Outcome.CANCELLED]
+
+
+def test_trials_that_wait_to_be_tried_again_have_not_ended_while_they_do(
+    folder: SweepFolder, record_of: RecordOf
+) -> None:
+    planned = Sweep(folder, record_of(seeds(3)))
+    folder.write_record(planned.record)
+    rules = replace(adaptive(Seeds(3)), max_concurrent_trials=1)
+    carried_out(planned, rules, make_job("raise"))
+    assert len(retry_failed_trials(planned)) == 3
+    conductor = Conductor(planned, AtOnce(make_job()), rules)
+    shares = [share_ended(conductor.advance().readings) for _ in range(4)]
+    assert shares == [f"{ended} of 3 trials ended" for ended in (1, 2, 3, 3)]
 
 
 def test_the_sweep_stops_once_so_many_trials_have_failed(sweep: Sweep) -> None:
