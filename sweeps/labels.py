@@ -42,6 +42,10 @@ OF_LAYOUTS = LAYOUT_KEYS | KNOB.keys()
 NOT_MEASURED = {"cluster", "mixed", "watch", "model.name", "data.cache_dir"}
 """Parts of an experiment that do not change a measurement, as for its fingerprint."""
 
+PATTERNS = "trainer.log.patterns."
+REGULAR_EXPRESSIONS = (PATTERNS, "trainer.log.done", "trainer.log.errors", "trainer.metrics.line")
+"""So begin keys whose values nobody can read in a name: labels give their numbers."""
+
 BATCH = "global_batch_size"
 SMALLEST_PLAIN, LARGEST_PLAIN = 0.01, 1000.0
 """Other numbers are written with an exponent, such as 3.4e-3."""
@@ -81,7 +85,12 @@ class Labels:
         self._says_batch = bool(self.names) and differ and len(set(map(_without_batch, self._experiments))) == 1
         says_first = is_first and bool(stated_keys & OF_LAYOUTS)
         self.names_layouts = not self.names or (differ and not self._says_batch) or says_first
-        self._texts = {key: _distinct_texts(self._values(key)) for key in self.names}
+        self._texts = {
+            key: _numbers_of(self._values(key))
+            if key.startswith(REGULAR_EXPRESSIONS)
+            else _distinct_texts(self._values(key))
+            for key in self.names
+        }
 
     def of(self, point: Mapping[str, Value], experiment: Experiment | None, *, leave_out: str = "") -> str:
         """The label of a trial; of a point that cannot exist, what it asks for.
@@ -139,7 +148,10 @@ class Labels:
 
 def short_names(keys: Iterable[str]) -> dict[str, str]:
     """A name for each key; where two would be called the same, by their whole keys."""
-    named = {key: SHORT_NAMES.get(key, key.rsplit(".", 1)[-1]) for key in keys}
+    named = {
+        key: SHORT_NAMES.get(key, key.rsplit(".", 1)[-1]) + ("-pattern" if key.startswith(PATTERNS) else "")
+        for key in keys
+    }
     return {key: key if list(named.values()).count(name) > 1 else name for key, name in named.items()}
 
 
@@ -230,7 +242,13 @@ def _texts_of_lists(distinct: Mapping[str, object]) -> dict[str, str]:
     is_short = all(0 < len(text) <= LONGEST_OF_A_LIST for text in texts.values())
     if is_short and len(set(texts.values())) == len(texts):
         return texts
-    return {exact: f"#{number}" for number, exact in enumerate(distinct, 1)}
+    return _numbers_of(distinct)
+
+
+def _numbers_of(values: Iterable[object]) -> dict[str, str]:
+    """A number for every value, in their order; none for what is not there."""
+    exact = dict.fromkeys(str(value) for value in values if value is not None)
+    return {"None": "none"} | {value: f"#{number}" for number, value in enumerate(exact, 1)}
 
 
 def _short(value: object) -> str:
