@@ -49,7 +49,7 @@ def state_table(
     The age is how long a trial has waited or run, or how long it ran before it ended.
 
     Args:
-        by_loss: the loss is what the trials are for, so that a narrow table has it in place of the prediction.
+        by_loss: the loss is sought, and stands before rates; in a narrow table it takes the place of the prediction.
         disturbed: what disturbed trials, by their names; None where that is not known yet.
     """
     now = time.time()
@@ -57,6 +57,8 @@ def state_table(
         disturbed = disturbances(state for state in states if isinstance(state, TrialReading))
     left_out, first = ("predicted", "loss") if by_loss and width < WIDE_COLUMNS else ("", "")
     columns = [each for each in COLUMNS if each.name != left_out and (each.least_width <= width or each.name == first)]
+    if by_loss:
+        columns.sort(key=lambda each: each.name in ("TFLOPS", "predicted", "left"))
     outcomes = [DISTURBED if each.name in disturbed else (each.outcome or Outcome.PENDING).value for each in states]
     cells = {column.name: [column.cell(state, now) for state in states] for column in columns}
     names = min(NAME_COLUMNS, max((len(state.title) for state in states), default=0))

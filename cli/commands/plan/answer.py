@@ -115,7 +115,11 @@ def print_best(composition: Composition, record: SweepRecord) -> None:
     if unpredicted := [objective for objective in record.objective if not is_of_time(objective)]:
         sought = " and ".join("a loss" if each == "loss" else each.removeprefix("max:") for each in unpredicted)
         console.print(f"The sweep seeks {sought}, which is measured and never predicted.")
-        _print_next(composition, measurable=any(trial.infeasible_reason is None for trial in ranked))
+        # Layouts change no loss: who seeks nothing that plans differ in has no use for a search of them.
+        if any(map(is_of_time, record.objective)):
+            _print_search(composition)
+        if any(trial.infeasible_reason is None for trial in ranked):
+            _print_measuring(composition)
         return
     best = next((trial for trial in ranked if trial.infeasible_reason is None), None)
     if best is not None:
@@ -125,7 +129,9 @@ def print_best(composition: Composition, record: SweepRecord) -> None:
         console.print(f"Nothing fits. The point that lacks least: {label}: {ranked[0].infeasible_reason}.")
     if composition.settings.search.kind == "grid" and composition.settings.mixed is None:
         console.print(_what_a_search_finds(composition, best or next(iter(ranked), None), fits=best is not None))
-    _print_next(composition, measurable=best is not None)
+    _print_search(composition)
+    if best is not None:
+        _print_measuring(composition)
 
 
 def _print_point(best: Trial, label: str) -> None:
@@ -174,13 +180,17 @@ def _best_of_a_search(composition: Composition, trial: Trial | None) -> Candidat
     return best_of(search_request(like, devices=str(trial.experiment.parallel.world_size)).spaces)[0]
 
 
-def _print_next(composition: Composition, *, measurable: bool) -> None:
+def _print_search(composition: Composition) -> None:
+    overrides = composition.overrides
+    console.print("Every plan, and where the best one's step goes:")
+    print_unwrapped(
+        f"  {same_command('plan', overrides.stated_value('sweep'), overrides, '--search', '--explain', 'best')}"
+    )
+
+
+def _print_measuring(composition: Composition) -> None:
     overrides = composition.overrides
     sweep = overrides.stated_value("sweep")
-    console.print("Every plan, and where the best one's step goes:")
-    print_unwrapped(f"  {same_command('plan', sweep, overrides, '--search', '--explain', 'best')}")
-    if not measurable:
-        return
     # Where there is Slurm, no sweep is measured without a cluster, also where the sweep's file names one.
     if overrides.stated_value("cluster") is None and shutil.which("sbatch") is None:
         console.print("Measure, on this machine or with cluster=NAME through Slurm:")

@@ -90,6 +90,19 @@ def test_a_narrow_terminal_goes_without_numbers_before_names(read: Read, by_loss
     assert len(head.rstrip()) <= 40
 
 
+@pytest.mark.parametrize("width", [100, 200])
+def test_where_the_loss_is_sought_it_stands_before_rates(read: Read, width: int) -> None:
+    heads = []
+    for by_loss in (True, False):
+        console = Console(file=io.StringIO(), width=width, color_system=None)
+        with console.capture() as shown:
+            console.print(state_table([read("runs")], width, by_loss=by_loss))
+        heads.append(shown.get().splitlines()[0].split())
+    sought, plain = heads
+    assert sought.index("step") < sought.index("loss") < sought.index("TFLOPS") < sought.index("left")
+    assert plain.index("TFLOPS") < plain.index("loss") < plain.index("left")
+
+
 @pytest.mark.parametrize(("logged", "ends"), [("", 80), ("epoch 1", 200)])
 def test_a_wide_table_is_stretched_for_a_log_alone(read: Read, logged: str, ends: int) -> None:
     reading = read("runs")

@@ -57,6 +57,18 @@ def test_the_command_that_a_plan_ends_with_is_taken_on_this_machine(
     assert ("trisweep sweep smoke --dry-run" in capsys.readouterr().out) is has_slurm
 
 
+@pytest.mark.parametrize(("objective", "searches"), [("loss", False), ("[loss,step_time]", True)])
+def test_who_seeks_a_loss_alone_is_not_sent_to_a_search_of_layouts(
+    objective: str, searches: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    composition = compose(Overrides.parse(["sweep=smoke", f"search.objective={objective}"]))
+    print_best(composition, plan_sweep(composition, proxy=False, git_sha=""))
+    said = capsys.readouterr().out
+    assert "which is measured and never predicted" in " ".join(said.split())
+    assert ("--search --explain best" in said) is searches
+    assert "trisweep sweep smoke" in said
+
+
 def test_points_that_cannot_exist_are_counted_by_their_cause(tmp_path: Path, trisweep: Command) -> None:
     done = trisweep("plan", "175b", "cluster=aurora", cwd=tmp_path)
     said = " ".join(done.stdout.split())
