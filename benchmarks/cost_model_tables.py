@@ -5,15 +5,16 @@ python -m benchmarks.cost_model_tables    writes them into the page, each betwee
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from benchmarks import marked_tables
 from benchmarks.target import Target
 from conf.compose.load import cluster_named
 from conf.folders import options
 from conf.types.cluster_spec import ClusterSpec
-from conf.units import GIBIBYTE, GIGA
+from conf.units import GIBIBYTE
 from train_core.costs.kernels import ALIGNMENTS, PROLOGUE, TILES
 from train_core.costs.trainers import IMPLEMENTATIONS, Implementation
 from train_core.whole_files import write_atomically
@@ -22,7 +23,16 @@ PAGE = Path(__file__).parents[1] / "docs" / "cost-model.md"
 MEASURED_BY_ITS_USERS = "local"
 """The cluster that stands for whatever machine a user has; its numbers are no facts to print."""
 
+FITTED = (
+    "fitted at once with all other constants to the published rows of benchmarks/ (python -m benchmarks.fitting); none "
+    "of them is a test of these values, and docs/validation.md has predictions without each table. "
+)
+ROWS = "Rows with this chip: "
+ASSUMED = "an assumption for framework"
+"""How the sources of most clusters begin, which the page says once."""
+
 MICRO = 1e6
+Described = TypeVar("Described", str, tuple[str, ...])
 
 
 def main() -> list[Target]:
@@ -37,12 +47,17 @@ def with_tables(text: str) -> str:
 
 
 def _trainers() -> list[str]:
-    """One column for each trainer, one row for each thing in which they differ."""
-    trainers = list(IMPLEMENTATIONS.values())
-    values_of = {name: [getattr(one, name) for one in trainers] for name in Implementation.model_fields}
-    differing = {name: values for name, values in values_of.items() if name != "name" and len(set(values)) > 1}
-    rows = [(f"`{name}`", *map(_cell_of, values)) for name, values in differing.items()]
-    return marked_tables.table_lines(("", *values_of["name"]), rows)
+    """A row for each thing in which the trainers differ: the value of most of them, and who has another."""
+    rows = [(f"`{name}`", *_values_of(name)) for name in Implementation.model_fields if name != "name"]
+    return marked_tables.table_lines(("constant", "usual", "otherwise"), [row for row in rows if row[-1]])
+
+
+def _values_of(field: str) -> tuple[str, str]:
+    names: dict[str, list[str]] = {}
+    for trainer in IMPLEMENTATIONS.values():
+        names.setdefault(_cell_of(getattr(trainer, field)), []).append(f"`{trainer.name}`")
+    usual, *others = sorted(names, key=lambda value: -len(names[value]))
+    return usual, "; ".join(f"{value}: {', '.join(names[value])}" for value in others)
 
 
 def _kernels() -> list[str]:
@@ -55,8 +70,10 @@ def _kernels() -> list[str]:
 
 
 def _clusters() -> list[str]:
-    columns = ("cluster", "matmul", "attention", "memory", "link", "kernel µs", "reserved GiB", "gaps")
-    return marked_tables.table_lines(columns, map(_cluster_cells, _described_clusters()))
+    """A row for all clusters whose constants are the same."""
+    columns = ("clusters", "matmul", "attention", "memory", "link", "kernel µs", "reserved GiB", "gaps")
+    alike = _names_by(_cluster_cells)
+    return marked_tables.table_lines(columns, [(", ".join(names), *cells) for cells, names in alike.items()])
 
 
 def _cluster_cells(cluster: ClusterSpec) -> tuple[str, ...]:
@@ -64,33 +81,27 @@ def _cluster_cells(cluster: ClusterSpec) -> tuple[str, ...]:
     shares = (constants.matmul, constants.attention, constants.memory, constants.link)
     reserved = cluster.reserved_memory_bytes / GIBIBYTE
     rest = (MICRO * constants.kernel_seconds, reserved, cluster.fragmentation)
-    return (cluster.name, *(f"{value:.4g}" for value in (*shares, *rest)))
+    return tuple(f"{value:.4g}" for value in (*shares, *rest))
 
 
 def _sources() -> Iterator[str]:
     """The rows to which each cluster was fitted, as its file says. Clusters whose files say the same share a line."""
-    said: dict[str, list[str]] = {}
-    for cluster in _described_clusters():
-        words = f"{cluster.efficiency.source}. Reserved memory and gaps: {cluster.reserved_memory_source}."
-        said.setdefault(words, []).append(f"`{cluster.name}`")
-    yield from (f"- {', '.join(names)}: {words}" for words, names in said.items())
+    yield from (f"- {', '.join(names)}: {words}." for words, names in _names_by(_source_of).items())
 
 
-def _links() -> list[str]:
-    columns = ("cluster", "tiers: devices that they span, GB/s for each device and direction, latency")
-    return marked_tables.table_lines(
-        columns, [(cluster.name, "; ".join(_tiers(cluster))) for cluster in _described_clusters()]
-    )
+def _source_of(cluster: ClusterSpec) -> str:
+    """What its files say of its own constants, without what the page says of all of them."""
+    fitted, reserved = cluster.efficiency.source.removeprefix(FITTED).removeprefix(ROWS), cluster.reserved_memory_source
+    return fitted if reserved.startswith(ASSUMED) else f"{fitted}. Reserved memory and gaps: {reserved}"
 
 
-def _tiers(cluster: ClusterSpec) -> Iterator[str]:
-    for link in cluster.links:
-        rate = link.bandwidth_bytes_per_second / GIGA
-        yield f"{link.name} {link.num_devices}: {rate:g} GB/s, {MICRO * link.latency_seconds:g} µs"
-
-
-def _described_clusters() -> list[ClusterSpec]:
-    return [cluster_named(name) for name in options("cluster") if name != MEASURED_BY_ITS_USERS]
+def _names_by(described: Callable[[ClusterSpec], Described]) -> dict[Described, list[str]]:
+    """The clusters of each description."""
+    found: dict[Described, list[str]] = {}
+    for name in options("cluster"):
+        if name != MEASURED_BY_ITS_USERS:
+            found.setdefault(described(cluster_named(name)), []).append(f"`{name}`")
+    return found
 
 
 def _cell_of(value: object) -> str:
@@ -99,7 +110,7 @@ def _cell_of(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-TABLES = {"trainers": _trainers, "kernels": _kernels, "clusters": _clusters, "sources": _sources, "links": _links}
+TABLES = {"trainers": _trainers, "kernels": _kernels, "clusters": _clusters, "sources": _sources}
 
 if __name__ == "__main__":
     main()
