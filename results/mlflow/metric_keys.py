@@ -4,7 +4,7 @@ The part before the slash says what a number is: predicted (`pred`), measured (`
 against the baseline (`scale`), what the sweep seeks where that is no rate (`objective`), of one step (`step`), what was
 used meanwhile (`system`), or the sweep's best (`best`); before a later stage's figure it is the name of the stage. The
 rest is short, because MLflow's columns are narrow.
-docs/metrics.md explains every key.
+docs/how-to/mlflow.md explains every key.
 """
 
 from __future__ import annotations
