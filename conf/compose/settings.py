@@ -71,12 +71,12 @@ class NotifySpec(Frozen):
     Whoever knows the address can write there, so that it is a secret: no record, log or error shows it.
 
     Attributes:
-        url: where the message is posted. It stands in the command that everybody on the machine can list, and whoever
-            goes on with the sweep later does not know it; `url_file` has neither fault.
+        url: where the message is posted. Others on the machine can see it in the command, and it is not stored: prefer
+            `url_file`.
         url_file: a file that holds the address on its first line. With neither, nobody is told.
         style: `generic` posts our own JSON, `slack` the body that Slack and its likes take.
         after_failures: tell once so many trials have failed, and again whenever twice as many have.
-        min_gain: a new best is told of if it is better than the last one that was told of by this share.
+        min_gain: a new best is told of if it is better than the last one told of by this share.
     """
 
     url: str | None

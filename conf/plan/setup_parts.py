@@ -71,8 +71,8 @@ class SetupParts(Frozen):
     """The parts of a setup and what follows from them. They are not yet checked against each other.
 
     Attributes:
-        mixed: the blocks of stages of a job over several types of devices, first to last; None where all devices are
-            those of `cluster`. With blocks, `cluster` is that of one of them.
+        mixed: blocks of stages of a job over several types of devices, first to last; null where all devices are those
+            of `cluster`, which otherwise is that of one of them.
     """
 
     model: ModelSpec

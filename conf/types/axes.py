@@ -186,7 +186,7 @@ class AxisBlock(Frozen):
 
     Attributes:
         axes: by dotted key.
-        zip: groups of axes that take their values side by side, the first of each, then the second of each.
+        zip: groups of axes that take their values side by side.
         constraints: expressions, all of which hold at every point of the block.
     """
 

@@ -28,8 +28,8 @@ class DeviceSpec(Frozen):
         name: what people call it, in reports too.
         kind: what the trainer runs on; `cpu` means gloo, `gpu` NCCL or RCCL.
         peak_flops_per_second: dense peak by precision; `fp8` and `fp4` are types of matrix products alone.
-        peak_source: where the peak comes from; the word `measured` means that the trainer measures a matmul peak in the
-            same run and utilization is stated against that, while the numbers given here serve only the prediction.
+        peak_source: where the peak comes from; `measured` means that the trainer measures it in the same run, and the
+            numbers given here serve only the prediction.
         memory_bytes: what one device has.
         memory_bandwidth_bytes_per_second: the highest that its maker states.
         memory_source: where both come from.
@@ -74,10 +74,10 @@ class LinkSpec(Frozen):
         name: what people call it, such as nvlink.
         num_devices: consecutive devices that it connects.
         bandwidth_bytes_per_second: per device and direction, when all devices of the block communicate, as stated by
-            the maker; collectives reach ClusterSpec.efficiency.link of it.
+            the maker.
         latency_seconds: of one message.
-        mesh: blocks of the tier below are wired to each other in pairs, without a switch, so that a group that fills n
-            of the N blocks uses (n-1)/(N-1) of the bandwidth.
+        mesh: blocks of the tier below are wired in pairs, without a switch, so that a group that fills n of N blocks
+            uses (n-1)/(N-1) of the bandwidth.
     """
 
     name: str
@@ -112,8 +112,7 @@ class EfficiencySpec(Frozen):
         kernel_seconds: what every kernel costs on top of its work: launch, ramp-up and tail.
         source: on what each was fitted or measured; published rows that were fitted are no test of the prediction.
         link_source: the same of `link`.
-        shown, latency, slowest, taper, start: as in `train_core.costs.setting`, which holds what they are unless the
-            runs of a cluster say otherwise.
+        shown, latency, slowest, taper, start: as in `train_core.costs.setting`, whose values hold unless given here.
         launch: factor on what its hosts need to launch kernels and collectives, by what the trainer's usually need.
         runs: what constants were fitted to by `calibrate`; null where no run of the cluster's own was.
     """
@@ -181,10 +180,9 @@ class ClusterSpec(Frozen):
         fragmentation: share of the bytes of activations that is lost to gaps in the allocator.
         reserved_memory_source: where both come from.
         links: what connects the devices, from the closest tier to the widest.
-        host_bytes_per_second: what one device's share of the host moves between its memory, its cores and the device,
-            while it updates offloaded weights. The usual value is an assumption: a PCIe 4.0 x16 slot, and an eighth of
-            the memory of a node with two sockets.
-        site: where the cluster stands; folders written before there was such a key say nothing of it.
+        host_bytes_per_second: what one device's share of the host moves while it updates offloaded weights; the usual
+            value is assumed, for a PCIe 4.0 x16 slot.
+        site: where the cluster stands.
     """
 
     name: Name

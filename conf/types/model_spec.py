@@ -52,22 +52,18 @@ class ExpertsSpec(Frozen):
         ffn_hidden_size: width of one expert.
         shared_ffn_hidden_size: width of the expert that every token passes through; 0 where there is none.
         num_dense_layers: first layers that have an ordinary feed-forward layer instead.
-        capacity_factor: tokens that an expert takes at most, relative to an even share. What is above is dropped, and
-            experts with fewer are padded. Null drops and pads none. This package's own trainer counts by sequence,
-            drops the last that choose an expert, and pads none.
-        imbalance: tokens of the rank whose experts take most, relative to an even share. Benchmarks force routing to be
-            even, which is 1; how much more a training has, only its own logs say.
+        capacity_factor: tokens that an expert takes at most, relative to an even share; more are dropped, and experts
+            with fewer are padded (but not by this package's own trainer, which counts by sequence). Null drops and pads
+            none.
+        imbalance: tokens of the rank whose experts take most, relative to an even share; benchmarks force it to be 1.
         balance_loss: factor of the loss by which this package's own trainer keeps experts equally busy, such as 0.01.
-        balance_bias: step of the biases that keep experts equally busy there without a loss, such as 0.001. Each is
-            added to an expert's score where tokens choose, and after an update moves by so much against its load.
-        scores: what a router there makes of its products: `softmax` over all experts, or `sigmoid` of each, as in
-            DeepSeek-V3. A token's experts weigh as their scores do, and together as much as `routed_scale`.
-        routed_scale: factor of what a token's experts put out together there; that of the shared one has none. 2.5 in
-            DeepSeek-V3.
-        num_groups: groups of experts there that stand side by side, of which each token takes the best alone; 8 in
-            DeepSeek-V3. 1 lets all tokens choose among all experts.
-        top_groups: how many groups one token's experts come from; the best are those whose two best experts have the
-            highest scores together.
+        balance_bias: step of the biases on experts' scores that keep them equally busy there without a loss, such as
+            0.001; each moves by so much against its expert's load after an update.
+        scores: what a router there makes of its products: `softmax` over all experts, or `sigmoid` of each.
+        routed_scale: factor of what a token's routed experts put out together there; 2.5 in DeepSeek-V3.
+        num_groups: groups of experts there, of which each token takes the best alone; 1 lets all tokens choose among
+            all experts.
+        top_groups: how many groups one token's experts come from, those whose two best experts score highest.
     """
 
     num_experts: Count
@@ -118,7 +114,7 @@ class LatentAttentionSpec(Frozen):
     Attributes:
         query_rank: width of the vector that queries are made from; null makes them from the hidden state.
         key_value_rank: the same of keys and values.
-        rotary_head_size: part of a query head that has rotary positions; all heads share such a part of the key.
+        rotary_head_size: part of a query head, and of the key that all heads share, that has rotary positions.
         value_head_size: width of one value head.
     """
 
@@ -154,14 +150,10 @@ class ModelSpec(Frozen):
         num_query_groups: heads of keys and values, each shared by as many query heads (grouped-query attention).
         head_size: width of one head; null means hidden_size / num_attention_heads.
         rotary_base: base of the frequencies of rotary positions; null means 10,000.
-        rotary_scaling: how rotary positions are stretched; null leaves them as they are, as do folders written before
-            there was a choice.
-        norm_epsilon: what every norm adds to a variance or a mean square; 1e-5 in folders written before there was a
-            choice.
-        qkv_bias: queries, keys and values have biases where the family has none, as in Qwen2; false in folders written
-            before there was a choice.
-        qk_norm: every head of queries and keys passes through an RMSNorm before its position turns it, as in Qwen3;
-            false in folders written before there was a choice.
+        rotary_scaling: how rotary positions are stretched; null leaves them as they are.
+        norm_epsilon: what every norm adds to a variance or a mean square.
+        qkv_bias: queries, keys and values have biases where the family has none, as in Qwen2.
+        qk_norm: every head of queries and keys passes through an RMSNorm before its position turns it, as in Qwen3.
         gated_mlp: SwiGLU, with a third matrix, instead of GELU.
         tied_embeddings: the output head is the token embedding.
         vocab_size: rows of the token embedding, padding included.

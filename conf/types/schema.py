@@ -61,8 +61,7 @@ class ParallelPlan(Frozen):
     """The layout of one model over the devices. The data-parallel size follows from `world_size`.
 
     Attributes:
-        world_size: ranks of the job, one per device (on a CPU, ranks share the cores). In YAML, null means every device
-            of the cluster.
+        world_size: ranks of the job, one per device; in YAML, null means every device of the cluster.
         tensor_parallel_size: ranks that share out the matrices of every layer.
         pipeline_parallel_size: stages, each of which holds some of the layers.
         virtual_pipeline_size: model chunks on every stage; more than 1 only with the interleaved schedule.
@@ -72,20 +71,20 @@ class ParallelPlan(Frozen):
         sequence_parallel: shard LayerNorm and residual activations over the tensor-parallel ranks.
         zero_stage: what the data-parallel ranks share out: 0 nothing, 1 the optimizer state, 2 also the gradients,
             3 also the weights.
-        recompute: activations recomputed in backward: none, selective (attention core), full (whole layer), pointwise
-            (outputs of norms and the activation's product, which are cheap to make again).
+        recompute: activations recomputed in backward: `selective` (attention core), `full` (whole layer), `pointwise`
+            (outputs of norms and the activation).
         recompute_every: recompute in the first layer of each model chunk and in every n-th after it; 1 means all.
         tensor_parallel_across_nodes: allow a tensor-parallel group to leave its node.
         context_parallel_size: ranks that share out the tokens of a sequence in every layer, attention included.
         context_exchange: the way of keys and values among those ranks: `ring` passes them on beside every block of
-            attention, `gather` has them all at once, which takes fewer messages and more memory.
+            attention, `gather` has them all at once: fewer messages, more memory.
         expert_parallel_size: ranks over which a layer's experts are spread.
         expert_tensor_parallel_size: ranks that share out each expert's matrices; null takes tensor_parallel_size.
         zero_group_size: replicas among which ZeRO shares out, all groups holding the same; null means all of them.
         offload_optimizer: keep the optimizer's state in the host's memory and update there.
         pipeline_before_data: neighbouring nodes hold stages of one replica, instead of replicas of one stage.
         expert_dispatcher: what brings tokens to their experts: `alltoall` sends a copy to each of them, `deepep` and
-            `hybridep` one to a node that has any of them, which passes it on to its ranks.
+            `hybridep` one to each node, which passes it on.
     """
 
     world_size: Count
@@ -147,7 +146,7 @@ class PrecisionPlan(Frozen):
         gradient_dtype: type in which gradients are accumulated over micro-batches and reduced over replicas; `bf16`
             needs bf16 weights.
         initial_loss_scale: fp16 multiplies the loss by this, so that small gradients do not vanish; it halves at every
-            overflow. Other precisions do not scale.
+            overflow.
         loss_scale_window: steps without overflow after which fp16 doubles the scale.
         matmul_recipe: narrower type of the layers' matrix products, and how it is scaled; null multiplies in `dtype`.
         wide_layers: layers at each end of the model whose products stay in `dtype` all the same.
@@ -203,8 +202,8 @@ class DataSpec(Frozen):
         max_bytes: text beyond this many bytes is not read; null where no text is read.
         cache_dir: folder of the memory-mapped token files; null puts them beside the trials.
         held_out_fraction: the last part of the tokens, never trained on, for the held-out loss.
-        separate_documents: attention and positions stay inside a document, where a sequence is packed from several: the
-            files of a text, or those of a dataset's index; false in folders written before there was a choice.
+        separate_documents: attention and positions stay inside a document: a file of a text, or one that a dataset's
+            index names.
     """
 
     source: Literal["text", "megatron", "synthetic"]
@@ -247,7 +246,7 @@ class TrainingPlan(Frozen):
         dropout: after the embedding, in and after attention, and after the feed-forward layer.
         compile_layers: pass every layer through torch.compile.
         deterministic: take deterministic kernels on GPUs, so that a training that goes on comes to the bits of an
-            uninterrupted one; false in folders written before there was a choice. CPUs need no such choice.
+            uninterrupted one.
         seed: of the first weights, of dropout and of the order of the data.
         evaluate_every: steps between evaluations of the held-out loss; null never evaluates.
         num_evaluation_batches: global batches that one evaluation averages over.
@@ -284,13 +283,13 @@ class CheckpointPlan(Frozen):
 
     Attributes:
         every_steps: steps between checkpoints, beside that of the last step; SIGUSR2, SIGTERM and Ctrl-C ask for one
-            more, after which the training ends. Null never saves: SIGTERM and Ctrl-C end the training at once.
+            more and end the training. Null never saves: SIGTERM and Ctrl-C end it at once.
         keep_last: whole checkpoints that are kept; older ones are deleted.
         asynchronous: write checkpoints while the training continues.
         load: a checkpoint folder, or Hugging Face weights (`*.safetensors`), to start from; null starts from random
-            weights. An interrupted trial continues from its own last checkpoint, whatever is given here.
+            weights. An interrupted trial continues from its own last checkpoint.
         resume: go on after the step of the checkpoint that `load` names, with its schedule and data; else training
-            begins with step 1. False in folders written before there was a choice.
+            begins with step 1.
     """
 
     every_steps: Count | None
@@ -313,11 +312,10 @@ class WatchPlan(Frozen):
     Attributes:
         hang_seconds: a collective or transfer that waits longer ends the job, naming who waits in what.
         compare_replicas_every: steps between comparisons of the weights' checksums over the data-parallel ranks; null
-            never compares. Under ZeRO-1 and 2 a comparison finds what has changed since the last update.
+            never compares.
         straggler_ratio: a rank whose own work takes longer than this many times the median rank's is named.
         max_overflows: fp16 steps in a row that overflow before the job ends.
-        idle_power_seconds: how long the job waits before its first step, for the power of devices that hold the model
-            and do nothing; 0 does not wait.
+        idle_power_seconds: how long the job waits before its first step, to measure idle power; 0 does not wait.
     """
 
     hang_seconds: Positive

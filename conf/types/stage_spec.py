@@ -30,14 +30,13 @@ class StageSpec(Frozen):
 
     Attributes:
         after: the stage that must have completed before: `train`, or another one of these.
-        command: the program that it is, as words or as a text, in which names in braces stand for values as in
-            `trainer.command`; null trains once more with the sweep's trainer.
+        command: the program, as in `trainer.command`; null trains once more with the sweep's trainer.
         trainer: further keys of `trainer`, such as `start`, `environment`, `prefix` or `flags`.
-        overrides: changes of the configuration for this stage, as on the command line. They hold before the point's.
+        overrides: changes of the configuration for this stage, which hold before the point's.
         metrics: where the program's figures are found; null: it has none.
         load: the stage whose checkpoints a training of this package begins with; null begins as configured.
-        best: only so many trials, the best by `search.objective`, have this stage, once all others have ended; null:
-            all of them.
+        best: only so many of the best trials by `search.objective` have this stage, once all others have ended; null:
+            all.
     """
 
     after: Name

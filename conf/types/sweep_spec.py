@@ -18,7 +18,7 @@ class PointSet(AxisBlock):
     """Points, given as blocks of axes and as a list. Keys are dotted, values plain.
 
     Attributes:
-        spaces: blocks of axes beside the first one: the points of each come after those of the one before.
+        spaces: further blocks of axes, whose points come after those of the one before.
         points: single points, which no constraint leaves out.
         baseline: the point that speed-up and scaling efficiency are stated against.
     """
@@ -112,27 +112,25 @@ class SearchPlan(Frozen):
     """The way in which a sweep comes to its points.
 
     Attributes:
-        kind: `grid` takes the points that the sweep lists, `planner` those that the search of all plans chooses. The
-            others choose one after another: `random` draws from the axes, `bayes` learns from what was measured, and
-            `pareto` does so for several objectives at once.
+        kind: `grid` takes the points that the sweep lists, `planner` those that the search of all plans chooses;
+            `random` draws from the axes, `bayes` learns from what was measured, and `pareto` does so for several
+            objectives.
         top_k: number of plans that the planner takes for their predicted speed.
         num_probes: number of further plans, each of which tests an assumption of the prediction.
         max_concurrent_trials: the most trials that are queued or running at once; null sets no limit.
-        space: what an adaptive search of layouts chooses among: all plans that fit on paper or nearly
-            do, or the points that the sweep lists.
-        min_gain: `bayes` of layouts ends once it expects all other plans together to better the best by less than this
-            share of it; a search of other keys for one objective ends once none of its last points bettered the best by
-            it. 0: no such end.
+        space: what an adaptive search of layouts chooses among: all plans that fit or nearly do, or the points that the
+            sweep lists.
+        min_gain: `bayes` of layouts ends once it expects all other plans together to gain less than this share, a
+            search of other keys once none of its last points bettered the best by it; 0 never ends it so.
         objective: what is sought; several make a front.
         tokens: every trial trains on so many tokens, to whole steps, so that losses at different batch sizes can be
-            compared; null leaves training.num_steps as it is.
+            compared; null keeps training.num_steps.
         num_seeds: trials of each point, which differ in training.seed; a point counts by their mean.
-        pruner: which running trials of objective=loss end early: `median` those worse than half of the others were
-            after as many tokens, `halving` all but the best third at each of three marks.
+        pruner: which running trials of objective=loss end early: `median` those worse than half of the others after as
+            many tokens, `halving` all but the best third at each of three marks.
         seed: of the draws; the same seed and the same results lead to the same points.
-        max_rounds: how often points are measured at most: disturbed ones until a run was steady, then the leaders and
-            the baseline in turn until their intervals part; null: 3 for a stand-in that is measured on this machine,
-            else 1.
+        max_rounds: how often points are measured at most: disturbed ones, then the leaders and the baseline until their
+            intervals part; null: 3 for a stand-in on this machine, else 1.
     """
 
     kind: Literal["grid", "planner", "bayes", "random", "pareto"]
@@ -200,9 +198,9 @@ class SweepSpec(PointSet):
         max_trials: the most points to measure of those that fit, the best predicted first (the baseline always).
         published: rows of `results/published.csv` (its `id` column) to show beside the measurements.
         proxy: what is measured where there is no cluster; null where nothing is.
-        replay: how a checkout replays the sweep on paper, if it asks how its points are best searched.
-        scaling: the sweep is a scaling study, whose points differ in their number of devices: `strong` holds the global
-            batch constant, `weak` the batch of a replica. Each of them is measured `search.max_rounds` times.
+        replay: how a checkout replays the sweep on paper.
+        scaling: the sweep is a scaling study over numbers of devices: `strong` holds the global batch constant, `weak`
+            the batch of a replica.
         stages: what follows every trial, by name, such as an evaluation; each starts once the one before it completed.
     """
 

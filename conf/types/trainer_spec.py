@@ -50,7 +50,7 @@ class LookUp(Frozen):
 
     Attributes:
         of: the name of the value that is looked up.
-        to: by that value as it is written in YAML; texts may hold names in braces, and a list is several words.
+        to: by that value as it is written in YAML; texts may hold names in braces.
         otherwise: for any other value; null leaves a flag out.
     """
 
@@ -164,17 +164,16 @@ class TrainerSpec(Frozen):
 
     Attributes:
         kind: `trisweep`: the trainer of this package, for which nothing else counts; `command`: a program that trains;
-            `program`: one that does not, as in a stage after the training, so that no steps are looked for in its log.
+            `program`: one that does not, so that no steps are looked for in its log.
         name: what the program is called in reports.
         costs_of: the trainer whose costs the prediction takes.
         start: who starts the processes: `torchrun` once on every node, `srun` one for every device, or the program
-            itself, which is started `once`, on the first node.
+            itself, `once` on the first node.
         command: the words before the flags: a list, or a text that is split as a shell would.
-        flags: `name: value` becomes `--name value`; true alone `--name`; false and null leave the flag out. A mapping
-            inside puts its name and a dot before the names in it.
+        flags: `name: value` becomes `--name value`, true alone `--name`; false and null leave it out. A mapping puts
+            its name and a dot before the names in it.
         values: further names, each looked up by a value of the plan.
-        files: to be written into the trial's folder before the start: texts, or mappings as JSON, without entries
-            whose name in braces is null.
+        files: to be written into the trial's folder before the start: texts, or mappings as JSON.
         environment: variables of the program, beside those of the job.
         log: how its log is read.
         prefix: words before everything, such as those that start a container.

@@ -19,7 +19,7 @@ from conf.plan.setup_parts import EXAMPLE, MIXED
 
 HEAD = """# Every key of the configuration
 
-Made from the types in `conf/` by `python -m docs.making`. A key is written with dots, as in
+This page is for users who look up a key. A key is written with dots, as in
 `trisweep plan 175b parallel.tensor_parallel_size=8`; a group takes the name of one of its files, as in
 `cluster=frontier`. *Default* is the value where nothing else is said; a sweep's file sets its own.
 """
@@ -46,20 +46,42 @@ def _group(name: str, model: type[BaseModel], values: Tree | None) -> str:
     lines = [f"## {name}\n", first_sentence, ""]
     if files := options(name):
         lines += [f"Files: {', '.join(f'`{file}`' for file in files)}.", ""]
-    return "\n".join([*lines, *_table(list(_rows(name, model, values)))]) + "\n"
+    return "\n".join([*lines, *_table(list(_rows(name, model, values, {})))]) + "\n"
 
 
-def _rows(prefix: str, model: type[BaseModel], values: Tree | None) -> Iterator[list[str]]:
-    """A row for each field, those of nested values after the field that holds them."""
+def _rows(
+    prefix: str, model: type[BaseModel], values: Tree | None, shown_at: dict[type[BaseModel], str]
+) -> Iterator[list[str]]:
+    """A row for each field, those of nested values after the field that holds them.
+
+    Args:
+        shown_at: by type, the key below which its fields stand already; they are named and not shown again.
+    """
     schema, described = model.model_json_schema(), _meanings(model)
+    known = _known_base(model, shown_at)
+    shown_at.update(dict.fromkeys((each for each in model.__mro__ if _has_fields(each)), prefix) | shown_at)
     for name, field in model.model_fields.items():
+        if known is not None and name in known.model_fields:
+            continue
         value, nested = (values or {}).get(name), model_in(field.annotation)
         shown = _text_of(value) if values and name in values and not isinstance(value, dict) else ""
-        key = f"{prefix}.{name}"
-        yield _row(key, schema, described.get(name, ""), shown)
+        key, meaning = f"{prefix}.{name}", described.get(name, "")
+        if nested is not None and (base := _known_base(nested, shown_at)) is not None:
+            names = ", ".join(f"`{each}`" for each in base.model_fields)
+            meaning += f" It has the keys {names} of `{shown_at[base]}`."
+        yield _row(key, schema, meaning, shown)
         if nested is not None:
-            is_list = "tuple" in str(field.annotation)
-            yield from _rows(f"{key}[]" if is_list else key, nested, value if isinstance(value, dict) else None)
+            below = f"{key}[]" if "tuple" in str(field.annotation) else key
+            yield from _rows(below, nested, value if isinstance(value, dict) else None, shown_at)
+
+
+def _known_base(model: type[BaseModel], shown_at: dict[type[BaseModel], str]) -> type[BaseModel] | None:
+    """The nearest of the type and those that it builds on whose fields are shown."""
+    return next((each for each in model.__mro__ if each in shown_at), None)
+
+
+def _has_fields(kind: type) -> bool:
+    return issubclass(kind, BaseModel) and bool(kind.model_fields)
 
 
 def _row(key: str, schema: Schema, meaning: str, default: str) -> list[str]:
@@ -77,6 +99,8 @@ def _values(schema: Schema, root: Schema) -> str:
     if "$ref" in schema:
         return _values(root["$defs"][schema["$ref"].rsplit("/", 1)[-1]], root)
     if "anyOf" in schema:
+        if {each.get("type") for each in schema["anyOf"]} >= NAMES.keys() - {"null", "object"}:
+            return "any value"
         return " or ".join(dict.fromkeys(_values(each, root) for each in schema["anyOf"]))
     if "enum" in schema or "const" in schema:
         return ", ".join(f"`{_text_of(value)}`" for value in schema.get("enum", [schema.get("const")]))
@@ -86,12 +110,12 @@ def _values(schema: Schema, root: Schema) -> str:
 
 
 NAMES = {
-    "integer": "whole number",
+    "integer": "integer",
     "number": "number",
     "boolean": "`true`, `false`",
     "string": "text",
     "null": "`null`",
-    "object": "keys of its own",
+    "object": "keys",
 }
 
 
