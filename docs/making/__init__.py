@@ -17,11 +17,19 @@ from docs.making import keys
 
 
 def commands_page() -> str:
-    """Every command, with its arguments and options, as Markdown."""
+    """Every command, with its arguments and options, as Markdown; options of all commands stand once."""
     command = typer.main.get_command(app)
     text: str = get_docs_for_click(obj=command, ctx=typer.Context(command), name="trisweep")
-    return html.unescape(text).replace("# `trisweep`", "# Every command", 1)
+    head, *sections = html.unescape(text).replace("# `trisweep`", READER, 1).split("\n## ")
+    lines = [section.splitlines() for section in sections]
+    everywhere = [line for line in lines[0] if line.startswith("* `-") and all(line in each for each in lines)]
+    shared = "\n".join(everywhere)
+    own = ("\n".join([*(line for line in each if line not in everywhere), ""]) for each in lines)
+    return "\n## ".join([f"{head}\nEach of them also takes\n\n{shared}\n", *own])
 
 
+READER = """# Every command
+
+This page is for users who look up an option."""
 REFERENCE = Path(__file__).parents[1] / "reference"
 PAGES = {REFERENCE / "commands.md": commands_page, REFERENCE / "keys.md": keys.page}
