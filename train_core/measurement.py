@@ -211,7 +211,7 @@ class Performance(Frozen):
         unrecorded_steps: steps of an earlier run whose metrics it could not keep, as when the machine lost its power,
             or of the training that was resumed.
         breakdown: where each rank's step goes; null unless profile.breakdown asks for it.
-        stragglers: ranks whose own work takes more than watch.straggler_ratio times that of the median rank.
+        stragglers: ranks whose own work takes more than watch.straggler_ratio times their stage's median.
         tflops_as_printed: of one device, as another program than this trainer counts and prints them: their median over
             the timed steps. By its own formula, so that it is not compared with any other figure here.
         blocks: each type of devices of a mixed job, in the order of the pipeline; empty where all are the same.

@@ -140,7 +140,7 @@ class ModelSpec(Frozen):
     """A transformer decoder.
 
     Attributes:
-        name: the name of its file; it changes no measurement.
+        name: the name of its file.
         family: `gpt` has learned positions, LayerNorm and biases; `llama` rotary positions, RMSNorm and no biases, but
             for those of `qkv_bias`.
         num_layers: transformer layers.

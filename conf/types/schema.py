@@ -200,8 +200,8 @@ class DataSpec(Frozen):
             its path without `.bin` and `.idx`.
         tokenizer: `bytes`, or `bpe` trained on the text up to the model's vocabulary; null where no text is read.
         max_bytes: text beyond this many bytes is not read; null where no text is read.
-        cache_dir: folder of the memory-mapped token files; null puts them beside the trials.
-        held_out_fraction: the last part of the tokens, never trained on, for the held-out loss.
+        cache_dir: folder of the memory-mapped token files; null takes `tokens` in the output folder.
+        held_out_fraction: the last part of the tokens, for the held-out loss alone.
         separate_documents: attention and positions stay inside a document: a file of a text, or one that a dataset's
             index names.
     """
@@ -244,12 +244,12 @@ class TrainingPlan(Frozen):
         adam_epsilon: what AdamW adds to the root of the running square.
         clip_gradient_norm: global norm over every axis; null does not clip.
         dropout: after the embedding, in and after attention, and after the feed-forward layer.
-        compile_layers: pass every layer through torch.compile.
+        compile_layers: pass what lies between the products of a layer, and casts to fp8, through torch.compile.
         deterministic: take deterministic kernels on GPUs, so that a training that goes on comes to the bits of an
             uninterrupted one.
-        seed: of the first weights, of dropout and of the order of the data.
+        seed: of the first weights, dropout and order of the data.
         evaluate_every: steps between evaluations of the held-out loss; null never evaluates.
-        num_evaluation_batches: global batches that one evaluation averages over.
+        num_evaluation_batches: global batches of one evaluation.
     """
 
     num_steps: Count
@@ -284,7 +284,7 @@ class CheckpointPlan(Frozen):
     Attributes:
         every_steps: steps between checkpoints, beside that of the last step; SIGUSR2, SIGTERM and Ctrl-C ask for one
             more and end the training. Null never saves: SIGTERM and Ctrl-C end it at once.
-        keep_last: whole checkpoints that are kept; older ones are deleted.
+        keep_last: whole checkpoints that are kept.
         asynchronous: write checkpoints while the training continues.
         load: a checkpoint folder, or Hugging Face weights (`*.safetensors`), to start from; null starts from random
             weights. An interrupted trial continues from its own last checkpoint.
@@ -311,9 +311,9 @@ class WatchPlan(Frozen):
 
     Attributes:
         hang_seconds: a collective or transfer that waits longer ends the job, naming who waits in what.
-        compare_replicas_every: steps between comparisons of the weights' checksums over the data-parallel ranks; null
-            never compares.
-        straggler_ratio: a rank whose own work takes longer than this many times the median rank's is named.
+        compare_replicas_every: steps between comparisons of the weights' bits over the ranks that hold the same ones;
+            null never compares.
+        straggler_ratio: a rank whose own work takes longer than this many times its stage's median is named.
         max_overflows: fp16 steps in a row that overflow before the job ends.
         idle_power_seconds: how long the job waits before its first step, to measure idle power; 0 does not wait.
     """

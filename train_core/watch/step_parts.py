@@ -87,9 +87,9 @@ def breakdown_of(ranks: Sequence[Sequence[float]]) -> Breakdown:
 
 
 def stragglers(own_seconds: Sequence[float], layout: Layout, ratio: float) -> tuple[int, ...]:
-    """Ranks whose own work takes longer than `ratio` times the median rank's.
+    """Ranks whose own work takes longer than `ratio` times their stage's median.
 
-    Stages may have unequal work, so the median is that of the rank's own stage, or of all where a stage is one rank.
+    Stages may have unequal work. Where a stage is one rank, the median is that of all.
     """
     per_stage = layout.world_size // layout.size("pipeline")
     found: list[int] = []
