@@ -136,7 +136,7 @@ def _texts(overrides: Overrides) -> list[str]:
 def _continue_training(folder: TrialFolder, request: Overrides) -> LongRun:
     other, stored = "or begin another training with --name NAME", read_stored(folder)
     if is_damaged(folder):
-        raise _damaged_error(folder)
+        raise damaged_error(folder)
     if stored is None:
         raise UsageError(f"{folder.trial} does not belong to a training from a sweep", f"Remove it, {other}.")
     before = Overrides.parse(stored.overrides)
@@ -266,7 +266,8 @@ def is_damaged(folder: TrialFolder) -> bool:
     return False
 
 
-def _damaged_error(folder: TrialFolder) -> UsageError:
+def damaged_error(folder: TrialFolder) -> UsageError:
+    """The error that says which training's file is damaged, and what a person can do."""
     remedy = "Put back a copy of it, or begin another training with --name NAME."
     return UsageError(f"{folder.trial} is damaged: it holds no experiment that can be read", remedy)
 
@@ -293,7 +294,7 @@ def training_of(output_dir: Path, sweep: str, name: str) -> LongRun:
     trainings = {run.folder.path.name: run for run in trainings_of(output_dir, sweep)}
     if name not in trainings:
         if is_damaged(folder := TrialFolder(output_dir / TRAININGS / name)):
-            raise _damaged_error(folder)
+            raise damaged_error(folder)
         others = f"Known are {', '.join(trainings)}." if trainings else "There is none."
         raise UsageError(f"No training {name} was begun from sweep {sweep} in {output_dir / TRAININGS}", others)
     return trainings[name]

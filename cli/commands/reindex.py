@@ -75,7 +75,7 @@ def write_all_anew(tracking: TrackingSpec, chosen: TrackingSpec | None, root: Pa
     Raises:
         UsageError: no sweep can be read, and the store stays where it is.
     """
-    from launcher.trainings import trainings_of
+    from launcher.trainings import damaged_error, damaged_trainings, trainings_of
     from results.mlflow.sweep_import import move_store_aside
     from sweeps.trial import SweepFolder
 
@@ -97,6 +97,8 @@ def write_all_anew(tracking: TrackingSpec, chosen: TrackingSpec | None, root: Pa
     for sweep in (each for each in sweeps if each.folder.path not in left_out):
         others = [run for run in trainings_of(root, sweep.record.name) if run.folder.path not in written]
         written |= _write_trainings(others, sweep, chosen or sweep.record.tracking.signed_in_as(tracking), root)
+    for training in damaged_trainings(root):
+        _say_left_out(training.path, damaged_error(training))
     return not left_out
 
 

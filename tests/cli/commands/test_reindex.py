@@ -98,6 +98,8 @@ def test_a_sweep_whose_store_does_not_answer_costs_no_other_its_runs(
     record = plan_sweep(compose(Overrides.parse(["sweep=smoke"])), proxy=False, git_sha="")
     for name in ("a-local", "b-local"):
         SweepFolder(tmp_path / name).write_record(record)
+    (tmp_path / "train" / "long").mkdir(parents=True)
+    (tmp_path / "train" / "long" / "trial.json").write_text('{"experiment": {"mod')
 
     def import_into(sweep: Sweep, *_: object, **__: object) -> sweep_import.ImportSummary:
         if sweep.folder.path.name == "a-local":
@@ -111,6 +113,8 @@ def test_a_sweep_whose_store_does_not_answer_costs_no_other_its_runs(
     said = capsys.readouterr()
     assert "a-local is left out: no MLflow server answers" in said.err
     assert "b-local: 6 runs written" in said.out
+    assert "long is left out: " in said.err
+    assert "train/long/trial.json is damaged" in "".join(said.err.splitlines())
 
 
 @pytest.mark.thorough  # than mlflow/test_sweep_import, where a damaged store is rebuilt
