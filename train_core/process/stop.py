@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.sharedctypes import RawValue
@@ -22,6 +23,8 @@ StopAsked = Callable[[], int]
 """The signal that asked, or 0. The largest of all ranks' answers counts: SIGTERM (15) goes before SIGUSR2 (12)."""
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR2)
+ONE_REQUEST_SECONDS = 0.5
+"""Signals within this time are one request: `timeout` sends its own to the process and to the group that it is in."""
 
 
 class Stopped(SystemExit):
@@ -54,6 +57,7 @@ class StopSwitch:
     def __init__(self) -> None:
         # Without a lock, because a process that is killed while it holds one would leave the others waiting for it.
         self._number = RawValue(ctypes.c_int, 0)
+        self._turned = 0.0
 
     def __call__(self) -> int:
         return self._number.value
@@ -63,9 +67,11 @@ class StopSwitch:
         self._number.value = max(self._number.value, number)
 
     def turn(self, number: int, frame: FrameType | None) -> None:
-        """The handler of a supervisor. A second signal means that nobody wants to wait for the step and the saving."""
-        if self._number.value:
+        """The handler of a supervisor. A second request means that nobody wants to wait for the step and the saving."""
+        now = time.monotonic()
+        if self._number.value and now - self._turned > ONE_REQUEST_SECONDS:
             raise SystemExit(128 + number)
+        self._turned = self._turned or now
         self.note(number, frame)
 
 

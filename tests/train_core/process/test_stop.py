@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,20 @@ def test_a_warning_after_sigterm_does_not_bring_back_what_is_to_end() -> None:
     for number in (signal.SIGUSR2, signal.SIGTERM, signal.SIGUSR2):
         switch.note(number, None)
     assert switch() == signal.SIGTERM
+
+
+def test_a_second_request_ends_at_once_and_two_signals_of_one_request_do_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = iter([10.0, 10.001, 12.0])
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    switch = StopSwitch()
+    for _ in range(2):  # as `timeout -s INT` sends them
+        switch.turn(signal.SIGINT, None)
+    assert switch() == signal.SIGINT
+    with pytest.raises(SystemExit) as caught:
+        switch.turn(signal.SIGINT, None)
+    assert caught.value.code == 128 + signal.SIGINT
 
 
 def in_supervisor(experiment: Experiment, note: Callable[[], None], patch: pytest.MonkeyPatch) -> None:
