@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from conf.plan.experiment import Experiment
+from conf.plan.trainer_call import JOB_NAMES, call_of
 from train_core.costs import FLOPS_FORMULA, IMPLEMENTATIONS, executed_flops, model_flops, num_parameters
 from train_core.measurement import NOT_KNOWN, Environment, Performance, StepMetrics, flops_fields
 from train_core.process.git_sha import git_sha
@@ -110,6 +111,13 @@ def program_code(words: Sequence[str], working_dir: Path) -> str:
     # In an order of contents: the same program in another folder is the same code.
     digests = sorted(hashlib.sha256(content).digest() for content in contents.values() if content)
     return hashlib.sha256(b"".join(digests)).hexdigest()[:12] if digests else ""
+
+
+def present_code(experiment: Experiment, folder: Path) -> str:
+    """Return what `program_code` says now of the program of a trial that was measured in the folder."""
+    trainer = experiment.trainer
+    call = call_of(trainer, experiment, {**dict.fromkeys(JOB_NAMES, "0"), "trial_folder": str(folder.absolute())})
+    return program_code((*trainer.prefix, *call.words), Path(trainer.working_dir or "").expanduser().absolute())
 
 
 def _scripts(words: Sequence[str], working_dir: Path) -> Iterator[Path]:

@@ -12,11 +12,11 @@ import typer
 
 from cli.commands.plan.answer import print_plan
 from cli.commands.sweep.sweep_run import (
-    MEASURED_AGAIN,
     SweepRun,
     cost_text,
     finish,
     print_left_out,
+    print_nothing_started,
     report_at_the_end,
     under_way,
 )
@@ -132,7 +132,7 @@ def _submit(run: SweepRun) -> None:
     )
     if not (done.num_submitted or done.num_live or done.step.held):
         how = "all is finished" if is_all_well else ends_in_words(planned, done.kept)
-        print_unwrapped(f"Nothing to do: {how}. {MEASURED_AGAIN}")
+        print_nothing_started(how, done.kept)
     elif not is_all_well:
         print_unwrapped(f"Of what has finished: {ends_in_words(planned, done.kept)}.")
     if done.step.held:

@@ -21,6 +21,7 @@ from conf.nearest import listed
 from conf.overrides import value_text
 from conf.types.sites import TrackingSpec
 from conf.units import count_of
+from launcher.command_trainer.performance import present_code
 from launcher.control.orders import SweepOrders
 from launcher.control.rules import Budget, Cost, Rules, predicted_seconds
 from launcher.where import SweepPlace, slurm_answers
@@ -154,9 +155,19 @@ def print_nothing_to_do(stored: Sweep, there: Sequence[TrialReading], before: in
         there: the points of the command and their stages, whichever command measured them.
         before: attempts before the command.
     """
-    if num_attempts(stored) > before:
-        return
-    print_unwrapped(f"Nothing to do: {ends_in_words(stored, there)}. {MEASURED_AGAIN}")
+    if num_attempts(stored) == before:
+        print_nothing_started(ends_in_words(stored, there), there)
+
+
+def print_nothing_started(how: str, there: Sequence[TrialReading]) -> None:
+    """Print that all has ended, and whether the program that was measured has been changed since."""
+    points = [(each, each.trial.experiment) for each in there if each.code and not each.trial.stage]
+    programs = [(each, experiment) for each, experiment in points if experiment and not experiment.trainer.is_own]
+    newest = max(programs, key=lambda program: program[0].end_time or 0.0, default=None)
+    changed = ""
+    if newest and present_code(newest[1], newest[0].folder.path) not in {"", newest[0].code}:
+        changed = f" The program has been changed since {newest[0].title} was measured."
+    print_unwrapped(f"Nothing to do: {how}.{changed} {MEASURED_AGAIN}")
 
 
 def end_command(sweep: Sweep, wanted: Sequence[TrialReading], place: SweepPlace) -> None:

@@ -21,6 +21,7 @@ from cli.output.progress import ends_in_words, is_troubled
 from conf.compose.load import compose
 from conf.errors import EXIT_FAILED
 from conf.overrides import Overrides
+from launcher.command_trainer.performance import program_code
 from launcher.control.orders import SweepOrders
 from launcher.control.rules import Budget, Rules
 from launcher.where import SweepPlace
@@ -30,7 +31,7 @@ from sweeps.reading import CANCELLED_BY_NAME
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, Trial
 from tests.composed import composed
-from tests.results.conftest import SQLITE, WriteSweep, performance, trial, write_sweep
+from tests.results.conftest import ENVIRONMENT, SQLITE, WriteSweep, performance, trial, write_sweep
 from tests.results.report.test_report import HOW, PROXY_TRIALS
 from tests.results.test_scaling import Measured, result
 from train_core.measurement import Outcome
@@ -173,6 +174,24 @@ def test_where_nothing_is_left_to_do_completed_stages_are_not_called_failed(
     sweep_run.print_nothing_to_do(cast("Sweep", stored), stored.read(), before=3)
     words = " ".join("".join(capsys.readouterr()).split())
     assert "Nothing to do: 1 trial measured, 1 stage completed, 1 failed (--retry-failed runs it again)." in words
+
+
+def test_where_nothing_is_left_to_do_a_program_that_was_changed_since_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "fit.py").write_text("print('before')")
+    program = composed(["sweep=smoke", "trainer=command", "trainer.command=[fit.py]", "trainer.start=once"])
+    first = trial("first").model_copy(update={"experiment": program.settings.experiment()})
+    environment = ENVIRONMENT.model_copy(update={"trainer_code": program_code(["fit.py"], tmp_path)})
+    measured = result(first, performance(100.0), environment)
+    told = []
+    for content in ("print('before')", "print('after')"):
+        (tmp_path / "fit.py").write_text(content)
+        sweep_run.print_nothing_started("1 trial measured", [measured])
+        told.append(" ".join(capsys.readouterr().out.split()))
+    unchanged, changed = told
+    assert unchanged == "Nothing to do: 1 trial measured. --remeasure measures every point again."
+    assert "The program has been changed since tp1-pp1-dp1-mb1-gb8 was measured. --remeasure" in changed
 
 
 @pytest.mark.parametrize(
