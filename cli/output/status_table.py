@@ -94,8 +94,8 @@ def _details_of(states: Sequence[Reading]) -> list[RenderableType]:
     alike: dict[tuple[object, ...], list[Reading]] = {}
     for state in states:
         is_like_others = state.outcome is not Outcome.RUNNING and state.cause and not state.damaged_files
-        last = (state.last_log_line, state.failing_rank) if is_like_others else (state.name,)
-        alike.setdefault((state.outcome, state.cause, *last), []).append(state)
+        alone = "" if is_like_others else state.name
+        alike.setdefault((state.outcome, state.cause, state.failing_rank, alone), []).append(state)
     return [_details(first, others) for first, *others in alike.values()]
 
 

@@ -49,6 +49,9 @@ def test_a_cause_that_many_trials_share_is_told_once(build_record: BuildRecord, 
     folder, record = SweepFolder(tmp_path), build_record([{"training.seed": seed} for seed in range(9)], [])
     for number, trial in enumerate(record.trials):
         finish(folder, trial, (Outcome.FAILED, "another cause" if number == 4 else "no such program"))
+        log = folder.trial(trial.trial_id).rank_log(0)
+        log.parent.mkdir(exist_ok=True)
+        log.write_text(f"loss of seed {number}")  # the last lines of trials that ended alike differ
     file = StringIO()
     Console(width=200, file=file).print(status_table.status_table(Sweep(folder, record).read(), 100))
     said = " ".join(file.getvalue().split())
