@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
-from conf.types.trainer_spec import LogSpec
+from conf.types.trainer_spec import TIMES, LogSpec
 from conf.units import count_of
 from launcher.command_trainer.step_book import StepBook
 from train_core.job.failures import HARDWARE, OUT_OF_MEMORY, PEER_LOST, fault_of_signal, over_capacity_bytes
@@ -95,13 +95,18 @@ def error_line(line: str, log: Path) -> RankFailure:
 
 
 def unmeasured_failure(book: StepBook, log: LogSpec, logs: Iterable[Path]) -> RankFailure:
-    """The program ended well, and its log tells of no step to time: which pattern did not match."""
-    missing = [name for name in log.patterns if name not in book.matched]
+    """The program ended well, and its log tells of no step to time: which patterns should have found one."""
+    silent = list[str]()
+    for wanted in (("step",), TIMES):
+        finders = [
+            name for name, text in log.patterns.items() if not re.compile(text).groupindex.keys().isdisjoint(wanted)
+        ]
+        silent += finders if book.matched.isdisjoint(finders) else []
     if book.steps:
         warmup, count = book.experiment.training.num_warmup_steps, len(book.steps)
         cause = f"its log tells of {count_of(count, 'step')}, all within training.num_warmup_steps = {warmup}"
-    elif missing:
-        names = ", ".join(f"trainer.log.patterns.{name}" for name in missing)
+    elif silent:
+        names = ", ".join(f"trainer.log.patterns.{name}" for name in dict.fromkeys(silent))
         cause = f"nothing measurable in its log: no line matches {names}"
     else:
         cause = "nothing measurable in its log: no line tells of a step together with its time"

@@ -157,6 +157,18 @@ def test_a_log_without_steps_is_told_with_the_patterns_that_found_nothing(make_t
     assert measurement.traceback == "loss 3"
 
 
+@pytest.mark.parametrize(
+    ("line", "named"), [("step 3 loss 4", ["seconds", "milliseconds"]), ("loss 4 time 3 ms", ["step"])]
+)
+def test_only_patterns_that_would_have_told_what_is_missing_are_named(
+    line: str, named: list[str], make_trial: MakeTrial
+) -> None:
+    cause = ended(make_trial, f"print({line!r})").cause
+    assert cause.removeprefix("nothing measurable in its log: no line matches ").split(", ") == [
+        f"trainer.log.patterns.{name}" for name in named
+    ]
+
+
 def test_steps_without_times_are_nothing_to_measure(make_trial: MakeTrial) -> None:
     patterns = {"line": r"step (?P<step>\d+)( time (?P<step_seconds>\S+))?"}
     measurement = ended(make_trial, "print('step 4')", trainer__log__patterns=patterns)
