@@ -22,7 +22,7 @@ from cli.commands.sweep.sweep_run import (
 )
 from cli.output.console import complaints, console, print_json
 from cli.output.next_command import next_command
-from cli.output.progress import progress_on, share_ended
+from cli.output.progress import has_failed, progress_on, share_ended
 from cli.output.state_table import duration
 from cli.started_sweep import print_state
 from conf.compose.load import Composition
@@ -203,7 +203,7 @@ def _run_here(run: SweepRun) -> None:
     planned, place = run.sweep, run.place
     if place.proxy:
         _print_full_size_summary(planned.record, place.composition)
-    _print_expected_time(planned, place)
+    _print_expected_time(run)
     if place.composition.overrides.stated_value("slurm.time_limit_minutes") is not None:
         complaints.print("slurm.time_limit_minutes is of jobs: trials of this machine end with budget.deadline_hours.")
     # A trial at full size has no time limit here; in Slurm it has slurm.time_limit_minutes.
@@ -219,15 +219,17 @@ def _run_here(run: SweepRun) -> None:
     finish(run, num_before=before)
 
 
-def _print_expected_time(planned: Sweep, place: SweepPlace) -> None:
+def _print_expected_time(run: SweepRun) -> None:
     """Print the expected time of the trials to come; nothing where none is known to be left."""
-    trials = [each.trial for each in planned.read() if each.trial.selected and each.performance is None]
+    left = [each for each in run.sweep.read() if each.trial.selected and each.performance is None]
+    # What failed stays as it is, unless the command asks for it again.
+    trials = [each.trial for each in left if run.orders.retry_failed or not has_failed(each)]
     if not (able := [trial for trial in trials if trial.estimate]):
         return
-    seconds, search = seconds_here(able, this_machine()), place.settings.search
+    seconds, search = seconds_here(able, this_machine()), run.place.settings.search
     if search.asks_later:
         # The first points stand for those that the search has not chosen yet.
-        seconds *= planned.record.spec.max_trials / len(able)
+        seconds *= run.sweep.record.spec.max_trials / len(able)
     so_many = "at most about" if search.asks_later else "about"
     console.print(f"Predicted to take {so_many} {duration(seconds)}, repeats not counted; what is left is said below.")
 

@@ -9,12 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Literal, cast
-from unittest.mock import Mock
+from unittest.mock import MagicMock, Mock
 
 import pytest
 import typer
 
-from cli.commands.sweep import sweep_run
+from cli.commands.sweep import run, sweep_run
 from cli.commands.sweep.sweep_run import SweepRun, end_command
 from cli.output.next_command import begun_command, command_by_name, folder_words, next_command, same_command, ui_command
 from cli.output.progress import ends_in_words, is_troubled
@@ -278,6 +278,22 @@ def test_a_sweep_that_a_limit_ended_says_which_and_not_that_nothing_is_left(
     words = " ".join(capsys.readouterr().out.split())
     assert "The sweep has ended: budget.device_hours = 1 leaves 0 device-hours." in words
     assert "Nothing to do" not in words
+
+
+@pytest.mark.parametrize(("retry_failed", "is_left"), [(False, False), (True, True)])
+def test_no_time_is_predicted_for_what_failed_and_is_not_run_again(
+    retry_failed: bool,
+    is_left: bool,
+    write_sweep: WriteSweep,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("run_here", "finish", "followed_in_mlflow"):
+        monkeypatch.setattr(run, name, MagicMock())
+    whole = run_of(write_sweep(PROXY_TRIALS, FAILED), tmp_path)
+    run._run_here(replace(whole, orders=SweepOrders((), retry_failed=retry_failed)))
+    assert ("Predicted to take about" in capsys.readouterr().out) is is_left
 
 
 NO_ROOM = OSError(errno.ENOSPC, "No space left on device", "/full/mlflow.lock")
