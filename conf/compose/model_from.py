@@ -19,6 +19,7 @@ from conf.overrides import Override, quoted_text, value_text
 from conf.types.schema import NORM_EPSILON, ROTARY_BASE
 
 KEY = "model_from"
+NAME_A_FILE = "Name a Hugging Face config.json, or the folder that holds it."
 MOST_TOKENS = 8192
 """Sequences are no longer than this unless model.seq_length says so: positions go far beyond those of pretraining."""
 
@@ -50,7 +51,9 @@ def expand_model_from(texts: Iterable[str]) -> list[str]:
     if beside := next((override for override in overrides if override.key == "model"), None):
         remedy = f"Give one of them; single values may follow, such as {KEY}=config.json model.seq_length=4096."
         raise ConfigError("model", beside.value, f"was chosen beside {KEY}", remedy)
-    shape = model_in(at_home(named[-1].value or "", KEY))
+    if not (path := named[-1].value):  # else it would be the config.json of the current folder
+        raise ConfigError(KEY, "", "names no file", NAME_A_FILE)
+    shape = model_in(at_home(path, KEY))
     stated = {key: quoted_text(value) if isinstance(value, str) else value_text(value) for key, value in shape.items()}
     values = [f"model.{key}={text}" for key, text in stated.items()]
     # The file's values come first, so that single values of the command line correct them.
@@ -83,8 +86,7 @@ class HuggingFaceConfig:
         try:
             content = json.loads(path.read_bytes())
         except OSError as error:
-            remedy = "Name a Hugging Face config.json, or the folder that holds it."
-            raise ConfigError(asked_by, str(path), f"cannot be read ({error.strerror})", remedy) from None
+            raise ConfigError(asked_by, str(path), f"cannot be read ({error.strerror})", NAME_A_FILE) from None
         except ValueError as error:
             raise ConfigError(asked_by, str(path), f"is not JSON ({error})", "Give it Hugging Face's form.") from None
         return cls(path, content if isinstance(content, dict) else {}, asked_by)
@@ -109,8 +111,9 @@ class HuggingFaceConfig:
         return None if window is None else self.count("sliding_window", absent)
 
     def not_understood(self, key: str, remedy: str) -> ConfigError:
-        value = json.dumps(self.content.get(key))[:80]
-        return ConfigError(self.asked_by, str(self.path), f"names {key} = {value}, which is not understood", remedy)
+        value = self.content.get(key)
+        problem = f"names {key} = {json.dumps(value)[:80]}, which is not understood"
+        return ConfigError(self.asked_by, str(self.path), f"does not name {key}" if value is None else problem, remedy)
 
     def text(self, key: str) -> str | None:
         value = self.content.get(key)
@@ -121,7 +124,7 @@ class HuggingFaceConfig:
         if value is None and default is not None:
             return default
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise self.not_understood(key, "Give a whole number.")
+            raise self.not_understood(key, "Give a whole number, which is not negative.")
         return value
 
     def number(self, key: str, default: float) -> float:

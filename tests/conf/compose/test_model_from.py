@@ -164,14 +164,15 @@ def test_it_is_composed_as_any_model_is_and_single_values_may_follow(tmp_path: P
         ({**LLAMA, "model_type": "mamba"}, r'names model_type = "mamba", which is not understood. Known: gpt2, llama'),
         ({**LLAMA, "hidden_act": "relu"}, r'names hidden_act = "relu", which is not understood'),
         ({**LLAMA, "hidden_size": "4096"}, r'names hidden_size = "4096", which is not understood'),
+        ({**LLAMA, "num_hidden_layers": -1}, "names num_hidden_layers = -1, .* a whole number, which is not negative"),
+        ({**LLAMA, "num_attention_heads": None}, "does not name num_attention_heads. Give a whole number"),
         ({**LLAMA, "rope_scaling": {"original_max_position_embeddings": "8k"}}, r'names original_max.* = "8k"'),
         ({**LLAMA, "rope_scaling": {"rope_theta": "1e6"}}, r'names rope_theta = "1e6", which is not understood'),
-        ({**LLAMA, "num_hidden_layers": None}, r"names num_hidden_layers = null"),
         ({**QWEN, "norm_topk_prob": False}, r"names norm_topk_prob = false, which is not understood"),
         ({**QWEN, "mlp_only_layers": [1]}, r"names mlp_only_layers = \[1\]"),
         ({**DEEPSEEK, "moe_layer_freq": 2}, r"names moe_layer_freq = 2"),
         ({**DEEPSEEK, "norm_topk_prob": False}, r"names norm_topk_prob = false"),
-        ([1], r"names model_type = null"),
+        ([1], "does not name model_type. Known: gpt2"),
     ],
 )
 def test_what_is_not_understood_is_refused_by_its_key(content: object, words: str, tmp_path: Path) -> None:
@@ -185,5 +186,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ConfigError, match=r"model_from = .*is not JSON"):
         model_in(tmp_path)
+    with pytest.raises(ConfigError, match=r"model_from = '': names no file"):  # as of a variable that is not set
+        expand_model_from(["model_from="])
     with pytest.raises(ConfigError, match=r"model = 'tiny': was chosen beside model_from"):
         expand_model_from(["model=tiny", f"model_from={tmp_path}"])
