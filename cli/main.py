@@ -146,7 +146,10 @@ app = typer.Typer(
 
 
 def _add(command: Callable[..., None], name: str | None = None, **settings: Any) -> None:
-    app.command(name, cls=Command, **settings)(_with_options_of_all(command))
+    # Else the lines of a docstring would stay lines of a terminal that is narrower.
+    paragraphs = (inspect.getdoc(command) or "").split("\n\n")
+    words = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+    app.command(name, cls=Command, help=words, **settings)(_with_options_of_all(command))
 
 
 _add(plan.plan)
