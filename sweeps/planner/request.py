@@ -325,7 +325,8 @@ def _legal_count(cluster: ClusterSpec, count: int) -> int:
     problem = (
         f"is not a number of devices that a job can have on cluster {cluster.name}, which has {cluster.num_devices}"
     )
-    remedy = f"Use up to {cluster.devices_per_node}, or a multiple of it, or raise cluster.num_nodes."
+    size = cluster.devices_per_node
+    remedy = f"Use up to {size}, or a multiple of it, raise cluster.num_nodes, or choose another cluster=NAME."
     raise InfeasiblePlan("devices", count, problem, remedy)
 
 

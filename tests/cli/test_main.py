@@ -10,9 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
-from cli.main import app, main
+from cli.main import HelpfulGroup, app, main
 from tests.cli.conftest import Command
 
 
@@ -61,6 +62,7 @@ def test_help_names_what_an_option_takes_in_plain_words(command: str) -> None:
         (["plan", "175b", "--gpus", "8"], r"^trisweep: No such option: --gpus\. `trisweep plan --help` says"),
         (["plan", "175b", "--top", "0"], r"^trisweep: --top = '0': is below 1\. `trisweep plan --help`"),
         (["plan", "175b", "--steps", "many"], r"^trisweep: --steps = 'many': is not a whole number\."),
+        (["plan", "model=llama-2-7b", "--devices", "2048"], r"cluster local, which has .* another cluster=NAME\."),
         (["plan", "175b", "--budget", "lots"], r"^trisweep: --budget = 'lots': is not a number\."),
         (["ui", "--port", "70000"], r"^trisweep: --port = '70000': is above 65535\."),
         (["status"], r"^trisweep: Missing argument 'name'\. `trisweep status --help`"),
@@ -78,6 +80,14 @@ def test_bad_input_is_one_message_exit_code_2_and_nothing_written(
     assert re.search(message, " ".join(done.stderr.split())), done.stderr
     assert "Traceback" not in done.stdout + done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_paragraphs_of_a_help_are_broken_by_the_terminal_alone() -> None:
+    commands = typer.main.get_command(app)
+    assert isinstance(commands, HelpfulGroup)
+    texts = {name: each.help or "" for name, each in commands.commands.items()}
+    assert all(texts.values())
+    assert [name for name, text in texts.items() if "\n" in text.replace("\n\n", "")] == []
 
 
 def test_completion_offers_sweeps_and_options(tmp_path: Path, trisweep: Command) -> None:
