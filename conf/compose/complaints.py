@@ -62,7 +62,10 @@ def first_complaint(error: ValidationError, model: type[BaseModel], prefix: str)
     parts = [str(part) for part in place if part != KEY_ITSELF]
     key = prefix + ".".join(parts)
     if complaint["type"] == "missing":
-        return ConfigError(key, None, "is missing", f"Add it: {key}=VALUE, or in the file of its group.")
+        places = [each["loc"] for each in mistakes[1:] if each["type"] == "missing" and each["loc"][:-1] == place[:-1]]
+        beside = listed([str(name) for *_, name in places], MOST_NAMED)
+        also = f", and so {'are' if len(places) > 1 else 'is'} {beside}" if places else ""
+        return ConfigError(key, None, f"is missing{also}", f"Add it: {key}=VALUE, or in the file of its group.")
     if complaint["type"] == "extra_forbidden":
         siblings = [prefix + ".".join([*parts[:-1], name]) for name in field_names(model, parts[:-1])]
         return ConfigError(key, complaint["input"], "is not a known key", nearest(key, siblings))

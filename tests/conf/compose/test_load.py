@@ -89,6 +89,14 @@ def test_an_axis_in_an_overrides_key_is_told_how_it_is_written() -> None:
         load(["sweep=175b", "sweep.axes.training.seed=[1,2]"])
 
 
+def test_all_keys_that_a_group_lacks_are_named_at_once() -> None:
+    unfinished = {name: value for name, value in compose_tree(["sweep=smoke"])["sweep"].items() if name[0] != "p"}
+    with pytest.raises(
+        ConfigError, match=r"sweep\.points = None: is missing, and so are published, proxy\. Add it: sw"
+    ):
+        settings_of({**compose_tree(["sweep=smoke"]), "sweep": unfinished})
+
+
 def test_an_entry_of_a_mapping_inside_another_one_is_set_without_a_plus() -> None:
     values = load(["trainer=torchtitan", "trainer.values.flavor.to.mine=own"]).trainer.values
     assert values["flavor"].to == {"mine": "own"}
