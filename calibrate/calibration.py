@@ -22,7 +22,6 @@ from calibrate.rates_job import Here, InSlurm, Tell
 from conf.compose.load import load_cluster, require_name_of_file
 from conf.compose.settings import Settings
 from conf.errors import UsageError
-from conf.folders import options
 from conf.overrides import Overrides
 from conf.types.cluster_spec import ClusterSpec
 from launcher.folder_lock import lock_folder
@@ -112,8 +111,8 @@ def named_cluster(overrides: Overrides) -> str:
     """The name of the cluster to calibrate. It has to be given, because its file is rewritten."""
     chosen = overrides.stated_value("cluster")
     if chosen is None:
-        names = ", ".join(options("cluster"))
-        raise UsageError("No cluster was named, so there is no file to write", f"Give cluster=NAME, one of {names}.")
+        remedy = "Give cluster=NAME; `trisweep list cluster` has all names."
+        raise UsageError("No cluster was named, so there is no file to write", remedy)
     return chosen
 
 

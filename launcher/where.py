@@ -58,7 +58,7 @@ def choose_place(overrides: Overrides, *, here: bool, dry_run: bool) -> SweepPla
     if not (on_slurm or here) and slurm_answers():
         raise UsageError(
             "This machine submits to Slurm, and no cluster was chosen",
-            f"Say which with cluster=NAME (one of {', '.join(options('cluster'))}; with make: CLUSTER=NAME), or measure"
+            "Say which with cluster=NAME (`trisweep list cluster` has all names; with make: CLUSTER=NAME), or measure"
             " the proxy on this very machine with --here (with make: OPTIONS=--here).",
         )
     if not on_slurm:

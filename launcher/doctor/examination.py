@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from conf.errors import TrisweepError
-from conf.folders import options
 from conf.overrides import Overrides
 from conf.types.cluster_spec import ClusterSpec
 from conf.units import GIBIBYTE, GIGA, count_of
@@ -83,7 +82,7 @@ def examine(examination: Examination, tell: Tell) -> Iterator[CheckResult]:
         yield SLURM.skip("Slurm", says, "On a login node, give cluster=NAME.")
         return
     if not examination.chosen:
-        remedy = f"Give cluster=NAME, one of {', '.join(options('cluster'))}, or write its file (docs/slurm.md)."
+        remedy = "Give cluster=NAME (`trisweep list cluster` has all names), or write its file (docs/slurm.md)."
         yield SLURM.warning("cluster", "none was named, so that the default settings are looked at", remedy)
     for finding in slurm_findings(examination.job):
         results.append(finding)

@@ -75,7 +75,7 @@ def run(own: Path, cwd: Path, *arguments: str) -> tuple[int, str, str]:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), "No cluster was named"),
+        ((), "so there is no file to write. Give cluster=NAME; `trisweep list cluster` has all names."),
         (("cluster=nowhere",), "cluster = 'nowhere': is not an option of this group"),
         (
             ("cluster=local", "--output", "../there"),
