@@ -8,7 +8,7 @@ from conf.types.schema import Count, Frozen, Name
 
 
 class Implementation(Frozen):
-    """A trainer, as far as the cost of its step differs from another's.
+    """A trainer, as far as the cost of its step differs from another's; the defaults are this package's own.
 
     Attributes:
         flash_attention: one fused kernel that never stores the scores; else a softmax between two batched products.
@@ -97,60 +97,60 @@ class Implementation(Frozen):
     """
 
     name: Name
-    flash_attention: bool
-    attention_rate: float
-    attention_since_hopper: float
-    memory_traffic: float
-    is_eager: bool
-    is_compiled: bool
-    dropout: bool
-    gradient_bytes: Count
-    fp16_gradient_bytes: Count
-    counted_moments: bool
-    shards_masters: bool
-    live_parameters: Count | None
-    selective_operators: bool
-    keeps_unused_outputs: bool
-    loss_copies: int
-    split_loss_copies: int
-    rotated_copies: bool
-    reduced_bytes: Count
-    fp16_reduced_bytes: Count
-    norm_statistics: int
-    log_sum_exp_bytes: int
-    kept_outputs: Literal["whole", "part", "none"]
-    scattered_transfers: bool
-    context_ring: bool
-    overlaps_weight_gradient: bool
-    tensor_overlap: float
-    groups_experts: bool
-    groups_passes: bool
-    pads_experts: bool
-    defers_experts: bool
-    experts_overlap: float
-    casts_anew: bool
-    keeps_narrow_inputs: bool
-    gathers_narrow_operands: bool
-    gathers_narrow_weights: bool
-    transfers_overlap: float
-    overlaps_chunk_transfers: bool
-    data_overlap: float
-    sharded_overlap: float
-    stops_recompute_early: bool
-    loss_passes: tuple[int, int]
-    launch_seconds: float
-    collective_call_seconds: float
-    micro_batch_seconds: float
-    forward_launches: Count
-    backward_launches: Count
-    core_launches: Count
-    gathered_messages: Count
-    scattered_messages: Count
-    listed_rank_seconds: float
-    copies_shards: bool
-    optimizer_bytes_per_parameter: float | None
-    update_working_bytes: int
-    whole_gradient_bytes: float
+    flash_attention: bool = True
+    attention_rate: float = 1.0
+    attention_since_hopper: float = 1.0
+    memory_traffic: float = 1.0
+    is_eager: bool = True
+    is_compiled: bool = False
+    dropout: bool = False
+    gradient_bytes: Count = 4
+    fp16_gradient_bytes: Count = 4
+    counted_moments: bool = True
+    shards_masters: bool = True
+    live_parameters: Count | None = None
+    selective_operators: bool = False
+    keeps_unused_outputs: bool = False
+    loss_copies: int = 1
+    split_loss_copies: int = 1
+    rotated_copies: bool = False
+    reduced_bytes: Count = 4
+    fp16_reduced_bytes: Count = 4
+    norm_statistics: int = 4
+    log_sum_exp_bytes: int = 4
+    kept_outputs: Literal["whole", "part", "none"] = "none"
+    scattered_transfers: bool = False
+    context_ring: bool = True
+    overlaps_weight_gradient: bool = True
+    tensor_overlap: float = 0.0
+    groups_experts: bool = False
+    groups_passes: bool = True
+    pads_experts: bool = False
+    defers_experts: bool = False
+    experts_overlap: float = 0.0
+    casts_anew: bool = True
+    keeps_narrow_inputs: bool = False
+    gathers_narrow_operands: bool = False
+    gathers_narrow_weights: bool = False
+    transfers_overlap: float = 0.0
+    overlaps_chunk_transfers: bool = False
+    data_overlap: float = 1.0
+    sharded_overlap: float = 1.0
+    stops_recompute_early: bool = False  # its own products save their input after they ran
+    loss_passes: tuple[int, int] = (3, 1)
+    launch_seconds: float = 20e-6  # assumed: half of what an older host and Megatron's layers take
+    collective_call_seconds: float = 60e-6
+    micro_batch_seconds: float = 0.0  # not known
+    forward_launches: Count = 16  # two norms, four products, core, activation, two additions, moves of heads and biases
+    backward_launches: Count = 32
+    core_launches: Count = 1
+    gathered_messages: Count = 1
+    scattered_messages: Count = 1
+    listed_rank_seconds: float = 0.0
+    copies_shards: bool = False
+    optimizer_bytes_per_parameter: float | None = None
+    update_working_bytes: int = 0
+    whole_gradient_bytes: float = 0.0
 
     def in_training(self, dropout: float, *, compiles: bool) -> Implementation:
         """The trainer in a training that drops values with this probability, and may compile its layers."""
@@ -161,63 +161,7 @@ class Implementation(Frozen):
         return self.is_eager and not self.is_compiled
 
 
-TRISWEEP = Implementation(
-    name="trisweep",
-    flash_attention=True,
-    attention_rate=1.0,
-    attention_since_hopper=1.0,
-    memory_traffic=1.0,
-    is_eager=True,
-    is_compiled=False,
-    dropout=False,
-    gradient_bytes=4,
-    fp16_gradient_bytes=4,
-    counted_moments=True,
-    shards_masters=True,
-    live_parameters=None,
-    selective_operators=False,
-    keeps_unused_outputs=False,
-    loss_copies=1,
-    split_loss_copies=1,
-    rotated_copies=False,
-    reduced_bytes=4,
-    fp16_reduced_bytes=4,
-    norm_statistics=4,
-    log_sum_exp_bytes=4,
-    kept_outputs="none",
-    scattered_transfers=False,
-    context_ring=True,
-    overlaps_weight_gradient=True,
-    tensor_overlap=0.0,
-    groups_experts=False,
-    groups_passes=True,
-    pads_experts=False,
-    defers_experts=False,
-    experts_overlap=0.0,
-    casts_anew=True,
-    keeps_narrow_inputs=False,
-    gathers_narrow_operands=False,
-    gathers_narrow_weights=False,
-    transfers_overlap=0.0,
-    overlaps_chunk_transfers=False,
-    data_overlap=1.0,
-    sharded_overlap=1.0,
-    stops_recompute_early=False,  # its own products save their input after they ran
-    loss_passes=(3, 1),
-    launch_seconds=20e-6,  # assumed: half of what an older host and Megatron's layers take
-    collective_call_seconds=60e-6,
-    micro_batch_seconds=0.0,  # not known
-    forward_launches=16,  # two norms, four products, core, activation, two additions, moves of heads and biases
-    backward_launches=32,
-    core_launches=1,
-    gathered_messages=1,
-    scattered_messages=1,
-    listed_rank_seconds=0.0,
-    copies_shards=False,
-    optimizer_bytes_per_parameter=None,
-    update_working_bytes=0,
-    whole_gradient_bytes=0.0,
-)
+TRISWEEP = Implementation(name="trisweep")
 """This trainer. Gradients of a bucket are reduced while backward makes those of the next, and new weights are gathered
 beside the next forward pass (train_core/parallel/data_parallel.py; FSDP2 does both). The backward passes of
 train_core/parallel/tensor_parallel.py overlap their own collectives. Transfers wait for the receiver."""
@@ -236,7 +180,6 @@ MEGATRON_LM = TRISWEEP.model_copy(
         "norm_statistics": 0,
         "scattered_transfers": True,
         "gathers_narrow_operands": True,
-        "overlaps_weight_gradient": True,
         **dict.fromkeys(("groups_experts", "pads_experts", "defers_experts"), True),
         "loss_passes": (7, 3),  # megatron/mpu/cross_entropy.py: largest, subtracted, exp, summed, divided
         "launch_seconds": 3.87e-5,
