@@ -102,8 +102,8 @@ bench: setup ## every promise in numbers: predictions against published rows, se
 chaos: setup ## what goes wrong on clusters, done to real sweeps on the Slurm test cluster (root, Debian)
 	@$(BIN)/python -m benchmarks.chaos $(OPTIONS)
 
-bench-gpu: setup ## what the trainer reaches on one GPU of this machine; without one it says so
-	@$(BIN)/python -m benchmarks gpu
+bench-gpu: setup ## what the trainer reaches on the GPUs of this machine; without one it says so
+	@$(BIN)/python -m benchmarks.gpu_check --parts speed $(OPTIONS)
 
 gpu-check: setup ## ten minutes on one node with GPUs: does all of it work here? Writes a page to send back
 	@$(BIN)/python -m benchmarks.gpu_check $(OPTIONS)

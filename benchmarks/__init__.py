@@ -7,8 +7,8 @@ Predictions: `validate` holds them against `published_rows`, and writes its page
 and `table_results`; `left_out` and `levels` are of the files that it reads. `forward` is what was
 predicted before anybody had looked, `expert_plans` what a search proposes beside what was run, `cost_model_tables` the
 tables of docs (`marked_tables` puts them there).
-The trainer: `trainer` against a plain GPT, `overhead`, `timeline`, `gpu` with the plan said to be fastest, and
-`own_runs`, what it took on a GPU beside what was predicted.
+The trainer: `trainer` against a plain GPT, `overhead`, `timeline`, and `own_runs`, what it took on a GPU beside what
+was predicted.
 Sweeps: `search`, `lean`, `pilot`, `large_sweep`, `disturbed_runs`, `search_jobs`. Rooms: `replay`,
 `fitting`, `chaos`, `gpu_check`.
 """

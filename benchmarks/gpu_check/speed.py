@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import product
 from typing import Any, NamedTuple
 
-from benchmarks.gpu import MICRO_BATCH_SIZES, MODELS, RECOMPUTES, FastestFit, fastest_fit
 from benchmarks.gpu_check.agreement import figures_of
 from benchmarks.gpu_check.check import Check, CheckFinding, CheckLeftOut
 from benchmarks.gpu_check.scale import FAMILIES
 from benchmarks.gpu_check.workbench import CheckWorkbench
-from conf.compose.load import compose_tree
+from conf.compose.load import compose_tree, settings_of
 from conf.compose.tree import Tree, with_values
+from conf.errors import InfeasiblePlan
+from conf.plan.experiment import Experiment
 from conf.types.schema import Value
 from results.report.findings.comparable import measured_terms, predicted_terms
-from train_core.costs import Estimate
+from train_core.costs import Estimate, estimate
 from train_core.measurement import Performance
 
 PART = "speed"
@@ -31,6 +33,9 @@ MEMORY_SHARE = 0.95
 
 BATCHES = (64, 32, 16, 8, 4, 2, 1)
 """Sequences of one replica in a step."""
+
+MICRO_BATCH_SIZES = (1, 2, 4, 8, 16)
+RECOMPUTES = ("none", "selective", "full")
 
 
 class Shape(NamedTuple):
@@ -53,8 +58,20 @@ class Shape(NamedTuple):
 
 
 GPU_SHAPES = (
-    Shape("GPT 1.3B", *MODELS["GPT 1.3B"], layers=(24, 16, 8, 4), num_devices=1),
-    Shape("Llama 2 7B", *MODELS["Llama 2 7B"], layers=(32, 24, 16, 8, 4)),
+    Shape(
+        "GPT 1.3B",
+        "gpt-1.4b",  # its hidden size of 2064 is no multiple of 128, which tensor cores do not like
+        {
+            "model.hidden_size": 2048,
+            "model.ffn_hidden_size": 8192,
+            "model.num_attention_heads": 16,
+            "model.num_query_groups": 16,
+            "model.vocab_size": 51200,
+        },
+        layers=(24, 16, 8, 4),
+        num_devices=1,
+    ),
+    Shape("Llama 2 7B", "llama-2-7b", {}, layers=(32, 24, 16, 8, 4)),
     Shape("Llama 2 70B layers", "llama-2-70b", {}, layers=(16, 8, 4, 2, 1), tensor=True),
 )
 CPU_SHAPES = (
@@ -102,9 +119,9 @@ def chosen_layout(bench: CheckWorkbench, shape: Shape) -> FastestFit | None:
     replicas = 1 if shape.tensor else size
     for layers in shape.layers or (None,):
         own = tree if layers is None else with_values(tree, {"model.num_layers": layers})
-        smallest = fastest_fit(own, _choices(replicas, 1), MEMORY_SHARE)
+        smallest = fastest_fit(own, _choices(replicas, 1))
         if smallest is not None:
-            larger = (fastest_fit(own, _choices(replicas, batch), MEMORY_SHARE) for batch in BATCHES)
+            larger = (fastest_fit(own, _choices(replicas, batch)) for batch in BATCHES)
             short = (fit for fit in larger if fit is not None and fit.predicted.step_seconds <= STEP_SECONDS)
             return next(short, smallest)
     return None
@@ -156,3 +173,26 @@ def _measured_figures(performance: Performance) -> dict[str, Any]:
         "memory_bytes": max(performance.peak_memory_bytes),
         "terms": measured_terms(breakdown.slowest) if breakdown else None,
     }
+
+
+class FastestFit(NamedTuple):
+    """An experiment that fits, and what it should cost."""
+
+    experiment: Experiment
+    predicted: Estimate
+
+
+def fastest_fit(tree: Tree, choices: Mapping[str, Sequence[Value]]) -> FastestFit | None:
+    """The fastest of all combinations of values, smaller ones first; of equally fast ones the first."""
+    return min(_fits(tree, choices), key=lambda fit: fit.predicted.step_seconds, default=None)
+
+
+def _fits(tree: Tree, choices: Mapping[str, Sequence[Value]]) -> Iterator[FastestFit]:
+    for values in product(*choices.values()):
+        try:
+            experiment = settings_of(with_values(tree, dict(zip(choices, values, strict=True)))).experiment()
+        except InfeasiblePlan:
+            continue
+        predicted = estimate(experiment)
+        if predicted.peak_memory_bytes <= MEMORY_SHARE * predicted.memory_capacity_bytes:
+            yield FastestFit(experiment, predicted)

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import gpu
 from benchmarks.trainer import LAYOUTS, PlainGPT, Stepping, experiment_of, plain_steps, take_turns
 from train_core.costs import num_parameters
 
@@ -50,31 +49,3 @@ def test_steps_that_are_compared_are_taken_in_turn_and_each_comes_first_as_often
         stepping.end()
     assert (tmp_path / "order").read_text() == "abbaabba"
     assert all(measured.wall_seconds > 0 for pair in pairs for measured in pair)
-
-
-@pytest.mark.parametrize("name", gpu.MODELS)
-def test_what_is_measured_on_a_gpu_is_predicted_to_fit_it(name: str) -> None:
-    candidates = gpu._candidates(name, "dgx-h200")
-    assert {one.experiment.parallel.recompute for one in candidates} == set(gpu.RECOMPUTES)
-    assert all(one.predicted.fits for one in candidates)
-
-
-def test_all_runs_on_a_gpu_are_predicted_to_end_within_the_time_of_one_job() -> None:
-    fits = [fit for name in gpu.MODELS for fit in gpu._candidates(name, "dgx-h200")]
-    # The fastest of each model is run once more, with compiled layers; a slower one takes longer.
-    slowest = [max(fits, key=lambda fit: fit.predicted.step_seconds)] * len(gpu.MODELS)
-    seconds = [gpu.START_SECONDS + fit.experiment.training.num_steps * fit.predicted.step_seconds for fit in fits]
-    again = [gpu.START_SECONDS + fit.experiment.training.num_steps * fit.predicted.step_seconds for fit in slowest]
-    assert sum(seconds) + sum(again) < gpu.BUDGET_SECONDS
-
-
-@pytest.mark.thorough  # than gpu_check/test_on_cpu
-@pytest.mark.slow
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_nothing_is_written(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(gpu, "RESULTS", tmp_path / "gpu_results.csv")
-    assert gpu.main() == []
-    assert "no GPU" in capsys.readouterr().out
-    assert not list(tmp_path.iterdir())
