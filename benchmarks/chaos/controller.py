@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.chaos.cluster import Cluster
-from benchmarks.chaos.workbench import REFUSALS, ChaosWorkbench
+from benchmarks.chaos.workbench import ChaosWorkbench, refusals_told
 from launcher.control.advance import Conductor
 from launcher.control.loop import go_on
 from launcher.control.workplace import ProgressDisplay
@@ -49,15 +49,12 @@ def main() -> None:
 def _carry_on(bench: ChaosWorkbench, poll_seconds: float) -> bool:
     """Step after step to the end; False where another controller has the folder."""
     folder = bench.sweep.folder
-    try:
-        with lock_folder(folder):
-            rules = replace(slurm_rules(bench.slurm), max_concurrent_trials=SLOTS)
-            conductor = Conductor(Sweep.stored_in(folder), SlurmQueue(bench.slurm, bench.job), rules)
-            print(go_on(conductor, Silent(), poll_seconds).finished, flush=True)
-            return True
-    except REFUSALS as refusal:
-        print(f"refused: {refusal}", flush=True)
-        return False
+    with refusals_told(), lock_folder(folder):
+        rules = replace(slurm_rules(bench.slurm), max_concurrent_trials=SLOTS)
+        conductor = Conductor(Sweep.stored_in(folder), SlurmQueue(bench.slurm, bench.job), rules)
+        print(go_on(conductor, Silent(), poll_seconds).finished, flush=True)
+        return True
+    return False
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from benchmarks.chaos.cluster import command, wait_for
 from benchmarks.chaos.job_on_node import take_away_links
 from benchmarks.chaos.scenario import scenario
-from benchmarks.chaos.workbench import REFUSALS, ChaosWorkbench
+from benchmarks.chaos.workbench import ChaosWorkbench, refusals_told
 from train_core.measurement import Outcome
 
 TORN = '{"fingerprint": "abc", "outcome": "COMPL'
@@ -117,10 +117,8 @@ def _without_locks(descriptor: object, operation: int) -> None:
 
 def _expect_refusal(bench: ChaosWorkbench) -> None:
     """The folder takes nothing now, and that is one message."""
-    try:
+    with refusals_told():
         bench.start()
-    except REFUSALS as refusal:
-        print(f"refused: {refusal}", flush=True)
 
 
 def _fill(path: os.PathLike[str]) -> None:

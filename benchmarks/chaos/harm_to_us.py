@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from benchmarks.chaos.job_on_node import quick_job
 from benchmarks.chaos.scenario import scenario
-from benchmarks.chaos.workbench import REFUSALS, ChaosWorkbench
+from benchmarks.chaos.workbench import ChaosWorkbench, refusals_told
 from launcher.cancel import cancel_sweep
 from launcher.control.orders import pause, resume, retry_failed_trials
 from sweeps.sweep import Sweep
@@ -85,13 +85,11 @@ def commands_race(bench: ChaosWorkbench) -> None:
 def _give(bench: ChaosWorkbench, order: Callable[[Sweep], object] | None, seconds: float) -> None:
     """Give a command, after a while; None is the sweep's own. What it refuses with a reason is no fault."""
     time.sleep(seconds)
-    try:
+    with refusals_told():
         if order is None:
             bench.advance()
         else:
             order(Sweep.stored_in(bench.sweep.folder))
-    except REFUSALS as refusal:
-        print(f"refused: {refusal}", flush=True)
 
 
 @scenario("the controller's clock is an hour behind, then an hour ahead", repetitions=1)

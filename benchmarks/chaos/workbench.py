@@ -96,6 +96,15 @@ class Aftermath(BaseModel):
         return not (self.lost or self.twice or self.wrong or self.broken_off)
 
 
+@contextmanager
+def refusals_told() -> Iterator[None]:
+    """Print what is refused with a reason, which is no fault."""
+    try:
+        yield
+    except REFUSALS as refusal:
+        print(f"refused: {refusal}", flush=True)
+
+
 class ChaosWorkbench:
     """One repetition of a scenario.
 
@@ -194,10 +203,8 @@ class ChaosWorkbench:
 
     def advance(self, *, retry_failed: bool = False) -> list[TrialReading]:
         """Give the same command again; a refusal that it explains is no fault."""
-        try:
+        with refusals_told():
             submit(self.sweep, self.slurm, command=SweepOrders(retry_failed=retry_failed), job=self.job)
-        except REFUSALS as refusal:
-            print(f"refused: {refusal}", flush=True)
         return reconcile(self.sweep.read())
 
     def finish(self, *, seconds: float = PATIENCE_SECONDS) -> None:
