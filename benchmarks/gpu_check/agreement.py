@@ -54,31 +54,26 @@ def _relative(value: float, expected: float) -> float:
     return abs(value - expected) / max(abs(expected), 1e-12)
 
 
-def are_same_bits(steps: Sequence[StepMetrics], expected: Sequence[StepMetrics]) -> bool:
-    """True if all losses and norms are equal to the last bit."""
-    told, wanted = ([(step.step, step.loss, step.gradient_norm) for step in some] for some in (steps, expected))
-    return told == wanted
-
-
-def difference_text(found: StepDifference, limit: StepDifference) -> str:
-    """The difference in words, with the limit where it is exceeded."""
-    exceeded = "" if found.within(limit) else f" (allowed: {limit.loss:.0e}, {limit.norm:.0e})"
-    return f"{found}{exceeded}"
+def finding_on_unfinished(*jobs: JobRun) -> CheckFinding | None:
+    """The finding on the first of these that did not complete."""
+    ran = next((job for job in jobs if not job.completed), None)
+    return None if ran is None else CheckFinding(passed=False, seen=ran.why, figures=figures_of(ran))
 
 
 def finding_on_steps(ran: JobRun, expected: list[StepMetrics], dtype: Dtype) -> CheckFinding:
     """The comparison of a completed job's steps with the expected ones, to the rounding of its precision."""
     found, limit = difference(ran.steps, expected), TOLERANCES[dtype]
     figures = {"dtype": dtype, "loss_difference": found.loss, "norm_difference": found.norm} | figures_of(ran)
-    return CheckFinding(passed=found.within(limit), seen=difference_text(found, limit), figures=figures)
+    exceeded = "" if found.within(limit) else f" (allowed: {limit.loss:.0e}, {limit.norm:.0e})"
+    return CheckFinding(passed=not exceeded, seen=f"{found}{exceeded}", figures=figures)
 
 
 def finding_on_bits(ran: JobRun, first: JobRun) -> CheckFinding:
     """The comparison of a training with the first one, bit by bit, as deterministic kernels promise."""
-    for job in (first, ran):
-        if not job.completed:
-            return CheckFinding(passed=False, seen=job.why, figures=figures_of(job))
-    found, equal = difference(ran.steps, first.steps), are_same_bits(ran.steps, first.steps)
+    if unfinished := finding_on_unfinished(first, ran):
+        return unfinished
+    found, (told, wanted) = difference(ran.steps, first.steps), (figures_of(job)["steps"] for job in (ran, first))
+    equal = told == wanted
     figures = {"bitwise": equal, "loss_difference": found.loss, "norm_difference": found.norm} | figures_of(ran)
     seen = f"equal bit for bit over {len(ran.steps)} steps" if equal else f"not bit for bit: {found}"
     return CheckFinding(passed=equal, seen=seen, figures=figures)

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Iterator
 from functools import partial
 
-from benchmarks.gpu_check.agreement import EXACT, figures_of, finding_on_bits, finding_on_steps
+from benchmarks.gpu_check.agreement import EXACT, figures_of, finding_on_bits, finding_on_steps, finding_on_unfinished
 from benchmarks.gpu_check.check import Check, CheckFinding, CheckLeftOut
 from benchmarks.gpu_check.layouts import CheckLayout
 from benchmarks.gpu_check.workbench import CheckWorkbench, JobRun
@@ -16,7 +16,7 @@ from conf.plan.experiment import Experiment
 from conf.types.schema import Value
 from conf.units import GIBIBYTE, MEBIBYTE
 from train_core.costs import estimate
-from train_core.measurement import Outcome, StepMetrics
+from train_core.measurement import Outcome
 
 PART = "faults"
 STEPS_BEFORE_FAULT = 3
@@ -125,20 +125,15 @@ def _reshard(bench: CheckWorkbench, devices: tuple[int, ...]) -> CheckFinding:
     saving = {**saved_in.values(), "checkpoint.every_steps": STEPS_BEFORE_FAULT}
     steps: dict[str, Value] = {"training.num_steps": STEPS_BEFORE_FAULT}
     first = bench.run("saved", bench.small("GPT", "fp32", {**saving, **steps}), devices)
-    if not first.completed:
-        return CheckFinding(passed=False, seen=first.why, figures=figures_of(first))
+    if unfinished := finding_on_unfinished(first):
+        return unfinished
     load: dict[str, Value] = {**steps, "checkpoint.load": str(bench.trial("saved").checkpoints.absolute())}
     alone = bench.run("loaded-alone", bench.small("GPT", "fp32", {**load, "batch.micro_batch_size": 8}), devices)
     other = bench.run("loaded", bench.small("GPT", "fp32", {**load, **loaded_in.values()}), devices)
-    for ran in (alone, other):
-        if not ran.completed:
-            return CheckFinding(passed=False, seen=ran.why, figures=figures_of(ran))
-    return _finding_on_resharding(f"{saved_in} to {loaded_in} and to one device", first.steps, alone, other)
-
-
-def _finding_on_resharding(what: str, before: list[StepMetrics], alone: JobRun, other: JobRun) -> CheckFinding:
-    finding = finding_on_steps(other, alone.steps, "fp32")
-    if other.steps[0].loss >= before[0].loss:  # new weights would begin where the first training began
+    if unfinished := finding_on_unfinished(alone, other):
+        return unfinished
+    finding, what = finding_on_steps(other, alone.steps, "fp32"), f"{saved_in} to {loaded_in} and to one device"
+    if other.steps[0].loss >= first.steps[0].loss:  # new weights would begin where the first training began
         return finding.model_copy(update={"passed": False, "seen": f"{what}: it began with new weights"})
     return finding.model_copy(update={"seen": f"{what}: {finding.seen}"})
 

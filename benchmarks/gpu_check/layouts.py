@@ -7,7 +7,7 @@ from functools import partial
 from itertools import cycle
 from typing import NamedTuple
 
-from benchmarks.gpu_check.agreement import EXACT, figures_of, finding_on_bits, finding_on_steps
+from benchmarks.gpu_check.agreement import EXACT, finding_on_bits, finding_on_steps, finding_on_unfinished
 from benchmarks.gpu_check.check import Check, CheckFinding, CheckLeftOut
 from benchmarks.gpu_check.scale import TRAINING
 from benchmarks.gpu_check.workbench import CheckWorkbench
@@ -156,9 +156,7 @@ def as_reference(
     if kind not in known:
         raise CheckLeftOut(f"{' '.join(kind)} did not train on one device")
     ran = bench.run(name.replace(" ", "-"), bench.small(*kind, values), devices)
-    if not ran.completed:
-        return CheckFinding(passed=False, seen=ran.why, figures=figures_of(ran))
-    return finding_on_steps(ran, known[kind], kind[1])
+    return finding_on_unfinished(ran) or finding_on_steps(ran, known[kind], kind[1])
 
 
 def _impossible(devices: tuple[int, ...]) -> CheckFinding:

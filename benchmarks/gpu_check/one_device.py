@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
 
-from benchmarks.gpu_check.agreement import figures_of, finding_on_steps
+from benchmarks.gpu_check.agreement import figures_of, finding_on_steps, finding_on_unfinished
 from benchmarks.gpu_check.check import Check, CheckFinding
 from benchmarks.gpu_check.layouts import PART, Kind, References, as_reference, kinds
 from benchmarks.gpu_check.scale import FAMILIES
@@ -75,8 +75,8 @@ def references(bench: CheckWorkbench, known: References) -> Iterator[Check]:
 
 def _reference(bench: CheckWorkbench, known: References, kind: Kind, devices: tuple[int, ...]) -> CheckFinding:
     ran = bench.run(f"one-{'-'.join(kind)}", bench.small(*kind, WHOLE), devices)
-    if not ran.completed:
-        return CheckFinding(passed=False, seen=ran.why, figures=figures_of(ran))
+    if unfinished := finding_on_unfinished(ran):
+        return unfinished
     known[kind] = ran.steps
     first, last = ran.steps[0].loss, ran.steps[-1].loss
     return CheckFinding(passed=last < first, seen=f"loss {first:.4f} to {last:.4f}", figures=figures_of(ran))
@@ -121,7 +121,4 @@ def _as_on_cpu(bench: CheckWorkbench, which: AgainstCpu, dtype: Dtype, devices: 
     values["checkpoint.load"] = str(bench.trial(f"saved-{folder}").checkpoints.absolute())
     expected = bench.run(f"loaded-{folder}", on_cpu({**values, **which.on_cpu}), ())
     ran = bench.run(f"compared-{folder}", bench.small(which.family, dtype, values), devices)
-    for job in (first, expected, ran):
-        if not job.completed:
-            return CheckFinding(passed=False, seen=job.why, figures=figures_of(job))
-    return finding_on_steps(ran, expected.steps, dtype)
+    return finding_on_unfinished(first, expected, ran) or finding_on_steps(ran, expected.steps, dtype)
