@@ -22,9 +22,9 @@ from benchmarks.fitting.learned import intervals, lessons_of, yaml_text
 from benchmarks.left_out import CALIBRATED, LEFT_OUT, LeftOutRow, ReplayedCalibration, write_rows
 from benchmarks.levels import GENERATION, LEVEL_RESULTS, LEVELS, TABLE, LevelResult, level_results
 from benchmarks.published_rows import MeasuredRow, measured_rows, published_rows
+from benchmarks.table_results import table_results
 from benchmarks.target import empty_table, print_table
 from calibrate.robust_fit import Values
-from results.score import score
 from sweeps.confidence import VALIDATED
 from train_core.whole_files import write_atomically
 
@@ -79,12 +79,11 @@ def print_tables(rows: Sequence[MeasuredRow], left_out: Sequence[LeftOutRow], fi
     """
     table = _table("table", "rows", "now %", "fitted %", "left out %", "constant %", "inside %")
     shares = []
-    for name in dict.fromkeys(row.table for row in rows):
-        members = [index for index, row in enumerate(rows) if row.table == name]
-        shares.append(
-            _shares([rows[index] for index in members], [left_out[index] for index in members], fitted[members])
-        )
-        table.add_row(name, str(len(members)), *_percents(shares[-1]))
+    misses = np.abs(fitted / [row.seconds for row in rows] - 1)
+    for of in table_results(rows, left_out):
+        miss = float(np.mean([miss for miss, row in zip(misses, rows, strict=True) if row.table == of.name]))
+        shares.append([of.error, miss, of.left_out_error, of.constant_error, of.coverage])
+        table.add_row(of.name, str(len(of.rows)), *_percents(shares[-1]))
     table.add_row(
         "mean over tables", str(len(rows)), *_percents([float(np.mean(column)) for column in zip(*shares, strict=True)])
     )
@@ -98,15 +97,6 @@ def print_calibrations(found: Sequence[ReplayedCalibration]) -> None:
         errors = (each.told_before, each.told_after, each.drawn_before, each.drawn_after)
         table.add_row(each.table, str(each.num_rows), *_percents(errors))
     print_table(table)
-
-
-def _shares(rows: Sequence[MeasuredRow], left_out: Sequence[LeftOutRow], fitted: NDArray[np.float64]) -> list[float]:
-    """Mean errors of a table as of now, fitted, left out and of a constant rate; share of rows in their intervals."""
-    scored = score([row.compared for row in rows])
-    errors = np.abs(fitted / [row.seconds for row in rows] - 1)
-    without, inside = [abs(row.error) for row in left_out], [float(row.is_inside) for row in left_out]
-    means = [float(np.mean(each)) for each in (errors, without)]
-    return [scored.step_error or 0.0, *means, scored.constant_error or 0.0, float(np.mean(inside))]
 
 
 def _percents(shares: Sequence[float]) -> list[str]:
