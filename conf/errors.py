@@ -67,16 +67,14 @@ class ConfigError(TrisweepError):
 
     def __init__(self, key: str, value: object, problem: str, remedy: str) -> None:
         self.key, self.value, self.problem, self.remedy = key, value, problem, remedy
-        super().__init__(f"{key} = {_short_repr(value)}: {problem}. {remedy}")
+        text = repr(list(value) if isinstance(value, tuple) else value)
+        if len(text) > MOST_CHARACTERS:
+            text = f"{text[:MOST_CHARACTERS]}… ({len(text):,} characters)"
+        super().__init__(f"{key} = {text}: {problem}. {remedy}")
 
     # By default, pickle calls an exception with its message alone, which would fail on the way back from a process.
     def __reduce__(self) -> tuple[type[ConfigError], tuple[str, object, str, str]]:
         return type(self), (self.key, self.value, self.problem, self.remedy)
-
-
-def _short_repr(value: object) -> str:
-    text = repr(list(value) if isinstance(value, tuple) else value)
-    return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}… ({len(text):,} characters)"
 
 
 class InfeasiblePlan(ConfigError):

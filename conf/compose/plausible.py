@@ -64,7 +64,9 @@ def _figures(cluster: Tree) -> Iterator[tuple[str, float, Unit]]:
     figures = [(key, part_at(cluster, key), unit) for key, unit in units.items()]
     for index, link in enumerate(_links(cluster)):
         figures += [(f"links.{index}.{key}", link.get(key), unit) for key, unit in OF_LINK.items()]
-    return ((key, value, unit) for key, value, unit in figures if _is_number(value) and value > 0)
+    for key, value, unit in figures:
+        if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
+            yield key, value, unit
 
 
 def _doubt(key: str, value: float, unit: Unit) -> str | None:
@@ -106,10 +108,6 @@ def _doubts_of_tiers(cluster: Tree) -> Iterator[str]:
 def _links(cluster: Tree) -> list[dict[str, Any]]:
     links = cluster.get("links")
     return [link for link in links if isinstance(link, dict)] if isinstance(links, list) else []
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _within(value: float, extent: tuple[float, float]) -> bool:

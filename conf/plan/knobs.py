@@ -319,10 +319,9 @@ def label_of_point(values: Mapping[str, object]) -> str:
     """
     sizes = {key.rsplit(".", 1)[-1]: value for key, value in values.items()}
     devices = sizes.pop("world_size", None)
-    # `pop` leaves in `sizes` what has no label; the copy of its keys lets it shrink on the way.
-    labels = [(name, KNOB[name].label_of(_plain(sizes.pop(name)))) for name in tuple(sizes) if _has_label(name)]
-    order = [knob.name for knob in IN_ORDER_OF_LABELS]
-    layout = "-".join(label for name, label in sorted(labels, key=lambda pair: order.index(pair[0])) if label)
+    # `pop` leaves in `sizes` what has no label.
+    known = [knob for knob in IN_ORDER_OF_LABELS if knob.name in sizes and (knob.label or knob.value_labels)]
+    layout = "-".join(filter(None, (knob.label_of(_plain(sizes.pop(knob.name))) for knob in known)))
     parts = [layout, *(f"{name}={value}" for name, value in sizes.items())]
     return " ".join(filter(None, (*parts, on_devices(devices) if devices is not None else "")))
 
@@ -330,10 +329,6 @@ def label_of_point(values: Mapping[str, object]) -> str:
 def on_devices(number: object) -> str:
     """The end of a name, which unlike sentences has no comma in a number: `on 1 device`, `on 1024 devices`."""
     return f"on {number} device{'' if number == 1 else 's'}"
-
-
-def _has_label(name: str) -> bool:
-    return name in KNOB and bool(KNOB[name].label or KNOB[name].value_labels)
 
 
 def _plain(value: object) -> KnobValue:

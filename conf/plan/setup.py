@@ -104,19 +104,12 @@ def _check_numbers_of_blocks(setup: SetupParts, blocks: Sequence[StageBlock], bl
         sizes = f"tensor_parallel_size {setup.parallel.tensor_parallel_size} in {setup.parallel.pipeline_parallel_size}"
         problem = f"cannot be cut into equal stages of {world_size / size:g} replicas with {sizes} stages"
         raise InfeasiblePlan(MIXED, blocks_text, problem, "Choose sizes with which every block holds whole stages.")
-    for block in blocks:
-        _check_nodes_of_block(block, blocks_text)
-
-
-def _check_nodes_of_block(block: StageBlock, blocks_text: str) -> None:
-    cluster = block.cluster
-    if not cluster.can_give(block.num_devices):
-        problem = (
-            f"asks {cluster.name} for {count_of(block.num_devices, 'device')}, and it has"
-            f" {count_of(cluster.num_nodes, 'node')} of {cluster.devices_per_node},"
-            " which a job fills if it needs more than one"
-        )
-        raise InfeasiblePlan(MIXED, blocks_text, problem, f"Use up to {cluster.num_devices}.")
+    for cluster, asked in ((block.cluster, block.num_devices) for block in blocks):
+        if not cluster.can_give(asked):
+            nodes = f"{count_of(cluster.num_nodes, 'node')} of {cluster.devices_per_node}"
+            problem = f"asks {cluster.name} for {count_of(asked, 'device')}, and it has {nodes},"
+            problem += " which a job fills if it needs more than one"
+            raise InfeasiblePlan(MIXED, blocks_text, problem, f"Use up to {cluster.num_devices}.")
 
 
 def _check_tensor_axis(setup: SetupParts) -> None:

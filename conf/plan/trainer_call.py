@@ -100,7 +100,7 @@ def plan_names(setup: Setup) -> dict[str, Plain]:
     """The values of an experiment by their dotted keys, and what follows from them by plain names."""
     tree = setup.model_dump(mode="json", include=set(GROUPS))
     model, parallel, layers = setup.model, setup.parallel, setup.layers_per_stage
-    base = model.rotary_base or ROTARY_BASE
+    base, scaling, rates = model.rotary_base or ROTARY_BASE, model.rotary_scaling, tree.get("training")
     return dict(_flat(tree)) | {
         "world_size": parallel.world_size,
         "num_nodes": setup.num_nodes,
@@ -123,26 +123,19 @@ def plan_names(setup: Setup) -> dict[str, Plain]:
         "head_size": model.query_size // model.num_attention_heads,
         "has_grouped_queries": model.num_query_groups < model.num_attention_heads,
         "rotary_frequency_base": int(base) if base.is_integer() else base,
-        **_scaling_names(model),
+        "rotary_scaling_factor": scaling.factor if scaling else None,
+        "rotary_low_freq_factor": scaling.low_freq_factor if scaling else None,
+        "rotary_high_freq_factor": scaling.high_freq_factor if scaling else None,
+        "rotary_original_length": scaling.original_max_position_embeddings if scaling else None,
         "last_token": model.vocab_size - 1,
-        **_learning_rate_names(tree),
-        "num_zero_groups": _num_zero_groups(setup),
+        # Nothing of a plan that is not trained.
+        **({"min_learning_rate_share": rates["min_learning_rate"] / rates["learning_rate"]} if rates else {}),
+        # Each shares out a whole state; None where all replicas are one group.
+        "num_zero_groups": setup.num_replicas // parallel.zero_group_size if parallel.zero_group_size else None,
         "activation_again": _activation_again(setup),
         **_expert_names(model.experts, model.num_layers),
         **_latent_names(model),
     }
-
-
-def _learning_rate_names(tree: Mapping[str, Any]) -> dict[str, Plain]:
-    """The least learning rate as a share of the highest; nothing of a plan that is not trained."""
-    rates = tree.get("training")
-    return {"min_learning_rate_share": rates["min_learning_rate"] / rates["learning_rate"]} if rates else {}
-
-
-def _num_zero_groups(setup: Setup) -> int | None:
-    """Groups of replicas that each share out a whole state; None where all replicas are one group."""
-    size = setup.parallel.zero_group_size
-    return None if size is None else setup.num_replicas // size
 
 
 def _activation_again(setup: Setup) -> str | None:
@@ -166,17 +159,6 @@ def _expert_names(experts: ExpertsSpec | None, num_layers: int) -> dict[str, Pla
     width, shared = experts.ffn_hidden_size, experts.shared_ffn_hidden_size or None
     values = (experts.num_experts, experts.top_k, width, shared, layers, experts.capacity_factor)
     return dict(zip(EXPERT_NAMES, (*values, experts.balance_loss or None), strict=True))
-
-
-def _scaling_names(model: ModelSpec) -> dict[str, Plain]:
-    """The stretching of rotary positions, all null where there is none."""
-    scaling = model.rotary_scaling
-    return {
-        "rotary_scaling_factor": scaling.factor if scaling else None,
-        "rotary_low_freq_factor": scaling.low_freq_factor if scaling else None,
-        "rotary_high_freq_factor": scaling.high_freq_factor if scaling else None,
-        "rotary_original_length": scaling.original_max_position_embeddings if scaling else None,
-    }
 
 
 def _latent_names(model: ModelSpec) -> dict[str, Plain]:
@@ -309,15 +291,12 @@ def _flag_value(stated: object, names: Names, key: str) -> Plain:
     if isinstance(stated, str):
         return template_value(stated, names, key)
     if isinstance(stated, list):
-        return tuple(_scalar(_flag_value(entry, names, key), stated, key) for entry in stated)
+        values = [_flag_value(entry, names, key) for entry in stated]
+        if any(isinstance(value, tuple) for value in values):
+            raise ConfigError(key, stated, "holds a list in a list", "Give the inner list alone.")
+        return tuple(value for value in values if not isinstance(value, tuple))
     assert stated is None or isinstance(stated, bool | int | float)
     return stated
-
-
-def _scalar(value: Plain, stated: object, key: str) -> bool | int | float | str | None:
-    if isinstance(value, tuple):
-        raise ConfigError(key, stated, "holds a list in a list", "Give the inner list alone.")
-    return value
 
 
 def _words(value: Plain, stated: object, key: str) -> list[str]:

@@ -213,10 +213,7 @@ def _value_of_operation(node: ast.expr, lookup: Lookup) -> Any:
         case ast.BinOp(left=left, op=op, right=right):
             return ARITHMETIC[type(op)](_number(_value(left, lookup)), _number(_value(right, lookup)))
         case ast.Compare(left=left, ops=ops, comparators=comparators):
-            return _holds([left, *comparators], ops, lookup)
+            values = [_value(term, lookup) for term in (left, *comparators)]
+            pairs = zip(ops, values[:-1], values[1:], strict=True)
+            return all(COMPARISONS[type(op)](one, other) for op, one, other in pairs)
     raise AssertionError(f"{type(node).__name__} was let through")
-
-
-def _holds(terms: list[ast.expr], ops: list[ast.cmpop], lookup: Lookup) -> bool:
-    values = [_value(term, lookup) for term in terms]
-    return all(COMPARISONS[type(op)](left, right) for left, op, right in zip(values[:-1], ops, values[1:], strict=True))
