@@ -21,6 +21,7 @@ from typing import Any, Literal
 from conf.units import MICRO, MILLI
 
 CountedPart = Literal["device", "host"]
+Reader = Callable[[], float | None]
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class EnergyCounter:
     name: str
     kind: str
     counts: CountedPart
-    read: Callable[[], float | None]
+    read: Reader
     wraps_at: float | None = None
     share: float = 1.0
 
@@ -74,36 +75,32 @@ def nvml_counter(uuid: str) -> EnergyCounter | None:
 
     A slice of a GPU (MIG) has no counter of its own.
     """
-    found = nvml_handle(uuid)
-    if found is None:
-        return None
-    read = partial(_nvml_joules, *found)
-    return None if read() is None else EnergyCounter(_nvml_name(uuid), "NVML", "device", read)
+    read = nvml_reader(uuid, lambda pynvml, gpu: pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu) * MILLI)
+    return None if read is None or read() is None else EnergyCounter(_nvml_name(uuid), "NVML", "device", read)
 
 
-def nvml_handle(uuid: str) -> tuple[Any, Any] | None:
-    """NVML, and its handle of the GPU with this UUID; None where it has none.
-
-    The UUID finds the GPU whatever CUDA_VISIBLE_DEVICES hides.
+def nvml_reader(uuid: str, ask: Callable[[Any, Any], float]) -> Reader | None:
+    """What `ask` finds by NVML and its handle of the GPU with this UUID, which finds the GPU whatever
+    CUDA_VISIBLE_DEVICES hides; None where there is none.
     """
     import pynvml  # here, because only ranks with an NVIDIA GPU need it
 
+    def read() -> float | None:
+        try:
+            return float(ask(pynvml, gpu))
+        except pynvml.NVMLError:
+            return None
+
     try:
         pynvml.nvmlInit()
-        return pynvml, pynvml.nvmlDeviceGetHandleByUUID(_nvml_name(uuid))
+        gpu = pynvml.nvmlDeviceGetHandleByUUID(_nvml_name(uuid))
     except pynvml.NVMLError:
         return None
+    return read
 
 
 def _nvml_name(uuid: str) -> str:
     return uuid if uuid.startswith("GPU-") else f"GPU-{uuid}"
-
-
-def _nvml_joules(pynvml: Any, handle: Any) -> float | None:
-    try:
-        return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)) * MILLI
-    except pynvml.NVMLError:
-        return None
 
 
 def amd_counter(pci_address: str) -> EnergyCounter | None:

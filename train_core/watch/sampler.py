@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from train_core.measurement import SystemUse
 from train_core.parallel.collectives import Axis, gather_objects
 from train_core.process.machine import machine_id
 from train_core.process.world import World
-from train_core.watch.energy_counters import amd_gpus, nvml_handle
+from train_core.watch.energy_counters import Reader, amd_gpus, nvml_reader
 from train_core.watch.energy_meter import EnergyMeter, pci_address
 
 SAMPLE_SECONDS = 2.0
@@ -114,10 +114,7 @@ def _nan_first(value: float) -> float:
     return math.inf if math.isnan(value) else value
 
 
-Percent = Callable[[], float | None]
-
-
-def busy_percent_of(device: torch.device) -> Percent | None:
+def busy_percent_of(device: torch.device) -> Reader | None:
     """The reader of the device's use; None where there is none, as on a CPU, which other programs use too."""
     if device.type == "cpu":
         return None
@@ -127,24 +124,16 @@ def busy_percent_of(device: torch.device) -> Percent | None:
     return amd_busy_percent(pci_address(properties) or "")
 
 
-def nvml_busy_percent(uuid: str) -> Percent | None:
+def nvml_busy_percent(uuid: str) -> Reader | None:
     """The reader for the NVIDIA GPU with this UUID, whatever CUDA_VISIBLE_DEVICES hides; a slice (MIG) has none."""
-    found = nvml_handle(uuid)
-    return None if found is None else partial(_nvml_percent, *found)
+    return nvml_reader(uuid, lambda pynvml, gpu: float(pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu))
 
 
-def amd_busy_percent(pci_address: str) -> Percent | None:
+def amd_busy_percent(pci_address: str) -> Reader | None:
     """The reader for the GCD at this address on the PCI bus."""
     amdsmi, gpus = amd_gpus()
     handle = gpus.get(pci_address.lower())
     return None if handle is None else partial(_amd_percent, amdsmi, handle)
-
-
-def _nvml_percent(pynvml: Any, handle: Any) -> float | None:
-    try:
-        return float(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
-    except pynvml.NVMLError:
-        return None
 
 
 def _amd_percent(amdsmi: Any, handle: Any) -> float | None:
