@@ -106,15 +106,11 @@ class Checkpoints:
         if error is None or isinstance(error, SystemExit):
             self.wait()
         elif isinstance(error, TrainingError):  # of all ranks together, as of a loss that is not finite
-            self._wait_in_failure()
+            try:
+                self.wait()
+            except Exception as problem:  # what ends the training stays what is told
+                LOGGER.warning("%s", problem)
         self.writer.shutdown(wait=False)
-
-    def _wait_in_failure(self) -> None:
-        """Wait for the last checkpoint. What ends the training stays what is told, and another failure is a warning."""
-        try:
-            self.wait()
-        except Exception as problem:
-            LOGGER.warning("%s", problem)
 
     def restore(self) -> int:
         """Go on from the folder's last whole checkpoint, else start from `checkpoint.load`; returns the last step done.

@@ -355,8 +355,9 @@ class Weights:
 
     def _require_shape(self, name: str, shape: tuple[int, ...]) -> None:
         source = source_of(name, self.spec)
-        for tensor, wants in zip(source.names, _shapes(source, shape, self.spec), strict=True):
-            has = self._shape(tensor)
+        there = from_rows(torch.empty(shape, device="meta"), source, self.spec)
+        for tensor, whole in zip(source.names, there, strict=True):
+            has, wants = self._shape(tensor), tuple(whole.shape)
             fits = has == wants
             # A vocabulary may be padded here so that it splits evenly, and a sequence may be shorter than the file's.
             if name in ("embedding.tokens.weight", "head.weight"):
@@ -376,11 +377,6 @@ class Weights:
         if not torch.equal(self._tensor(head), self._tensor(embedding)):
             problem = f"would drop {head} of {self.path}, which differs from {embedding}"
             raise ConfigError("model.tied_embeddings", True, problem, "Use model.tied_embeddings=false.")
-
-
-def _shapes(source: Source, shape: tuple[int, ...], spec: ModelSpec) -> list[tuple[int, ...]]:
-    """The shapes of the tensors there that make up a parameter of the given shape."""
-    return [tuple(tensor.shape) for tensor in from_rows(torch.empty(shape, device="meta"), source, spec)]
 
 
 def loaded_weights(

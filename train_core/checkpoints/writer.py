@@ -137,7 +137,10 @@ class Writer(FileSystemWriter):
             written = super().write_data(plan, planner).wait()
         except RuntimeError as error:
             # A disk that is full makes torch fail over and over, while it takes apart what it has begun to write.
-            raise _system_error_behind(error) or error from None
+            cause: BaseException | None = error
+            while cause is not None and not isinstance(cause, OSError):
+                cause = cause.__context__
+            raise cause or error from None
         finally:  # also where that has failed, which the others have still to be told
             self.progress.meet("the end of a checkpoint's files")
         for result in written:
@@ -146,10 +149,3 @@ class Writer(FileSystemWriter):
         done: Future[list[WriteResult]] = Future()
         done.set_result(written)
         return done
-
-
-def _system_error_behind(error: BaseException | None) -> OSError | None:
-    """The error of the system that led to this one."""
-    while error is not None and not isinstance(error, OSError):
-        error = error.__context__
-    return error

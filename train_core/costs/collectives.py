@@ -103,7 +103,7 @@ def _ring(setting: Setting, num_ranks: int, stride: int, run: int = 0, jump: int
         near = min(run or num_ranks, max(1, block // stride))
         members = num_ranks if link is widest else min(num_ranks, near * max(1, block // jump if jump else 1))
         if members > inside:
-            ports = _fewest(members, inside)
+            ports = members % inside or inside  # members in the emptiest block, where one fills after the other
             blocks = -(-members // inside)
             reached = _reached_share(link, blocks, link.num_devices // below) / _taper(setting, below, blocks)
             bandwidth = link.bandwidth_bytes_per_second * setting.cluster.efficiency.link * ports * reached
@@ -130,11 +130,6 @@ def _taper(setting: Setting, below: int, num_blocks: Floats | int) -> Floats | f
     share, as in an NVL72 rack, is none: each device has its own port there.
     """
     return 1.0 + setting.own_scale.taper * np.log2(num_blocks) if below >= setting.cluster.devices_per_node else 1.0
-
-
-def _fewest(members: int, inside: int) -> int:
-    """Members in the emptiest block, where `members` fill blocks of `inside` one after the other."""
-    return members % inside or inside
 
 
 def _start_seconds(setting: Setting, num_ranks: Integers) -> Floats:

@@ -92,11 +92,7 @@ def _blocks(setup: Setup, implementation: Implementation) -> Iterator[PricedStag
 def _hop(block: PricedStage, setting: Setting) -> float:
     """Seconds of a transfer from a stage of the block, for one chunk."""
     # `hop_seconds` are those of all chunks of a micro-batch.
-    return float(hop_seconds(setting, block.plans, block.work)[0]) / _num_chunks(block)
-
-
-def _num_chunks(block: PricedStage) -> int:
-    return int(block.plans.virtual_pipeline_size[0])
+    return float(hop_seconds(setting, block.plans, block.work)[0]) / int(block.plans.virtual_pipeline_size[0])
 
 
 def _hops(blocks: Sequence[PricedStage]) -> Iterator[list[tuple[float, float]]]:
@@ -129,7 +125,7 @@ def _times(block: PricedStage, hops: Sequence[tuple[float, float]], lag: float) 
 
 def _chunks(block: PricedStage, index: int, to_before: float, to_after: float) -> tuple[PassSeconds, ...]:
     """The chunks of one stage: layers by their number, the embedding with the first chunk, the head with the last."""
-    stage, num_chunks = block.group.rows(slice(index, index + 1)), _num_chunks(block)
+    stage, num_chunks = block.group.rows(slice(index, index + 1)), int(block.plans.virtual_pipeline_size[0])
     none = np.zeros_like(stage.is_first)
     whole = stage_passes(block.of(stage))
     layers_alone = stage_passes(block.of(replace(stage, is_first=none, is_last=none)))

@@ -181,17 +181,14 @@ def by_distinct(plans: Plans, column: str, count: Callable[[Plans], Integers]) -
         count: may read this column, and those that do not depend on the shard.
     """
     values = getattr(plans, column)
-    if values.ndim == 1 or values.shape[1] < WORTH_LOOKING_UP or _layouts_vary_with_shards(plans):
+    if values.ndim == 1 or values.shape[1] < WORTH_LOOKING_UP:
+        return count(plans)
+    # In a search layouts lie on the last axis alone: (ZeRO stages, shards, layouts).
+    if any(each.shape[1] > 1 for each in (plans.pipeline_parallel_size, plans.virtual_pipeline_size, plans.schedule)):
         return count(plans)
     distinct = np.array(sorted(set(values.ravel().tolist())))  # np.unique takes longer for so few
     counted = count(replace(plans, **{column: distinct.reshape(1, -1, 1)}))
     return counted if counted.shape[1] == 1 else counted.take(np.searchsorted(distinct, values.ravel()), axis=1)
-
-
-def _layouts_vary_with_shards(plans: Plans) -> bool:
-    """True unless layouts lie on the last axis alone, as they do in a search: (ZeRO stages, shards, layouts)."""
-    of_layouts = (plans.pipeline_parallel_size, plans.virtual_pipeline_size, plans.schedule)
-    return any(each.shape[1] > 1 for each in of_layouts)
 
 
 def plain_columns(shape: tuple[int, ...]) -> dict[str, Any]:

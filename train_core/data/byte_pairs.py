@@ -66,13 +66,10 @@ class BytePairs:
     def dtype(self) -> np.dtype[Any]:
         return np.min_scalar_type(self.vocab_size - 1)
 
-    def first_limit(self) -> int:
-        """Up to where the text is taken for training at first, in bytes."""
-        return max(0, int(self.num_bytes * (1 - MARGIN * self.held_out_fraction)))
-
     def write(self, file: BinaryIO, pieces: Pieces) -> Encoded:
         """Write the ids of the whole text at the end of a file."""
-        start, limit = file.tell(), self.first_limit()
+        # Up to where the text is taken for training at first, in bytes.
+        start, limit = file.tell(), max(0, int(self.num_bytes * (1 - MARGIN * self.held_out_fraction)))
         while True:
             tokenizer = self._train_tokenizer(pieces, limit)
             ends = self._encode(tokenizer, file, pieces)

@@ -48,7 +48,9 @@ def prepare_text(data: DataSpec, model: ModelSpec, cache_dir: Path) -> TokenFile
     Raises:
         ConfigError: the text cannot be read, is none, or changes meanwhile; the vocabulary has no room for bytes.
     """
-    _check_vocabulary(data, model)
+    if model.vocab_size < NUM_BYTES:
+        problem = f"is less than the {NUM_BYTES} ids that the tokenizer data.tokenizer = {data.tokenizer} needs"
+        raise ConfigError("model.vocab_size", model.vocab_size, problem, f"Use {NUM_BYTES} or more.")
     files = text_files(data)
     # Said first, because a folder that seems to hold no text may hold hidden text.
     if left_out := files.what_is_left_out():
@@ -56,7 +58,11 @@ def prepare_text(data: DataSpec, model: ModelSpec, cache_dir: Path) -> TokenFile
     content = _content(data, model, files.paths)
     _warn_of_surprises(data, files, content.num_bytes)
     path = cache_dir / f"tokens-{content.signature}.npy"
-    return _existing_file(path) or _make_file(data, model, files, content, path)
+    if found := _existing_file(path):
+        return found
+    with wait_for_lock(path.with_suffix(".lock")):
+        # Another job may have made it while this one waited for the lock.
+        return _existing_file(path) or TokenFile(path, _save(data, model, files.paths, content, path))
 
 
 def starts_of_files(data: DataSpec, tokens: TokenFile) -> NDArray[np.int64]:
@@ -87,15 +93,6 @@ def _existing_file(path: Path) -> TokenFile | None:
         return None
 
 
-def _make_file(data: DataSpec, model: ModelSpec, files: TextFiles, content: Content, path: Path) -> TokenFile:
-    with wait_for_lock(path.with_suffix(".lock")):
-        # Another job may have made it while this one waited for the lock.
-        if (found := _existing_file(path)) is not None:
-            return found
-        num_tokens = _save(data, model, files.paths, content, path)
-    return TokenFile(path, num_tokens)
-
-
 def _content(data: DataSpec, model: ModelSpec, paths: list[Path]) -> Content:
     shaping = f"{BYTES_FORMAT} bytes {NUM_BYTES}"
     if data.tokenizer == "bpe":
@@ -110,13 +107,6 @@ def _content(data: DataSpec, model: ModelSpec, paths: list[Path]) -> Content:
     if is_blank:
         raise ConfigError("data.path", data.path, "holds no text", "Name a text file or a folder of text files.")
     return Content(digest.hexdigest()[:16], num_bytes)
-
-
-def _require_unchanged(data: DataSpec, model: ModelSpec, paths: list[Path], before: Content) -> None:
-    """A text that is still being written would give tokens that its signature does not name."""
-    if _content(data, model, paths) != before:
-        problem = "changed while it was read"
-        raise ConfigError("data.path", data.path, problem, "Start again when nothing writes to it any more.")
 
 
 def _save(data: DataSpec, model: ModelSpec, paths: list[Path], content: Content, path: Path) -> int:
@@ -137,7 +127,9 @@ def _save(data: DataSpec, model: ModelSpec, paths: list[Path], content: Content,
                 num_tokens, tokenizer = pairs.write(file, read)
                 # First, so that no token file is found without the tokenizer that gives its ids a meaning.
                 write_atomically(learnt_beside(path), tokenizer)
-            _require_unchanged(data, model, paths, content)
+            if _content(data, model, paths) != content:  # or the signature would not name these tokens
+                remedy = "Start again when nothing writes to it any more."
+                raise ConfigError("data.path", data.path, "changed while it was read", remedy)
             file.seek(0)
             _write_header(file, dtype, num_tokens)
     except OSError as error:
@@ -167,9 +159,3 @@ def _warn_of_surprises(data: DataSpec, files: TextFiles, num_bytes: int) -> None
 def _say(words: str) -> None:
     """Once in a process, which may prepare the same text for several trials."""
     LOGGER.warning(words)
-
-
-def _check_vocabulary(data: DataSpec, model: ModelSpec) -> None:
-    if model.vocab_size < NUM_BYTES:
-        problem = f"is less than the {NUM_BYTES} ids that the tokenizer data.tokenizer = {data.tokenizer} needs"
-        raise ConfigError("model.vocab_size", model.vocab_size, problem, f"Use {NUM_BYTES} or more.")

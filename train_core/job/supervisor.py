@@ -243,7 +243,8 @@ class Ranks:
             # Asked once a round: a rank that died between two questions would count as neither failed nor running.
             exit_codes = [process.exitcode for process in self._processes]
             self._listen()  # after that question, as a rank says its last word just before it ends
-            if any(exit_codes) or self._early(exit_codes):
+            # One that ended with code 0 and without a last word has failed too, as after `os._exit(0)`.
+            if any(code or (code == 0 and rank not in self._ended_well) for rank, code in enumerate(exit_codes)):
                 return Outcome.FAILED
             running = [process for process, code in zip(self._processes, exit_codes, strict=True) if code is None]
             if not running:
@@ -251,10 +252,6 @@ class Ranks:
             if (left := deadline - time.monotonic()) <= 0:
                 return Outcome.TIMED_OUT
             self._wait(running, None if left == float("inf") else left)
-
-    def _early(self, exit_codes: Sequence[int | None]) -> list[int]:
-        """The ranks that ended with code 0 and without a last word, as after `os._exit(0)`."""
-        return [rank for rank, code in enumerate(exit_codes) if code == 0 and rank not in self._ended_well]
 
     def _wait(self, running: Sequence[BaseProcess], seconds: float | None) -> None:
         """Wait until a rank says something or ends."""

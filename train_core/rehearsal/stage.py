@@ -100,7 +100,10 @@ def rehearse_stage(experiment: Experiment, stage: int) -> StageStep:
         num_layers=experiment.layers_per_stage[stage],
         memory=memory,
         flops=amounts[FLOPS],
-        traffic=_traffic(amounts),
+        traffic=tuple(
+            GroupTraffic(group=key.group, kind=key.kind, number=amounts["number", key], num_bytes=amounts["bytes", key])
+            for key in sorted(key for what, key in amounts if what == "number")
+        ),
     )
 
 
@@ -166,14 +169,6 @@ def resident_gradients(replicas: Replicas) -> list[Tensor]:
         return [*(bucket.gradients for bucket in replicas.buckets), *shards]
     gradients: list[Any] = [parameter.grad for _, parameter in replicas.parameters]
     return [gradient.to_local() for gradient in gradients if gradient is not None]
-
-
-def _traffic(amounts: Amounts) -> tuple[GroupTraffic, ...]:
-    kinds = sorted(key for what, key in amounts if what == "number")
-    return tuple(
-        GroupTraffic(group=key.group, kind=key.kind, number=amounts["number", key], num_bytes=amounts["bytes", key])
-        for key in kinds
-    )
 
 
 class MemorySorter:

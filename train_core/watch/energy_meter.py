@@ -79,6 +79,7 @@ class EnergyOfJob:
         """The fields of a `Performance` that are known."""
         devices = [part for part in self.parts if part.counts == "device"]
         watts = sum(part.watts for part in devices)
+        idle = [part.idle_watts for part in devices if part.idle_watts is not None]
         host_watts = sum(part.watts for part in self.parts if part.counts == "host")
         of_devices = {
             "energy_joules_per_step": watts * step_seconds,
@@ -86,7 +87,7 @@ class EnergyOfJob:
             "energy_watts": watts,
             "energy_seconds": self.seconds,
             "energy_source": _words(devices),
-            "energy_idle_watts": _idle(devices),
+            "energy_idle_watts": sum(idle) if len(idle) == len(devices) else None,
         }
         of_hosts = {"energy_host_joules_per_step": host_watts * step_seconds}
         return (of_devices if self.is_whole and watts > 0 else {}) | (of_hosts if host_watts > 0 else {})
@@ -143,11 +144,6 @@ class EnergyMeter:
             for followed in self.followed
             if (of := followed.counter) and followed.joules is not None and self.seconds
         ]
-
-
-def _idle(parts: Sequence[PartPower]) -> float | None:
-    known = [part.idle_watts for part in parts if part.idle_watts is not None]
-    return sum(known) if len(known) == len(parts) else None
 
 
 def _words(parts: Sequence[PartPower]) -> str:

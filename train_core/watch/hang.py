@@ -69,12 +69,11 @@ def _missing(waiting: Standing, standing_of: Callable[[int], Standing | None]) -
         for rank, standing in found.items()
         if standing is None or standing.reached.get(waiting.line, 0) < waiting.number
     ]
-    elsewhere = [rank for rank, standing in found.items() if standing and _stands_elsewhere(standing, waiting)]
-    return not_started or elsewhere
-
-
-def _stands_elsewhere(standing: Standing, waiting: Standing) -> bool:
-    return standing.operation is not None and (standing.line, standing.ranks) != (waiting.line, waiting.ranks)
+    return not_started or [
+        rank
+        for rank, standing in found.items()
+        if standing and standing.operation and (standing.line, standing.ranks) != (waiting.line, waiting.ranks)
+    ]
 
 
 def _absent(rank: int, waiting: Standing, standing_of: Callable[[int], Standing | None]) -> Hang:
