@@ -156,8 +156,6 @@ QUESTIONS = (
 
 @dataclass(frozen=True)
 class PricedPlan:
-    """A plan and what it costs on paper."""
-
     label: str
     predicted: Estimate
     interval: Interval

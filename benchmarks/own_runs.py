@@ -98,7 +98,6 @@ def own_runs() -> list[OwnRun]:
 
 
 def main() -> list[Target]:
-    """Write the table anew, and return the errors."""
     write_atomically(PAGE, with_table(PAGE.read_text()))
     runs = own_runs()
     wide, narrow = ([run for run in runs if run.is_narrow is is_narrow] for is_narrow in (False, True))

@@ -60,12 +60,10 @@ def within(what: str, wanted: float, margin: float, seen: float, unit: str = "")
 
 
 def figure(what: str, seen: float | None, unit: str = "", remark: str = "") -> Target:
-    """A figure without a promise."""
     return Target(what, "", "-" if seen is None else _figure_text(seen, unit, remark), None)
 
 
 def print_targets(targets: Sequence[Target]) -> None:
-    """Print one line for each target."""
     table = empty_table()
     for name in ("what", "target", "seen", "verdict"):
         table.add_column(name, overflow="fold")

@@ -22,7 +22,6 @@ LINE = 120
 
 
 def summary(found: Validation) -> list[str]:
-    """A list of what matters most."""
     said = (
         _steps(found),
         _far_off(found.tables),

@@ -200,12 +200,10 @@ class Option:
 
 
 def options_of(group: str) -> list[Option]:
-    """Every option of a group, by name."""
     return [option_called(group, name) for name in options(group)]
 
 
 def option_called(group: str, name: str) -> Option:
-    """The option of this name, which is one of the group's."""
     places = (folder / group / f"{name}.yaml" for folder in folders())
     paths = tuple(path for path in places if path.is_file())
     return Option(group, name, paths, first_sentence(paths[0]))

@@ -74,7 +74,6 @@ class Overrides:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The overrides as they were written."""
         return tuple(override.text for override in self.entries)
 
     def stated_value(self, group: str) -> str | None:

@@ -93,5 +93,4 @@ class StageTimeline(Frozen):
 
 
 def most_of_a_stage(num_stages: int) -> int:
-    """The number of passes that a stage lists."""
     return max(2, MOST_PASSES // num_stages // 2 * 2)

@@ -85,7 +85,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(scenario: Scenario, folder: Path, cluster: Cluster, seed: int = 0) -> Aftermath:
-    """One repetition, in this process."""
     started = time.monotonic()
     make = ChaosWorkbench.of_mixed_jobs if scenario.is_mixed else ChaosWorkbench.new
     bench = make(folder, cluster, scenario.num_trials, f"{seed} {folder.name}")

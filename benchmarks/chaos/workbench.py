@@ -273,7 +273,6 @@ class ChaosWorkbench:
         self._stock = readings, twice, wrong
 
     def aftermath(self, scenario: str, seconds: float) -> Aftermath:
-        """The end of every trial, judged."""
         if self._stock is None:
             self.take_stock()
         assert self._stock is not None

@@ -134,7 +134,6 @@ MADE_FROM = {
 
 @cache
 def fitted_constants() -> tuple[Fitted, ...]:
-    """Every constant, each once."""
     chips = tuple(_of_chip(chip, field) for chip in options("efficiency") for field in CHIP_SPREADS)
     return (*GLOBAL, *chips, *TRAINERS)
 

@@ -63,7 +63,6 @@ class ConstantsFit:
 
 
 def fit(rows: Sequence[MeasuredRow]) -> ConstantsFit:
-    """All constants, fitted to all rows."""
     begun = ConstantsFit(rows, prior_values())
     weights = series_weights(rows)
     return ConstantsFit(rows, refit(begun.log_ratios, _constants(), prior_values(), None, weights, SMALLEST_GAIN))

@@ -38,7 +38,6 @@ def lessons_of(rows: Sequence[MeasuredRow], ratios: Floats) -> Validated:
 
 
 def yaml_text(found: Validated) -> str:
-    """The text of sweeps/validated.yaml."""
     heading = "# Written by `python -m benchmarks.fitting --write`; do not edit.\n"
     return heading + yaml.safe_dump(found.model_dump(mode="json"), sort_keys=False, width=120)
 

@@ -28,7 +28,6 @@ ALLOCATED = re.compile(r"([\d.]+) ([GM]iB) is allocated by PyTorch")
 
 
 def faults(bench: CheckWorkbench) -> Iterator[Check]:
-    """Each fault, with the verdict that is due."""
     start, hang = bench.scale.start_seconds, bench.scale.hang_seconds
     num_ranks = 4 if bench.num_ranks >= 4 else 2
     yield Check("a rank that stops is named", PART, num_ranks, start + 2 * hang, partial(_hang, bench))

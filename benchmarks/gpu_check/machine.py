@@ -183,7 +183,6 @@ class Node(NamedTuple):
 
 
 def node_of(machine: CheckedMachine) -> Node:
-    """The node that this machine is."""
     if machine.kind == "cpu":
         tree = compose_tree(["model=tiny", "cluster=local"])
         return Node(with_values(tree, _sizes(machine)), "local", TRIED_OUT)

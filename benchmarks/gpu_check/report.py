@@ -73,7 +73,6 @@ def summary(results: Sequence[Result]) -> str:
 
 
 def page_of(report: Report) -> str:
-    """The page, in Markdown."""
     lines = [
         "# Trisweep GPU check",
         "",
@@ -138,7 +137,6 @@ def _largest(results: Sequence[Result]) -> str:
 
 
 def _cell(text: str) -> str:
-    """Text for one cell of a table."""
     shortened = text if len(text) <= MOST_CAUSE else f"{text[:MOST_CAUSE]} ..."
     return " ".join(shortened.split()).replace("|", "/")
 

@@ -65,7 +65,6 @@ class CheckSession:
         return SHARED if self.machine.shares_devices else GPU
 
     def run(self, parts: Sequence[str]) -> int:
-        """Make all checks, and return the exit code."""
         self._print_head()
         heard = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # as under nohup
         before = {number: signal.signal(number, self._stop) for number in heard}

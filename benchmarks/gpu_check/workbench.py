@@ -49,7 +49,6 @@ class JobRun(NamedTuple):
 
     @property
     def why(self) -> str:
-        """The end in words."""
         blamed = self.measurement.failing_rank
         whose = "" if blamed is None else f" (rank {blamed})"
         return f"{self.measurement.outcome}{whose}: {self.measurement.cause}"
@@ -110,7 +109,6 @@ class TrialJob(CheckJob):
     trial: TrialFolder
 
     def finish(self) -> JobRun:
-        """Wait for the end."""
         started, said = time.time(), self.wait()
         measurement = self.trial.read_measurement()
         if measurement is None:
@@ -235,16 +233,13 @@ class CheckWorkbench:
         seconds: float | None = None,
         memory: int | None = None,
     ) -> JobRun:
-        """Run a trial to its end."""
         return self.wait_for(self.start(name, experiment, devices, seconds or self.scale.trial_seconds, memory))
 
     def wait_for(self, job: TrialJob) -> JobRun:
-        """Wait for the end of a job."""
         ran = job.finish()
         self.jobs.discard(job)
         return ran
 
     def end_all(self) -> None:
-        """End what still runs."""
         for job in list(self.jobs):
             job.kill()

@@ -54,7 +54,6 @@ class Study:
 
     @cached_property
     def rows_of_points(self) -> dict[PointKey, int]:
-        """The number of each point."""
         return {point_key(trial.point): row for row, trial in enumerate(self.trials)}
 
     def rows_of(self, trials: Sequence[Trial]) -> list[int]:
@@ -94,8 +93,6 @@ class Study:
 
 @dataclass(frozen=True, eq=False)
 class StudyGround(Ground):
-    """The points of a study on one machine."""
-
     study: Study
     machine: InventedMachine
 
@@ -114,8 +111,6 @@ MakePlayer = Callable[[StudyGround, int], Player]
 
 @dataclass(frozen=True, slots=True)
 class SearchStanding:
-    """The games of one search on all machines."""
-
     name: str
     games: tuple[Game, ...]
 

@@ -47,7 +47,6 @@ class KnobSpace:
         return np.isin(self._codes_of(columns), self._codes)
 
     def _codes_of(self, columns: Mapping[str, Integers]) -> Integers:
-        """Each plan as one number."""
         code = np.zeros(len(next(iter(columns.values()))), dtype=np.int64)
         for name, values in self.values.items():
             code = code * (len(values) + 1) + np.searchsorted(values, columns[name])

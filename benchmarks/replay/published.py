@@ -82,7 +82,6 @@ class PublishedGround(Ground):
         return play(player, self, len(self.shares))
 
     def bayes(self, min_gain: float = 0.0) -> SearchPlayer:
-        """`search=bayes` on this ground."""
         return SearchPlayer(Bayes(self.rows, "throughput", min_gain, len(self.shares) + 1), self)
 
 

@@ -126,7 +126,6 @@ class SiteGround(Ground):
         return row
 
     def bayes(self, min_gain: float) -> SearchPlayer:
-        """`search=bayes` on this ground."""
         return SearchPlayer(Bayes(self.site.candidates, "throughput", min_gain, UNLIMITED_TRIALS), self)
 
     @property

@@ -74,7 +74,6 @@ def nearest_key(tree: Tree, dotted: str, *others: str) -> str:
 
 
 def dotted_keys(tree: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Every dotted key, of groups and of values."""
     keys: list[str] = []
     for key, value in tree.items():
         keys.append(f"{prefix}{key}")

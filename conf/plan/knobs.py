@@ -66,7 +66,6 @@ class Knob:
 
     @property
     def key(self) -> str:
-        """The dotted key of the configuration."""
         return f"{self.group}.{self.name}" if self.group else self.name
 
     @property
@@ -282,7 +281,6 @@ PARALLEL_FIELDS = frozenset({"data_parallel_size", *ParallelPlan.model_fields})
 
 
 def knob_value(name: str, parallel: ParallelPlan, batch: BatchPlan) -> KnobValue:
-    """The value of a knob in a plan."""
     return getattr(parallel if name in PARALLEL_FIELDS else batch, name)
 
 

@@ -131,7 +131,6 @@ class SetupParts(Frozen):
 
     @property
     def stages_per_block(self) -> tuple[int, ...]:
-        """The number of pipeline stages of each block."""
         of_stage = self.parallel.world_size // self.parallel.pipeline_parallel_size
         return tuple(block.num_devices // of_stage for block in self.blocks)
 

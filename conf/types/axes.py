@@ -140,7 +140,6 @@ class SweepAxis(Frozen):
         return int(low + count * step) if self.is_whole else float(_as_written(low) + count * _as_written(step))
 
     def holds(self, value: Value) -> bool:
-        """True if a range contains a value."""
         assert self.low is not None
         assert self.high is not None
         # Python counts True as 1, and no range means it.

@@ -122,7 +122,6 @@ class LogSpec(Frozen):
 
     @property
     def quantities(self) -> frozenset[str]:
-        """The quantities that the patterns can find."""
         return frozenset(group for pattern in self.patterns.values() for group in re.compile(pattern).groupindex)
 
 

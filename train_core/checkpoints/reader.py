@@ -121,7 +121,6 @@ class Reader(FileSystemReader):
         return done
 
     def _place(self, read: ReadItem) -> tuple[str, int]:
-        """The file of the item, and its offset there."""
         info = self.storage_data[read.storage_index]
         return info.relative_path, info.offset
 
@@ -138,7 +137,6 @@ class Reader(FileSystemReader):
 
 
 def _item(file: str, stream: BinaryIO, info: Any) -> Tensor:
-    """A box as it was written."""
     stream.seek(info.offset)
     content = stream.read(info.length)
     if len(content) != info.length:

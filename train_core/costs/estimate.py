@@ -191,7 +191,6 @@ def plan_of(setup: Setup) -> Plans:
 
 
 def plans_of(setups: Sequence[Setup]) -> Plans:
-    """The plans of the setups, in columns."""
     entries = [_entries(setup) for setup in setups]
     return Plans(**{name: np.array([each[name] for each in entries]) for name in Plans.__slots__})
 

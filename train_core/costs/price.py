@@ -34,7 +34,6 @@ class Prices:
 
 
 def price(setting: Setting, plans: Plans) -> Prices:
-    """Return the cost of one step of each plan."""
     stages = _stages(setting, plans, work_of(setting, plans))
     peak, worst = _peak_memory(stages)
     step = step_columns(stages)

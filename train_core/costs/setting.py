@@ -164,7 +164,6 @@ class Plans:
         return self.data_parallel_size * self.context_parallel_size
 
     def rows(self, selection: Integers | Booleans | slice) -> Plans:
-        """The selected plans, in that order."""
         return replace(self, **{field.name: getattr(self, field.name)[selection] for field in fields(self)})
 
 

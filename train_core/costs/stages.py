@@ -30,7 +30,6 @@ class StageGroup:
     is_last: Booleans
 
     def rows(self, selection: Integers | slice) -> StageGroup:
-        """The entries at `selection`, in that order."""
         return StageGroup(*(getattr(self, name)[selection] for name in self.__slots__))
 
     @classmethod

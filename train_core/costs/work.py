@@ -65,7 +65,6 @@ class Work:
     held_hidden_bytes: Integers
 
     def rows(self, selection: Integers) -> Work:
-        """The entries at `selection`, in that order."""
         columns = {name: getattr(self, name)[selection] for name in self.__slots__ if name not in NESTED}
         layer = self.layer.rows(selection)
         plain = layer if self.plain_layer is self.layer else self.plain_layer.rows(selection)

@@ -254,7 +254,6 @@ class Ranks:
             self._wait(running, None if left == float("inf") else left)
 
     def _wait(self, running: Sequence[BaseProcess], seconds: float | None) -> None:
-        """Wait until a rank says something or ends."""
         wait([*(process.sentinel for process in running), *self._pipes.values()], seconds)
 
     def _listen(self) -> None:

@@ -41,7 +41,6 @@ class StoredTraining:
     schedules: tuple[tuple[int, int], ...]
 
     def content(self) -> dict[str, Any]:
-        """The content of `trial.json`."""
         content: dict[str, Any] = {"experiment": self.experiment.model_dump(mode="json")}
         return content | ({"schedules": [list(each) for each in self.schedules]} if self.schedules else {})
 

@@ -181,7 +181,6 @@ def file_rendezvous(path: Path) -> str:
 
 
 def usable_cores() -> set[int]:
-    """The cores that this process may run on."""
     return os.sched_getaffinity(0)
 
 

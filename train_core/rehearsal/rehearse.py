@@ -45,7 +45,6 @@ def rehearse(experiment: Experiment, on_stage: OnStage = lambda done, total: Non
 
 
 def _rehearse_stages(experiment: Experiment, stages: Sequence[int], on_stage: OnStage) -> list[StageStep]:
-    """The steps of the stages, in their order."""
     # Processes and not threads, because a rehearsal joins a world, and a process can be in one only.
     with ProcessPoolExecutor(min(MOST_PROCESSES, len(stages)), mp_context=get_context("spawn")) as pool:
         with _without_interrupts():  # processes start with the first stage that is submitted

@@ -50,8 +50,6 @@ class GroupTraffic(Frozen):
 
 
 class TrafficTally:
-    """Adds up collectives by kind."""
-
     def __init__(self) -> None:
         self.number: Counter[Kind] = Counter()
         self.num_bytes: Counter[Kind] = Counter()

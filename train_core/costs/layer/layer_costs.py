@@ -54,7 +54,6 @@ class LayerCosts:
     gathered_bytes: Integers
 
     def rows(self, selection: Integers) -> LayerCosts:
-        """The entries at `selection`, in that order."""
         return LayerCosts(*(getattr(self, name)[selection] for name in self.__slots__))
 
 
