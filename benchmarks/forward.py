@@ -52,10 +52,15 @@ def _results(test: ForwardTest) -> list[LevelResult]:
     rows = [row for row in measured_rows(published_rows((test.path,))) if _is_new(row)]
     then = [_stated(row, "iter_time") for row in rows]
     now = [row.compared.prediction.estimate.step_seconds for row in rows]
+    known = load_validated()
+    today = [
+        interval_around(each, row.run.setup, row.run.implementation.name, known)
+        for row, each in zip(rows, now, strict=True)
+    ]
     of_that_day = [Interval(_stated(row, "low"), _stated(row, "high"), 0.0, ()) for row in rows]
     return [
         _result(test.as_it_happened, rows, then, of_that_day),
-        _result(test.as_of_today, rows, now, _intervals_of_today(rows, now)),
+        _result(test.as_of_today, rows, now, today),
     ]
 
 
@@ -72,14 +77,6 @@ def _result(name: str, rows: Sequence[MeasuredRow], seconds: Sequence[float], ar
     measured = np.array([row.seconds for row in rows])
     ratios = np.log(np.array(seconds) / measured)
     return level_result(name, len(set(tables)), tables, measured, ratios, around)
-
-
-def _intervals_of_today(rows: Sequence[MeasuredRow], seconds: Sequence[float]) -> list[Interval]:
-    known = load_validated()
-    return [
-        interval_around(each, row.run.setup, row.run.implementation.name, known)
-        for row, each in zip(rows, seconds, strict=True)
-    ]
 
 
 def _stated(row: MeasuredRow, name: str) -> float:

@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks.replay.knobs import CboPlayer, KnobSpace
 from benchmarks.replay.machine import InventedMachine, SurprisingMachine
-from benchmarks.replay.players import Game, Player, RandomPlayer, TpePlayer, TpeSpace, play
+from benchmarks.replay.players import Game, Player, RandomPlayer, TpePlayer, play
 from benchmarks.replay.published import measured_grounds, sections
 from benchmarks.replay.sites import SITES, ModelSite, SiteGround
 from benchmarks.target import Target, at_most, figure, print_targets
@@ -95,8 +95,7 @@ def _figure_of(name: str, grounds: Sequence[SiteGround], make: MakePlayer, most_
 
 def _tpe(*, constrained: bool) -> MakePlayer:
     def player(ground: SiteGround, seed: int) -> Player:
-        space = TpeSpace(KnobSpace(ground.site).draw, MOST_ASKS)
-        return TpePlayer(ground, seed, space, ground.excess if constrained else None)
+        return TpePlayer(ground, seed, KnobSpace(ground.site).draw, MOST_ASKS, ground.excess if constrained else None)
 
     return player
 

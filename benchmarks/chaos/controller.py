@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.chaos.cluster import Cluster
+from benchmarks.chaos.job_on_node import put_clock_ahead
 from benchmarks.chaos.workbench import ChaosWorkbench, refusals_told
 from launcher.control.advance import Conductor
 from launcher.control.loop import go_on
@@ -38,9 +39,7 @@ def main() -> None:
     parser.add_argument("--poll", type=float, default=POLL_SECONDS, metavar="SECONDS", help="between two steps")
     given = parser.parse_args()
     bench = ChaosWorkbench.of(given.folder, Cluster(given.folder))
-    if given.clock:
-        real = time.time
-        time.time = lambda: real() + given.clock
+    put_clock_ahead(given.clock)
     print("begun", flush=True)
     while not _carry_on(bench, given.poll):
         time.sleep(BUSY_SECONDS)

@@ -27,7 +27,7 @@ def made_up_training(folder: str) -> None:
     orders: dict[str, Any] = json.loads((trial.parents[1] / ORDERS).read_text())
     order: dict[str, Any] = orders["default"] | orders.get(trial.name, {})
     if skew := order.get("clock_ahead_seconds"):
-        _put_clock_ahead(skew)
+        put_clock_ahead(skew)
     if order.get("without_links"):
         take_away_links()
     _replace_torch(trial, order)
@@ -70,7 +70,7 @@ def take_away_links() -> None:
     os.link = refuse
 
 
-def _put_clock_ahead(seconds: float) -> None:
+def put_clock_ahead(seconds: float) -> None:
     real = time.time
     time.time = lambda: real() + seconds
 

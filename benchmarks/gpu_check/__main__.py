@@ -30,19 +30,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if probe.runtime.startswith("HIP"):
         os.environ.setdefault(HARDWARE_QUEUES, str(ENOUGH_QUEUES))  # pipelines need them; slurm=frontier sets them too
     try:
-        jobs = _folder_of_jobs(given.out)
+        given.out.mkdir(parents=True, exist_ok=True)
+        # A new one, so that nothing old is read: beside the report, because /tmp is in memory on some nodes.
+        jobs = Path(tempfile.mkdtemp(prefix="jobs-", dir=given.out))
     except OSError as error:
         print(f"gpu-check: {given.out} cannot be written ({error.strerror}). Choose another --out.", file=sys.stderr)
         return EXIT_USAGE
     machine = machine_of(probe, given.ranks)
     session = CheckSession(machine, node_of(machine), given.out, jobs, time.monotonic() + 60 * given.minutes)
     return session.run(given.parts)
-
-
-def _folder_of_jobs(out: Path) -> Path:
-    """A new folder, so that nothing old is read: beside the report, because /tmp is in memory on some nodes."""
-    out.mkdir(parents=True, exist_ok=True)
-    return Path(tempfile.mkdtemp(prefix="jobs-", dir=out))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.replay.machine import InventedMachine
-from benchmarks.replay.players import Game, Ground, Player, RandomPlayer, SearchPlayer, TpePlayer, TpeSpace, play
+from benchmarks.replay.players import Game, Ground, Player, RandomPlayer, SearchPlayer, TpePlayer, play
 from benchmarks.replay.run import ReplayedReading, replay_trial, replayed_reading
 from conf.compose.load import Composition
 from conf.errors import InfeasiblePlan
@@ -157,7 +157,7 @@ def contest_of(asked: Composition, record: SweepRecord, spec: ReplaySpec) -> Con
     players: dict[str, MakePlayer] = {
         f"search={asked.settings.search.kind}": lambda ground, seed: SearchPlayer(search, ground, first),
         "random among what fits on paper": RandomPlayer,
-        "Optuna's TPE, told FAIL": lambda ground, seed: TpePlayer(ground, seed, TpeSpace(study.draw, MOST_DRAWS)),
+        "Optuna's TPE, told FAIL": lambda ground, seed: TpePlayer(ground, seed, study.draw, MOST_DRAWS),
     }
     grounds = [study.on(InventedMachine(seed)) for seed in range(spec.num_machines)]
     return Contest(study, tuple(_standing_of(name, make, grounds, spec) for name, make in players.items()))

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf, log
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -104,17 +104,8 @@ class RandomPlayer:
         """It learns nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class TpeSpace:
-    """The candidates as Optuna's TPE draws them.
-
-    Attributes:
-        draw: lets a trial of Optuna's decide on a candidate; None is returned where its values are no candidate.
-        most_draws: draws that lead to no new job, in a row, after which the player ends itself.
-    """
-
-    draw: Callable[[Any], int | None]
-    most_draws: int
+DrawRow: TypeAlias = Callable[[Any], int | None]
+"""Lets a trial of Optuna's decide on a candidate; None is returned where its values are no candidate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,15 +120,18 @@ class TpePlayer:
     """Optuna's TPE. A candidate that is illegal or runs out of memory is told as FAIL, and nothing is known on paper.
 
     Args:
+        most_draws: draws that lead to no new job, in a row, after which the player ends itself.
         constraints: makes it TPE with constraints, which is told by how many GiB a candidate exceeds its device: on
             paper, or as a job showed; and pays for none that does not fit on paper.
     """
 
-    def __init__(self, ground: Ground, seed: int, space: TpeSpace, constraints: ExcessBytes | None = None) -> None:
+    def __init__(
+        self, ground: Ground, seed: int, draw: DrawRow, most_draws: int, constraints: ExcessBytes | None = None
+    ) -> None:
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        self.ground, self.space, self.constraints = ground, space, constraints
+        self.ground, self.draw, self.most_draws, self.constraints = ground, draw, most_draws, constraints
         self._failed = optuna.trial.TrialState.FAIL
         with quiet():
             limit = None if constraints is None else lambda trial: trial.user_attrs["over"]
@@ -145,9 +139,9 @@ class TpePlayer:
         self._chosen: set[int] = set()
 
     def next_row(self) -> int | None:
-        for _ in range(self.space.most_draws):
+        for _ in range(self.most_draws):
             self.trial = self.study.ask()
-            row = self.space.draw(self.trial)
+            row = self.draw(self.trial)
             if row is None:
                 self._refuse(100.0)
             elif self.constraints is not None and self.constraints.on_paper[row] > 0:
