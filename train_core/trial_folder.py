@@ -354,7 +354,6 @@ class TrialFolder(JobFolder):
 
 
 def steps_of(lines: bytes) -> Iterator[StepMetrics]:
-    """The metrics of all whole lines."""
     parsed = (_parse(StepMetrics, line) for line in lines.decode(errors="replace").splitlines())
     return (metrics for metrics in parsed if metrics)
 

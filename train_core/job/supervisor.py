@@ -67,24 +67,18 @@ def rank_process(start: RankStart, sender: Connection, stop_asked: StopAsked) ->
     for number in (signal.SIGUSR2, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     trial = TrialFolder(start.folder)
-    tell = _one_at_a_time(sender)
+    lock = threading.Lock()  # steps come from the thread that trains, and warnings from those that see to checkpoints
+
+    def tell(message: Message) -> None:
+        with lock:
+            sender.send(message)
+
     # A failure goes through the pipe too, because a full disk takes neither its file nor a line of the log.
     with ended_by_failure(trial, start.rank, tell=tell):
         _redirect_output(trial.rank_log(start.rank))
         if start.rank == 0:
             send_warnings(tell)
         tell(_run(trial, start, tell, stop_asked))
-
-
-def _one_at_a_time(sender: Connection) -> Callable[[Message], None]:
-    """Steps come from the thread that trains, and warnings from those that look for checkpoints and write them."""
-    lock = threading.Lock()
-
-    def tell(message: Message) -> None:
-        with lock:
-            sender.send(message)
-
-    return tell
 
 
 def _run(
@@ -224,18 +218,16 @@ class Ranks:
         # What is still buffered would be copied into every fork, and written once by each.
         sys.stdout.flush()
         sys.stderr.flush()
-        for rank in range(self.job.world_size):
+        job = self.job
+        for rank in range(job.world_size):
             self._pipes[rank], sender = self._context.Pipe(duplex=False)
-            arguments = (self._seat(rank), sender, self.job.stop_asked)
+            gpu = None if job.gpus is None else job.gpus[rank]
+            start = RankStart(job.trial.path, rank, job.world_size, self.meeting, gpu, os.getpid())
+            arguments = (start, sender, job.stop_asked)
             process = self._context.Process(target=rank_process, args=arguments, name=f"rank-{rank}")  # type: ignore[attr-defined]
             process.start()
             sender.close()  # the rank alone holds it now, so that the pipe ends with the rank, even amid a message
             self._processes.append(process)
-
-    def _seat(self, rank: int) -> RankStart:
-        job = self.job
-        gpu = None if job.gpus is None else job.gpus[rank]
-        return RankStart(job.trial.path, rank, job.world_size, self.meeting, gpu, os.getpid())
 
     def watch(self, deadline: float) -> Outcome:
         """Wait until all ranks have ended well, one has failed, or the deadline (monotonic seconds) has passed."""

@@ -60,7 +60,11 @@ def training_in(root: Path, experiment: Experiment) -> StoredTraining:
     shorter = [each for each in begun if each.experiment.training.num_steps < experiment.training.num_steps]
     if same:
         return same[0]
-    _require_no_longer(own, begun)
+    # A folder that was extended keeps its name, so that the command of before would find the longer training there.
+    if longer := next((each for each in begun if each.folder.path == own), None):
+        steps = longer.experiment.training.num_steps
+        remedy = f"Give {NUM_STEPS}={steps} or more, or another output_dir."
+        raise UsageError(f"{own} holds this training extended to {count_of(steps, 'step')}", remedy)
     extended = max((each for each in shorter if each.done), key=lambda each: each.done, default=None)
     if extended is None:
         return StoredTraining(TrialFolder(own), experiment, 0, ())
@@ -89,12 +93,3 @@ def _begun(path: Path, experiment: Experiment) -> StoredTraining | None:
             schedules = tuple((int(steps), int(done)) for steps, done in content.get("schedules", ()))
             return StoredTraining(folder, stored, step_of(last) if last else 0, schedules)
     return None
-
-
-def _require_no_longer(own: Path, begun: list[StoredTraining]) -> None:
-    """A folder that was extended keeps its name, so that the command of before would find the longer training there."""
-    longer = next((each for each in begun if each.folder.path == own), None)
-    if longer is not None:
-        steps = longer.experiment.training.num_steps
-        remedy = f"Give {NUM_STEPS}={steps} or more, or another output_dir."
-        raise UsageError(f"{own} holds this training extended to {count_of(steps, 'step')}", remedy)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -127,22 +127,16 @@ def run_trial_as_rank(
         raise UsageError(problem, "Start as many tasks as parallel.world_size.")
     if completed := trial.completed(experiment):
         return completed if seat.rank == 0 else None
-    with _alone_in(trial, seat.rank):
+    # A second start is refused while one trains here, whose unfinished checkpoint it would delete. Not where Slurm's
+    # attempts are counted: a rank of the run before may still be alive, and the next attempt takes the folder from it.
+    alone = hold_lock(trial.running_lock) if seat.rank == 0 and trial.attempt is None else nullcontext()
+    with alone:
         _begin(trial, seat.rank)
         with ended_by_failure(trial, seat.rank):
             measurement = run_rank(trial, seat, experiment.cluster.device.kind, seat.local_rank, on_step, stop_asked)
             if seat.rank == 0:
                 _write(trial, measurement)
     return measurement if seat.rank == 0 else None
-
-
-def _alone_in(trial: TrialFolder, rank: int) -> AbstractContextManager[int | None]:
-    """Refuse a second start while one trains here, whose unfinished checkpoint it would delete.
-
-    Not where Slurm's attempts are counted: there a rank of the run before may still be alive, and the next attempt
-    takes the folder from it.
-    """
-    return hold_lock(trial.running_lock) if rank == 0 and trial.attempt is None else nullcontext()
 
 
 def _begin(trial: TrialFolder, rank: int) -> None:
