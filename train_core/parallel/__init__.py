@@ -13,7 +13,7 @@ A reader's way through the folder, each module resting on those above it:
     expert_parallel    experts that ranks share out, and the tokens that travel to theirs and back
     layers             what a layer does not keep and makes again, and what torch's compiler fuses in it
     parallelize        one rank's `Stage` of the plain model, by a table of which modules a layout replaces
-    schedules          what a stage does in a step, as a list of actions, and when each begins and ends
+    schedules          what a stage does in a step, as a list of actions
     pipeline_parallel  runs any such list, and exchanges activations with the neighbours
     flat_parameters    a stage's parameters in a few flat buckets, and where a shard's elements lie in them
     data_parallel      ZeRO-0 to 2: sums gradients over the replicas while backward runs, shares out the update

@@ -14,7 +14,7 @@ Every stage works its list of actions off, each as soon as what it needs has bee
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Literal, NamedTuple
 
@@ -128,74 +128,3 @@ def _alternating(forwards: Sequence[Action], backwards: Sequence[Action], num_ah
         actions += forwards[num_ahead + index : num_ahead + index + 1]
         actions.append(backward._replace(kind="backward"))
     return actions
-
-
-class TimedAction(NamedTuple):
-    """One action of a stage, in seconds since the first stage began."""
-
-    action: Action
-    start: float
-    end: float
-
-
-def action_times(
-    actions: Sequence[Sequence[Action]], seconds_of: Callable[[int, Action], float]
-) -> list[list[TimedAction]]:
-    """The actions of all stages in time.
-
-    Args:
-        actions: those of each stage, in the order in which it runs them.
-        seconds_of: how long a stage takes for an action, what it sends at its end included.
-    """
-    num_stages, num_chunks = len(actions), 1 + max((action.chunk for action in actions[0]), default=0)
-    ended: dict[tuple[int, Action], float] = {}
-    timed: list[list[TimedAction]] = [[] for _ in actions]
-    while any(len(done) < len(listed) for done, listed in zip(timed, actions, strict=True)):
-        before = len(ended)
-        for stage, listed in enumerate(actions):
-            _advance(stage, listed, timed[stage], ended, seconds_of, (num_stages, num_chunks))
-        assert len(ended) > before, "the stages wait for each other"
-    return timed
-
-
-def _advance(
-    stage: int,
-    listed: Sequence[Action],
-    done: list[TimedAction],
-    ended: dict[tuple[int, Action], float],
-    seconds_of: Callable[[int, Action], float],
-    sizes: tuple[int, int],
-) -> None:
-    """Let one stage go on until it needs what is not there yet."""
-    free = done[-1].end if done else 0.0
-    # By its number, because slices of a long list would be copied each time that the stage goes on.
-    for number in range(len(done), len(listed)):
-        action = listed[number]
-        needed = _source_of(stage, action, *sizes)
-        if needed is None:
-            start = free
-        elif needed in ended:
-            start = max(free, ended[needed])
-        else:
-            return
-        free = start + seconds_of(stage, action)
-        ended[stage, action] = free
-        done.append(TimedAction(action, start, free))
-
-
-def _source_of(stage: int, action: Action, num_stages: int, num_chunks: int) -> tuple[int, Action] | None:
-    """The stage and action whose output an action takes; None where it takes token ids."""
-    if action.kind == "weight":
-        # Weight gradients are made of what their own backward pass has noted.
-        return stage, action._replace(kind="backward")
-    if action.kind == "forward":
-        if stage > 0:
-            return stage - 1, action
-        # A chunk begins where the last stage has ended the one before, and a gradient goes the other way round.
-        return (num_stages - 1, action._replace(chunk=action.chunk - 1)) if action.chunk > 0 else None
-    if stage < num_stages - 1:
-        return stage + 1, action
-    if action.chunk < num_chunks - 1:
-        return 0, action._replace(chunk=action.chunk + 1)
-    # The last part of the model computes the loss at its forward pass's end, where backward starts.
-    return stage, action._replace(kind="forward")

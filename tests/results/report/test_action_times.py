@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from results.report.pipeline_spans import TimedAction, action_times
 from tests.train_core.costs.pipeline_events import (
     Stage,
     interleaved_passes,
@@ -11,15 +12,7 @@ from tests.train_core.costs.pipeline_events import (
     simulated_seconds,
     zero_bubble_passes,
 )
-from train_core.parallel.schedules import (
-    Action,
-    TimedAction,
-    action_times,
-    gpipe,
-    interleaved,
-    one_forward_one_backward,
-    zero_bubble,
-)
+from train_core.parallel.schedules import Action, gpipe, interleaved, one_forward_one_backward, zero_bubble
 
 STAGES = (Stage(1.0, 1.5, 0.5), Stage(1.25, 1.0, 0.75), Stage(0.75, 1.0, 1.0))
 NUM_STAGES, NUM_MICRO_BATCHES, NUM_CHUNKS = 3, 7, 2
