@@ -7,7 +7,13 @@ work from starting that the sender waits for. Which streams share a queue is up 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
+import os
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils import deterministic
 
 from conf.errors import ConfigError
 from conf.plan.experiment import Experiment
@@ -79,3 +85,36 @@ def num_communicators(experiment: Experiment) -> int:
         num_ranks = parallel.world_size // p  # of a stage, which share out its experts or are replicas of them
         axes += [parallel.expert_parallel_size, num_ranks // parallel.expert_parallel_size]
     return max(at_ends, inside) + sum(size > 1 for size in axes) + 1
+
+
+CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
+
+
+FIXED = ":4096:8"
+"""Eight buffers of 4 MiB. cuBLAS else shares its memory out among streams as they come, and sums in other orders.
+
+Source: cuBLAS documentation, "Results reproducibility".
+"""
+
+
+@contextmanager
+def same_bits(is_wanted: bool) -> Iterator[None]:
+    """Inside the block torch takes deterministic kernels, where that is wanted, and refuses operations without one.
+
+    To be entered before the first product on a GPU, after which cuBLAS no longer looks at its variable. CPUs compute
+    the same with and without.
+    """
+    if not is_wanted:
+        yield
+        return
+    os.environ.setdefault(CUBLAS_WORKSPACE, FIXED)
+    memory: Any = deterministic  # has its setting only since it was imported, which mypy does not see
+    fills = memory.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True)
+    # Filling would be a pass over every new tensor, for those who read what they have not written.
+    memory.fill_uninitialized_memory = False
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+        memory.fill_uninitialized_memory = fills

@@ -2,5 +2,5 @@
 
 train        `train(experiment, world, ...) -> Performance`, which every rank of a job calls
 trainer      `Trainer`: one rank's model, optimizer, pipeline and batches, put together; `TrainerParts`, from which
-meter        step times, the peak that they are held against, and the `Performance` that follows
+meter        step times, the peak that they are held against, held-out losses, and the `Performance` that follows
 """

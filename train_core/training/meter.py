@@ -1,4 +1,4 @@
-"""From step times to a `Performance`: what is timed, what the peak is, and which devices share the work."""
+"""What is measured of a training: step times, and the `Performance` that follows; held-out losses and traces beside."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import resource
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import NamedTuple
 
 import torch
 
+from conf.errors import TrainingError
 from conf.plan.experiment import Experiment
+from conf.types.schema import ProfilePlan
 from train_core.axes import REPLICAS, Layout
 from train_core.costs import (
     DOCUMENT_FLOPS_FORMULA,
@@ -26,10 +30,12 @@ from train_core.expert_load import ExpertLoads, StepLoad
 from train_core.measurement import BlockRates, Breakdown, Performance, StepMetrics, flops_fields
 from train_core.model.initialize import DTYPES
 from train_core.optimizer import StepResult
-from train_core.parallel.collectives import Axis, gather, gather_objects, total
+from train_core.parallel.collectives import Axis, all_reduce, gather, gather_objects, total
+from train_core.parallel.schedules import forward_only
 from train_core.process.machine import machine_id
 from train_core.process.stop import StopAsked, never
-from train_core.process.world import World, usable_cores
+from train_core.process.world import World, result_of_first, usable_cores
+from train_core.training.trainer import Trainer
 from train_core.trial_folder import TrialFolder
 from train_core.watch.energy_meter import EnergyMeter
 from train_core.watch.sampler import SystemSampler
@@ -85,6 +91,20 @@ def peak_memory_bytes(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts KiB
 
 
+@contextmanager
+def trace_step(trial: TrialFolder | None, rank: int, plan: ProfilePlan, step: int) -> Iterator[None]:
+    """Record the block by torch's profiler if the plan asks for it, and leave a Chrome trace in the trial folder."""
+    if trial is None or step not in plan.trace_steps or rank not in plan.trace_ranks:
+        yield
+        return
+    from torch.profiler import profile  # here: the import takes a tenth of a second, and most ranks trace nothing
+
+    with profile() as recorded:
+        yield
+    with trial.writing_trace(step, rank) as draft:
+        recorded.export_chrome_trace(str(draft))
+
+
 class DoneStep(NamedTuple):
     """What the measurement of a training takes from a step. Of a million steps nothing more is kept: metrics are 17
     times as large.
@@ -106,6 +126,39 @@ class DoneStep(NamedTuple):
     def of(cls, metrics: StepMetrics, attended_share: float | None = None) -> DoneStep:
         timing = metrics.step_seconds, metrics.warmup
         return cls(metrics.step, metrics.num_steps, metrics.loss, *timing, attended_share, metrics.dropped_share)
+
+
+def history_of(trial: TrialFolder, done: int, num_steps: int, axis: Axis) -> list[DoneStep]:
+    """What was measured before an interruption, after which `done` of `num_steps` steps are done.
+
+    Raises:
+        TrainingError: all steps are done, and the folder does not say how they went.
+    """
+    # One rank reads it for all, as it may be long.
+    history = result_of_first(lambda: [DoneStep.of(metrics) for metrics in trial.rewind_metrics(done)], axis)
+    if done >= num_steps and not history:
+        raise TrainingError(
+            f"the last checkpoint in {trial.checkpoints} is from step {done}, the final one, but"
+            f" {trial.metrics.name} does not say how its steps went",
+            "Train more steps (training.num_steps), or remove the checkpoints to train anew.",
+        )
+    return history
+
+
+def held_out_loss(trainer: Trainer) -> float:
+    """Mean over `training.num_evaluation_batches` global batches, the same at every call. Every rank calls it."""
+    experiment, mesh = trainer.experiment, trainer.mesh
+    num_batches = experiment.training.num_evaluation_batches
+    actions = forward_only(experiment, experiment.num_micro_batches)
+    losses = torch.zeros((), device=trainer.pipeline.device)
+    with torch.no_grad():
+        for batch in range(num_batches):
+            losses += trainer.pipeline.run(actions, partial(trainer.batches.held_out_micro_batch, batch))
+    trainer.replicas.after_evaluation()  # else ZeRO-3 would keep weights for backward passes that do not come
+    # Every tensor rank of the last stage knows the loss; one of them reports it.
+    share = (losses if mesh.tensor.rank == 0 else losses * 0).double()
+    num_summands = num_batches * experiment.num_micro_batches * mesh.replicas.size
+    return float(all_reduce(share, mesh.world).wait()) / num_summands  # the only wait for the device
 
 
 class Meter:

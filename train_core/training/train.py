@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import torch
-from torch.utils import deterministic
-
-from conf.errors import TrainingError
 from conf.plan.experiment import Experiment
-from conf.types.schema import ProfilePlan
 from train_core.data.byte_pairs import keep_tokenizer
 from train_core.expert_load import ExpertLoads
 from train_core.measurement import Performance, StepMetrics
 from train_core.optimizer import StepResult
-from train_core.parallel.collectives import all_reduce
-from train_core.parallel.schedules import forward_only
+from train_core.process.gpu_settings import same_bits
 from train_core.process.stop import StopAsked, Stopped, never
-from train_core.process.world import World, result_of_first
-from train_core.training.meter import DoneStep, Meter
+from train_core.process.world import World
+from train_core.training.meter import Meter, held_out_loss, history_of, trace_step
 from train_core.training.trainer import Trainer
 from train_core.trial_folder import TrialFolder
 from train_core.watch.agreement import require_equal_replicas
-from train_core.watch.nonfinite import origin_of_nonfinite
+from train_core.watch.nonfinite import nonfinite_error, origin_of_nonfinite
 
 if TYPE_CHECKING:
     from train_core.checkpoints.checkpoint import Checkpoints
@@ -64,17 +57,12 @@ def train(
         # A trial that was interrupted goes on: `done` steps are in its last whole checkpoint, their metrics on disk.
         done = checkpoints.restore() if checkpoints is not None else 0
         _keep_tokenizer(trainer, trial)
-        history = _history(trial, trainer, done) if trial is not None else []
-        if trial is not None and done >= experiment.training.num_steps and not history:
-            raise TrainingError(
-                f"the last checkpoint in {trial.checkpoints} is from step {done}, the final one, but"
-                f" {trial.metrics.name} does not say how its steps went",
-                "Train more steps (training.num_steps), or remove the checkpoints to train anew.",
-            )
+        num_steps, axis = experiment.training.num_steps, trainer.mesh.world
+        history = history_of(trial, done, num_steps, axis) if trial is not None else []
         share = trainer.batches.attended_share
         loads = ExpertLoads(experiment.model, trainer.router_biases, world.device)
-        meter = Meter(experiment, world, trainer.mesh.world, stop_asked, history, done, share, loads)
-        for step in range(done + 1, experiment.training.num_steps + 1):
+        meter = Meter(experiment, world, axis, stop_asked, history, done, share, loads)
+        for step in range(done + 1, num_steps + 1):
             # Only the step itself is timed; what follows in the loop comes between steps.
             with trace_step(trial, world.rank, experiment.profile, step):
                 metrics = meter.time_step(step, partial(_finite_step, trainer, step))
@@ -92,25 +80,6 @@ def train(
         if trial is not None:
             meter.write_timeline(trial)
         return meter.performance()
-
-
-@contextmanager
-def trace_step(trial: TrialFolder | None, rank: int, plan: ProfilePlan, step: int) -> Iterator[None]:
-    """Record the block by torch's profiler if the plan asks for it, and leave a Chrome trace in the trial folder."""
-    if trial is None or step not in plan.trace_steps or rank not in plan.trace_ranks:
-        yield
-        return
-    from torch.profiler import profile  # here: the import takes a tenth of a second, and most ranks trace nothing
-
-    with profile() as recorded:
-        yield
-    with trial.writing_trace(step, rank) as draft:
-        recorded.export_chrome_trace(str(draft))
-
-
-def _history(trial: TrialFolder, trainer: Trainer, done: int) -> list[DoneStep]:
-    """What was measured before an interruption. One rank reads it for all, as it may be long."""
-    return result_of_first(lambda: [DoneStep.of(each) for each in trial.rewind_metrics(done)], trainer.mesh.world)
 
 
 def _checkpoints(trainer: Trainer, trial: TrialFolder | None) -> AbstractContextManager[Checkpoints | None]:
@@ -154,59 +123,4 @@ def _finite_step(trainer: Trainer, step: int) -> StepResult:
     loss_scale.scale = scale  # the halved scale might not overflow, and the passes are run again to find the origin
     again = partial(trainer.is_finite_again, step)
     origin = origin_of_nonfinite(trainer.stage, trainer.mesh, trainer.masters(), again, result.own_share)
-    what = f"training diverged at step {step}: loss {result.loss}, gradient norm {result.gradient_norm}"
-    remedy = "Lower training.learning_rate or lengthen training.learning_rate_warmup_steps."
-    if result.overflowed:
-        row = f"fp16 gradients overflowed in {limit} steps in a row, the last at step {step}"
-        what = f"{row} with a loss scale of {scale:g}"
-        remedy = "Lower training.learning_rate, or use precision=bf16."
-    raise TrainingError(
-        f"{what}, {origin.words}", origin.remedy or remedy, origin.blamed, suspects_device=origin.remedy is not None
-    )
-
-
-CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
-FIXED = ":4096:8"
-"""Eight buffers of 4 MiB. cuBLAS else shares its memory out among streams as they come, and sums in other orders.
-
-Source: cuBLAS documentation, "Results reproducibility".
-"""
-
-
-@contextmanager
-def same_bits(is_wanted: bool) -> Iterator[None]:
-    """Inside the block torch takes deterministic kernels, where that is wanted, and refuses operations without one.
-
-    To be entered before the first product on a GPU, after which cuBLAS no longer looks at its variable. CPUs compute
-    the same with and without.
-    """
-    if not is_wanted:
-        yield
-        return
-    os.environ.setdefault(CUBLAS_WORKSPACE, FIXED)
-    memory: Any = deterministic  # has its setting only since it was imported, which mypy does not see
-    fills = memory.fill_uninitialized_memory
-    torch.use_deterministic_algorithms(True)
-    # Filling would be a pass over every new tensor, for those who read what they have not written.
-    memory.fill_uninitialized_memory = False
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(False)
-        memory.fill_uninitialized_memory = fills
-
-
-def held_out_loss(trainer: Trainer) -> float:
-    """Mean over `training.num_evaluation_batches` global batches, the same at every call. Every rank calls it."""
-    experiment, mesh = trainer.experiment, trainer.mesh
-    num_batches = experiment.training.num_evaluation_batches
-    actions = forward_only(experiment, experiment.num_micro_batches)
-    losses = torch.zeros((), device=trainer.pipeline.device)
-    with torch.no_grad():
-        for batch in range(num_batches):
-            losses += trainer.pipeline.run(actions, partial(trainer.batches.held_out_micro_batch, batch))
-    trainer.replicas.after_evaluation()  # else ZeRO-3 would keep weights for backward passes that do not come
-    # Every tensor rank of the last stage knows the loss; one of them reports it.
-    share = (losses if mesh.tensor.rank == 0 else losses * 0).double()
-    num_summands = num_batches * experiment.num_micro_batches * mesh.replicas.size
-    return float(all_reduce(share, mesh.world).wait()) / num_summands  # the only wait for the device
+    raise nonfinite_error(step, result, scale, limit, origin)

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from conf.errors import TrainingError
 from train_core.axes import ENDS, Layout
-from train_core.optimizer import OwnShare
+from train_core.optimizer import OwnShare, StepResult
 from train_core.parallel.collectives import gather_objects
 from train_core.parallel.main_gradient import look_at_additions
 from train_core.parallel.mesh import Mesh
@@ -94,6 +95,23 @@ def origin_of_nonfinite(
         return Origin("although every output and gradient is finite: they are too large to be summed", None)
     shares = [share for _, share in found if share is not None]
     return _passing(suspects(mesh.layout, shares) if shares else list(range(mesh.world.size)))
+
+
+def nonfinite_error(step: int, result: StepResult, loss_scale: float, limit: int, origin: Origin) -> TrainingError:
+    """The error that ends a training after this step, under this loss scale.
+
+    Args:
+        limit: so many overflows in a row have ended it, where the step has overflowed.
+    """
+    what = f"training diverged at step {step}: loss {result.loss}, gradient norm {result.gradient_norm}"
+    remedy = "Lower training.learning_rate or lengthen training.learning_rate_warmup_steps."
+    if result.overflowed:
+        row = f"fp16 gradients overflowed in {limit} steps in a row, the last at step {step}"
+        what = f"{row} with a loss scale of {loss_scale:g}"
+        remedy = "Lower training.learning_rate, or use precision=bf16."
+    return TrainingError(
+        f"{what}, {origin.words}", origin.remedy or remedy, origin.blamed, suspects_device=origin.remedy is not None
+    )
 
 
 def _lasting(findings: list[Finding], layout: Layout) -> Origin:

@@ -17,7 +17,7 @@ from train_core.parallel.data_parallel import FlatReplicas
 from train_core.parallel.mesh import Mesh
 from train_core.parallel.parallelize import Stage
 from train_core.process.world import World
-from train_core.training.train import held_out_loss
+from train_core.training.meter import held_out_loss
 from train_core.training.trainer import OF_TRAININGS, Trainer, TrainerParts
 from train_core.watch.agreement import require_equal_replicas
 

@@ -16,7 +16,7 @@ from conf.plan.experiment import Experiment
 from tests.train_core.conftest import ALONE, ExperimentOf, Worlds
 from train_core.parallel.layers import DroppedOutput
 from train_core.process.world import World
-from train_core.training.train import held_out_loss
+from train_core.training.meter import held_out_loss
 from train_core.training.trainer import Trainer
 from train_core.watch.nonfinite import origin_of_nonfinite
 

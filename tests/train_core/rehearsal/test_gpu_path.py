@@ -42,7 +42,7 @@ from train_core.parallel.fully_sharded import FullySharded
 from train_core.parallel.mesh import Mesh
 from train_core.parallel.parallelize import Stage
 from train_core.process.world import World
-from train_core.training.train import held_out_loss
+from train_core.training.meter import held_out_loss
 from train_core.training.trainer import Trainer, TrainerParts
 
 AMPERE, VOLTA = (8, 0), (7, 0)

@@ -14,8 +14,9 @@ from conf.plan.experiment import Experiment
 from tests.composed import load
 from tests.train_core.conftest import ExperimentOf, Worlds
 from train_core.measurement import StepMetrics
+from train_core.process.gpu_settings import CUBLAS_WORKSPACE, same_bits
 from train_core.process.world import World
-from train_core.training.train import CUBLAS_WORKSPACE, same_bits, train
+from train_core.training.train import train
 
 
 def settings_of_torch() -> tuple[bool, bool, str | None]:
