@@ -1,8 +1,17 @@
-"""The tokens of an experiment: found or made once per job, and cut into what trains and what is held out. No torch."""
+"""The tokens of an experiment: found or made once per job, cut into what trains and what is held out, and the order in
+which sequences are taken. No torch.
+
+The order of an epoch: a balanced Feistel network permutes the smallest square of a power of two that holds n; an index
+that it moves to n or above is moved on until it is below, which keeps it a permutation (cycle walking). Source: Luby
+and Rackoff 1988 (the network); Black and Rogaway 2002, "Ciphers with Arbitrary Finite Domains", section 3.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +22,7 @@ from conf.types.schema import DOCUMENTS, DataSpec
 from conf.units import count_of
 from train_core.data.indexed_dataset import prepare_indexed, starts_in_index
 from train_core.data.text import prepare_text, starts_of_files
-from train_core.data.token_file import Split, TokenFile, split, with_documents
+from train_core.data.token_file import DocumentNumbers, Ids, Split, TokenFile, split, with_documents
 from train_core.trial_folder import TrialFolder
 
 PREPARE = {"text": prepare_text, "megatron": prepare_indexed}
@@ -82,3 +91,102 @@ def split_of(experiment: Experiment, num_tokens: int) -> Split:
         remedy = "Raise data.held_out_fraction, or give more data."
         raise ConfigError("training.num_evaluation_batches", plan.num_evaluation_batches, problem, remedy)
     return found
+
+
+Stream = TypeVar("Stream")
+
+
+Window = Callable[[int], NDArray[np.int64]]
+"""From the number of a sample, counted over all steps, to its seq_length + 1 token ids."""
+
+
+def open_windows(experiment: Experiment, tokens: TokenFile | None) -> tuple[Window, Window]:
+    """The windows of the training and of the held-out part."""
+    if tokens is None:
+        return synthetic_windows(experiment, 0), synthetic_windows(experiment, 1)
+    return stream_windows(experiment, _read_here(experiment, tokens.read))
+
+
+def open_document_windows(experiment: Experiment, tokens: TokenFile | None) -> tuple[Window, Window] | None:
+    """The windows of both parts again, with the number of each token's document; None unless these are separate."""
+    if tokens is None or not experiment.data.separate_documents:
+        return None
+    return stream_windows(experiment, _read_here(experiment, tokens.document_numbers))
+
+
+def _read_here(experiment: Experiment, read: Callable[[], Stream]) -> Stream:
+    try:
+        return read()
+    except OSError as error:
+        problem = f"{error.filename} cannot be read on this node ({error.strerror})"
+        remedy = "Name a folder that all nodes share."
+        raise ConfigError("data.cache_dir", experiment.data.cache_dir, problem, remedy) from None
+
+
+def stream_windows(experiment: Experiment, ids: Ids | DocumentNumbers) -> tuple[Window, Window]:
+    """The training sequences, shuffled anew in every epoch, and the held-out ones in order."""
+    length, seed = experiment.model.seq_length, experiment.training.seed
+    num_training, num_held_out = split_of(experiment, len(ids))
+
+    def sequence(number: int) -> NDArray[np.int64]:
+        # One token more than the length: the last one is only a target, and the first input of the next sequence.
+        return ids[number * length : (number + 1) * length + 1].astype(np.int64)
+
+    def training(sample: int) -> NDArray[np.int64]:
+        epoch, index = divmod(sample, num_training)
+        # The seed is hashed first: seed 0 would otherwise shuffle its epoch 1 as seed 1 shuffles its epoch 0.
+        return sequence(place_in_permutation(index, num_training, hash_of(seed) ^ epoch))
+
+    return training, lambda sample: sequence(num_training + sample % num_held_out)
+
+
+def synthetic_windows(experiment: Experiment, part: int) -> Window:
+    """Windows of tokens that are drawn evenly from the vocabulary; each part draws tokens of its own."""
+    model, seed = experiment.model, experiment.training.seed
+
+    def window(sample: int) -> NDArray[np.int64]:
+        # Philox computes from a counter, so that any sample can be drawn without drawing those before it.
+        generator = np.random.Generator(np.random.Philox(key=seed, counter=[0, 0, part, sample]))
+        return generator.integers(model.vocab_size, size=model.seq_length + 1)
+
+    return window
+
+
+NUM_ROUNDS = 4  # with these, Luby and Rackoff's network is a strong pseudorandom permutation
+
+
+WORD = 2**64 - 1
+
+
+def place_in_permutation(index: int, size: int, seed: int) -> int:
+    """The place to which the permutation of 0 .. size-1 that `seed` names moves `index`."""
+    assert 0 <= index < size
+    half_bits = ((size - 1).bit_length() + 1) // 2
+    # The square is less than four times as large as `size`, so that a few rounds are enough on average.
+    while True:
+        # A place beyond the end is permuted again. No two indices can meet on the way, since each step can be undone.
+        index = _network(index, half_bits, seed)
+        if index < size:
+            return index
+
+
+def _network(index: int, half_bits: int, seed: int) -> int:
+    mask = (1 << half_bits) - 1
+    left, right = index >> half_bits, index & mask
+    # A round changes one half by a hash of the other, and can be undone from that: so the network is a permutation.
+    for key in _round_keys(seed):
+        left, right = right, left ^ (hash_of(right + key) & mask)
+    return (left << half_bits) | right
+
+
+@lru_cache(maxsize=2)
+def _round_keys(seed: int) -> tuple[int, ...]:
+    return tuple(hash_of(seed + number) for number in range(NUM_ROUNDS))
+
+
+def hash_of(value: int) -> int:
+    """A hash of 64 bits: each depends on every bit of `value`. Source: SplitMix64, Steele et al. 2014."""
+    value = (value + 0x9E3779B97F4A7C15) & WORD
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & WORD
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & WORD
+    return value ^ (value >> 31)

@@ -16,8 +16,8 @@ from conf.errors import ConfigError
 from conf.plan.experiment import Experiment
 from tests.train_core.conftest import ExperimentOf, Worlds
 from train_core.axes import Coordinates, Layout
-from train_core.data.batches import Batches, open_windows, place_in_permutation
-from train_core.data.tokens import prepare, split_of
+from train_core.data.batches import Batches
+from train_core.data.tokens import open_windows, place_in_permutation, prepare, split_of
 from train_core.parallel.mesh import build_mesh
 from train_core.process.world import World
 

@@ -13,10 +13,9 @@ from tokenizers import Tokenizer
 from conf.errors import ConfigError, InfeasiblePlan
 from tests.composed import load
 from tests.train_core.conftest import ExperimentOf
-from train_core.data.batches import open_document_windows, open_windows
 from train_core.data.byte_pairs import learnt_beside
 from train_core.data.token_file import DocumentNumbers
-from train_core.data.tokens import prepare
+from train_core.data.tokens import open_document_windows, open_windows, prepare
 from train_core.model.documents import Documents
 
 MEGATRON = Path(__file__).parent / "megatron"

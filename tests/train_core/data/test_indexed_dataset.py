@@ -14,8 +14,7 @@ import pytest
 from conf.errors import ConfigError
 from tests.composed import load
 from tests.train_core.conftest import ExperimentOf
-from train_core.data.batches import open_windows
-from train_core.data.tokens import prepare
+from train_core.data.tokens import open_windows, prepare
 
 WRITTEN = Path(__file__).parent / "megatron"
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from conf.plan.experiment import Experiment
 from conf.types.model_spec import ModelSpec
 from conf.types.schema import TrainingPlan
-from train_core.data.batches import hash_of, place_in_permutation
+from train_core.data.tokens import hash_of, place_in_permutation
 from train_core.model.initialize import initial_value
 
 Weights = dict[str, Tensor]
