@@ -4,8 +4,7 @@
     numbers     | 4 4 4 4 4 | 5 5 | 6 6 6 |     each token's document, counted over the whole stream
     positions   | 0 1 2 3 4 | 0 1 | 0 1 2 |     a document that began in an earlier sequence begins here anew
 
-Attention goes document by document on a CPU, in one kernel for all where a GPU has one (the flash kernel for sequences
-of several lengths), and else over whole sequences, with a mask. Shapes: s sequence, b micro-batch.
+Shapes: s sequence, b micro-batch.
 """
 
 from __future__ import annotations
@@ -17,11 +16,8 @@ from itertools import accumulate
 from typing import Any, TypeAlias
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
-
-from train_core.model.elementwise import in_eights
 
 Spans: TypeAlias = tuple[dict[int, slice], ...]
 """Of each sequence the documents by number, and where the tokens of each lie in it."""
@@ -48,12 +44,12 @@ class Documents:
     @classmethod
     def of(cls, numbers: NDArray[np.int64], on_device: Callable[[NDArray[Any]], Tensor]) -> Documents:
         spans = spans_of(numbers)
-        bounds = np.array([0, *accumulate(_lengths(spans))], dtype=np.int32)
+        bounds = np.array([0, *accumulate(lengths_of(spans))], dtype=np.int32)
         return cls(numbers, on_device(_positions(spans)), (spans,), on_device, on_device(bounds))
 
     @property
     def longest(self) -> int:
-        return max(_lengths(self.spans[0]))
+        return max(lengths_of(self.spans[0]))
 
     @cached_property
     def mask(self) -> Tensor:
@@ -72,36 +68,10 @@ def spans_of(numbers: NDArray[np.int64]) -> Spans:
     return tuple(of_sequences)
 
 
-def _lengths(spans: Spans) -> list[int]:
+def lengths_of(spans: Spans) -> list[int]:
     return [span.stop - span.start for of_sequence in spans for span in of_sequence.values()]
 
 
 def _positions(spans: Spans) -> NDArray[np.int64]:
-    of_sequences = (np.concatenate([np.arange(length) for length in _lengths((each,))]) for each in spans)
+    of_sequences = (np.concatenate([np.arange(length) for length in lengths_of((each,))]) for each in spans)
     return np.stack(list(of_sequences), axis=1)
-
-
-Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
-
-
-def attend_separately(attend: Attend, query: Tensor, key: Tensor, value: Tensor, documents: Documents) -> Tensor:
-    """Causal attention (b, heads, s, head_size), document by document: as exact as if each were trained alone."""
-    outs = []
-    # Splits and not slices, whose gradients would be as large as the whole for each document.
-    for spans, *heads in zip(documents.spans[0], *(each.split(1) for each in (query, key, value)), strict=True):
-        lengths = _lengths((spans,))
-        of_documents = zip(*(each.split(lengths, dim=2) for each in heads), strict=True)
-        outs.append(torch.cat([attend(*of_document) for of_document in of_documents], dim=2))
-    return torch.cat(outs)
-
-
-def attend_packed(query: Tensor, key: Tensor, value: Tensor, dropout: float, documents: Documents) -> Tensor:
-    """The same in one kernel of a GPU, the flash kernel, which takes values as wide as queries."""
-    num_sequences, longest, bounds, head_size = query.size(0), documents.longest, documents.bounds, query.size(-1)
-    packed = [in_eights(each).transpose(1, 2).flatten(0, 1) for each in (query, key, value)]  # (b s, heads, head_size)
-    # Queries and keys have the same bounds. The last two arguments ask for the causal mask, and for no mask of dropout.
-    out: Tensor = torch.ops.aten._flash_attention_forward(
-        *packed, bounds, bounds, longest, longest, dropout, True, False, scale=head_size**-0.5
-    )[0]
-    in_sequences: Tensor = out[..., :head_size].unflatten(0, (num_sequences, -1))
-    return in_sequences.transpose(1, 2)

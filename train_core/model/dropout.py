@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import Function
 
+from train_core.model.attention import CausalAttention, causal_attention
 from train_core.model.documents import Documents
-from train_core.model.transformer import CausalAttention, causal_attention
 
 
 @dataclass

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
+from torch import Tensor, nn
 from torch.autograd import Function
 from torch.nn import functional
 
@@ -66,6 +65,18 @@ def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     return _RMSNorm.apply(x, weight, epsilon)  # type: ignore[no-untyped-call]
 
 
+class RMSNorm(nn.Module):
+    """Scales every vector to unit mean square: (..., h) -> (..., h)."""
+
+    def __init__(self, hidden_size: int, epsilon: float) -> None:
+        super().__init__()
+        self.epsilon = epsilon
+        self.weight = nn.Parameter(torch.ones(hidden_size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return rms_norm(x, self.weight, self.epsilon)
+
+
 class _Gated(Function):
     """The gate times the input; keeps only these two, and computes the activated gate again in backward."""
 
@@ -91,12 +102,6 @@ def gated_product(x: Tensor, block_size: int, activation: Activation) -> Tensor:
     """
     out: Tensor = _Gated.apply(x.unflatten(-1, (-1, 2, block_size)), activation)  # type: ignore[no-untyped-call]
     return out.flatten(-2)
-
-
-def rotary_table(seq_length: int, frequencies: Tensor) -> Tensor:
-    """Cosines and sines (2, s, d/2) of position x frequency. Source: arXiv 2104.09864, equation 15."""
-    angles = torch.arange(seq_length, dtype=torch.float32)[:, None] * frequencies
-    return torch.stack((angles.cos(), angles.sin()))
 
 
 def _for_heads(table: Tensor) -> Tensor:
@@ -125,22 +130,16 @@ class _TurnedHeads(Function):
     @staticmethod
     def forward(ctx: Any, heads: Tensor, table: Tensor) -> tuple[Tensor, ...]:
         ctx.table = table
-        parts = torch.split(heads, [heads.size(-2) - 2, 1, 1], dim=-2)
-        if torch.compiler.is_compiling():
-            return _rotated_copy(parts[0], table, 1), _rotated_copy(parts[1], table, 1), parts[2].contiguous()
+        query, key, value = torch.split(heads, [heads.size(-2) - 2, 1, 1], dim=-2)
         # Turned on their way into the copies, which takes one pass over memory and not two.
-        query, key = (torch.empty_like(part, memory_format=torch.contiguous_format) for part in parts[:2])
-        _turn(parts[0], table, 1, into=query)
-        _turn(parts[1], table, 1, into=key)
-        return query, key, parts[2].contiguous()
+        return _turned_copy(query, table, 1), _turned_copy(key, table, 1), value.contiguous()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         query, key, value = gradients
         # The gradient of a rotation is the rotation back, so that neither input nor output is needed.
         if torch.compiler.is_compiling():
-            turned_back = [_rotated_copy(each, ctx.table, -1) for each in (query, key)]
-            return torch.cat((*turned_back, value), dim=-2), None
+            return torch.cat((*(_turned_copy(each, ctx.table, -1) for each in (query, key)), value), dim=-2), None
         grad = query.new_empty(*query.shape[:-2], query.size(-2) + 2, query.size(-1))
         parts = torch.split(grad, [query.size(-2), 1, 1], dim=-2)
         _turn(query, ctx.table, -1, into=parts[0])
@@ -195,91 +194,3 @@ def split_heads(
     else:
         parts = torch.split(heads, sizes, dim=-2) if table is None else apart(heads, table)  # type: ignore[no-untyped-call]
     return tuple(part.permute(1, 2, 3, 0, 4).flatten(1, 2) for part in parts)
-
-
-def join_heads(
-    query: Tensor, pairs: Tensor, shared: Tensor, sizes: tuple[int, int], table: Tensor
-) -> tuple[Tensor, ...]:
-    """Queries and keys (b, n, s, d) and values (b, n, s, v) of latent attention.
-
-    Args:
-        query: (s, b, n d), whose heads end with the part that positions turn.
-        pairs: (s, b, n (d - r + v)): each head's key without that part, of r elements, and its value.
-        shared: (s, b, r), the part of the keys of all heads.
-        sizes: d and v.
-    """
-    d, v = sizes
-    r = shared.size(-1)
-    of_query, ends = query.unflatten(-1, (-1, d)).split([d - r, r], dim=-1)
-    of_key, value = pairs.unflatten(-1, (-1, d - r + v)).split([d - r, v], dim=-1)
-    turned = torch.cat((of_query, turn_heads(ends[:, :, None], table)[:, :, 0]), dim=-1)
-    # Turned before it is expanded, so that backward the gradients of all heads are summed before they are turned.
-    of_all_keys = turn_heads(shared[:, :, None, None], table)[:, :, 0]
-    key = torch.cat((of_key, of_all_keys.expand(*of_key.shape[:-1], -1)), dim=-1)
-    return tuple(heads.permute(1, 2, 0, 3) for heads in (turned, key, value.contiguous()))
-
-
-def cpu_attention(query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool) -> tuple[Tensor, Tensor]:
-    """The output of a CPU's kernel, and the log-sum-exp (b, n, s) of the scores.
-
-    The kernel takes values as wide as keys alone; narrower ones (b, n, s, v) are padded for it.
-    """
-    is_short = value.size(-1) < query.size(-1)
-    padded = as_wide(value, query) if is_short else value
-    out, log_sum_exp = aten._scaled_dot_product_flash_attention_for_cpu(query, key, padded, 0.0, is_causal)
-    return as_narrow(out, value) if is_short else out, log_sum_exp
-
-
-def cpu_attention_gradients(
-    grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, log_sum_exp: Tensor, *, is_causal: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of queries, keys and values of `cpu_attention`."""
-    is_short = value.size(-1) < query.size(-1)
-    wide = [as_wide(each, query) if is_short else each for each in (grad_out, value, out)]
-    of_query, of_key, of_value = aten._scaled_dot_product_flash_attention_for_cpu_backward(
-        wide[0], query, key, *wide[1:], log_sum_exp, 0.0, is_causal
-    )
-    return of_query, of_key, as_narrow(of_value, value) if is_short else of_value
-
-
-class _ShortValues(Function):
-    """Causal attention whose values are narrower than keys, by a CPU's kernel; what it pads is let go after a pass."""
-
-    @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        out, log_sum_exp = cpu_attention(query, key, value, is_causal=True)
-        ctx.save_for_backward(query, key, value, out, log_sum_exp)
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, ...]:
-        return cpu_attention_gradients(grad_out, *ctx.saved_tensors, is_causal=True)
-
-
-def as_wide(narrow: Tensor, query: Tensor) -> Tensor:
-    """Values padded to the width of queries, for a CPU's kernel."""
-    # Without values, as in a rehearsal, nothing is computed, and nothing padded: kernels of GPUs take narrow ones.
-    if isinstance(narrow, FakeTensor):
-        return narrow
-    return functional.pad(narrow, (0, query.size(-1) - narrow.size(-1)))
-
-
-HEAD_MULTIPLE = 8
-"""A GPU's fused kernels take heads whose size is a multiple of so many; torch's own function pads them as well."""
-
-
-def in_eights(heads: Tensor) -> Tensor:
-    """Heads that a GPU's fused kernels take, which add zeros to scores and leave zeros behind the output."""
-    missing = -heads.size(-1) % HEAD_MULTIPLE
-    return functional.pad(heads, (0, missing)) if missing else heads
-
-
-def as_narrow(wide: Tensor, value: Tensor) -> Tensor:
-    """The kernel's output, or a gradient, in the width of the values."""
-    # Heads of a token stand together, as the kernel writes them, so that the next product takes them as they are.
-    return wide.transpose(1, 2)[..., : value.size(-1)].contiguous().transpose(1, 2)
-
-
-def attention_to_short_values(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Causal attention on a CPU: queries and keys (b, n, s, d), values (b, n, s, v) -> (b, n, s, v), where v < d."""
-    return _ShortValues.apply(query, key, value)  # type: ignore[no-untyped-call]

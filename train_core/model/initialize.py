@@ -1,6 +1,7 @@
 """First weights, from a seed and the parameter's global name alone, so that every layout starts from the same model.
 
-Beside them stand torch's types of parameters, by the names that a configuration uses.
+Beside them stand the table of rotary positions, which is no weight, and torch's types of parameters, by the names that
+a configuration uses.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import math
 import torch
 from torch import Tensor
 
-from conf.types.schema import Dtype
+from conf.types.model_spec import ModelSpec, RotaryScaling
+from conf.types.schema import ROTARY_BASE, Dtype
 
 DTYPES: dict[Dtype, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -46,3 +48,40 @@ def initial_value(name: str, shape: torch.Size, num_layers: int, seed: int, devi
 def _seed_of(name: str, seed: int) -> int:
     digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
+
+
+def rotary_table_of(spec: ModelSpec, device: torch.device | None = None) -> Tensor | None:
+    """Cosines and sines (2, s, d / 2) of every position, in fp32, for heads or parts of heads of size d.
+
+    None where positions are learned.
+    """
+    if spec.family == "gpt":
+        return None
+    return rotary_table(spec.seq_length, rotary_frequencies(spec)).to(device)
+
+
+def rotary_frequencies(spec: ModelSpec) -> Tensor:
+    """Radians a token (d/2), in fp32: base^(-2i/d), stretched where the model says so.
+
+    Source: arXiv 2104.09864, equation 15.
+    """
+    latent = spec.latent_attention
+    head_size = spec.query_size // spec.num_attention_heads if latent is None else latent.rotary_head_size
+    base = spec.rotary_base or ROTARY_BASE
+    frequencies = base ** (-torch.arange(0, head_size, 2, dtype=torch.float32) / head_size)
+    return frequencies if spec.rotary_scaling is None else _scaled_frequencies(frequencies, spec.rotary_scaling)
+
+
+def _scaled_frequencies(frequencies: Tensor, scaling: RotaryScaling) -> Tensor:
+    """Llama 3.1's frequencies. Source: transformers, modeling_rope_utils.py, _compute_llama3_parameters."""
+    # Pairs that turn often in the context of before keep their frequency, slow ones turn `factor` times slower, and
+    # those between the two bounds are mixed.
+    turns = frequencies * (scaling.original_max_position_embeddings / (2 * math.pi))
+    kept = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
+    return torch.lerp(frequencies / scaling.factor, frequencies, kept.clamp(0, 1))
+
+
+def rotary_table(seq_length: int, frequencies: Tensor) -> Tensor:
+    """Cosines and sines (2, s, d/2) of position x frequency. Source: arXiv 2104.09864, equation 15."""
+    angles = torch.arange(seq_length, dtype=torch.float32)[:, None] * frequencies
+    return torch.stack((angles.cos(), angles.sin()))

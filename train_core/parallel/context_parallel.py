@@ -27,12 +27,14 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.nn import functional
 
 from conf.types.schema import ContextExchange
+from train_core.model.attention import (
+    CausalAttention,
+    block_gradients,
+    block_output,
+)
 from train_core.model.documents import Documents, spans_of
-from train_core.model.elementwise import cpu_attention, cpu_attention_gradients, in_eights
-from train_core.model.transformer import CausalAttention, takes_groups
 from train_core.parallel.collectives import Axis, Pending, all_gather, pass_on, reduce_scatter
 
 NUM_PIECES = 2
@@ -262,105 +264,3 @@ class ContextAttention(CausalAttention):
     def forward(self, query: Tensor, key: Tensor, value: Tensor, documents: Documents | None = None) -> Tensor:
         out: Tensor = _BlockwiseAttention.apply(query, key, value, self.axis, self.exchange, documents)  # type: ignore[no-untyped-call]
         return out.permute(2, 0, 1, 3).flatten(2)
-
-
-aten = torch.ops.aten
-ALIGNED = 32
-"""The memory-efficient kernel writes the log-sum-exp of a multiple of so many queries."""
-
-
-def block_output(query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool) -> tuple[Tensor, Tensor]:
-    """One block by a device's fused kernel: queries (b, heads, n, d), keys (b, groups, m, d), values (b, groups, m, v).
-
-    torch's `scaled_dot_product_attention` hands out neither the log-sum-exp, by which blocks are merged, nor gradients
-    that follow from one over more keys than the block's, so that its kernels are called by their own names. v <= d.
-
-    Returns:
-        The output (b, heads, n, v), and the log-sum-exp (b, heads, n).
-    """
-    if query.is_cuda:
-        return _gpu_output(query, key, value, is_causal=is_causal)
-    return cpu_attention(query, key, value, is_causal=is_causal)
-
-
-def _gpu_output(query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool) -> tuple[Tensor, Tensor]:
-    head_size, value_size = query.size(-1), value.size(-1)
-    scale = head_size**-0.5
-    has_flash = _has_flash(query, value)
-    query, key, value = map(in_eights, (query, key, value))
-    if has_flash:
-        out, log_sum_exp, *_ = aten._scaled_dot_product_flash_attention(query, key, value, 0.0, is_causal, scale=scale)
-    else:
-        key, value = (_repeat_groups(heads, query) for heads in (key, value))
-        # There is no bias. True asks for the log-sum-exp, which the kernel leaves out otherwise.
-        out, log_sum_exp, *_ = aten._scaled_dot_product_efficient_attention(
-            query, key, value, None, True, 0.0, is_causal, scale=scale
-        )
-    # Without the queries by which the memory-efficient kernel rounds up.
-    return out[..., :value_size], log_sum_exp[:, :, : query.size(2)]
-
-
-def block_gradients(
-    grad_out: Tensor,
-    query: Tensor,
-    out: Tensor,
-    log_sum_exp: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    is_causal: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The block's summands of the gradients of queries, keys and values.
-
-    Args:
-        grad_out, out, log_sum_exp: over all keys that the queries see, those of other blocks included.
-    """
-    if query.is_cuda:
-        return _gpu_gradients(grad_out, query, out, log_sum_exp, key, value, is_causal=is_causal)
-    return cpu_attention_gradients(grad_out, query, key, value, out, log_sum_exp, is_causal=is_causal)
-
-
-def _gpu_gradients(
-    grad_out: Tensor, query: Tensor, out: Tensor, log_sum_exp: Tensor, key: Tensor, value: Tensor, *, is_causal: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    head_size, value_size, has_flash = query.size(-1), value.size(-1), _has_flash(query, value)
-    scale = head_size**-0.5
-    grad_out, query, out, key, value = map(in_eights, (grad_out, query, out, key, value))
-    if has_flash:
-        grads = aten._scaled_dot_product_flash_attention_backward(
-            # The kernel takes no strides for the log-sum-exp, and of some of the queries it is not contiguous. The two
-            # None are the ends of packed sequences, of which there are none.
-            *(grad_out, query, key, value, out, log_sum_exp.contiguous(), None, None, query.size(2), key.size(2)),
-            *(0.0, is_causal, *_no_randomness(query)),
-            scale=scale,
-        )
-    else:
-        num_groups, padding = key.size(1), -query.size(2) % ALIGNED
-        key, value = (_repeat_groups(heads, query) for heads in (key, value))
-        # exp(score - inf) is 0, so that queries which do not exist give keys and values no gradient.
-        padded = functional.pad(log_sum_exp, (0, padding), value=torch.inf)
-        of_query, *of_pairs, _ = aten._scaled_dot_product_efficient_attention_backward(
-            *(grad_out, query, key, value, None, out, padded, *_no_randomness(query)),
-            *(0.0, [True, True, True, False], is_causal),
-            scale=scale,
-        )
-        # The query heads of a group have one key and one value, whose gradient is the sum over them.
-        grads = (of_query, *(grad.unflatten(1, (num_groups, -1)).sum(2) for grad in of_pairs))
-    of_query, of_key, of_value = grads
-    return of_query[..., :head_size], of_key[..., :head_size], of_value[..., :value_size]
-
-
-def _has_flash(query: Tensor, value: Tensor) -> bool:
-    # Values that are shorter than queries are taken by the memory-efficient kernel alone.
-    return value.size(-1) == query.size(-1) and takes_groups(query.device, query.element_size(), query.size(-1))
-
-
-def _repeat_groups(heads: Tensor, query: Tensor) -> Tensor:
-    """A key or value for every query head, for the kernel that takes no groups."""
-    return heads.repeat_interleave(query.size(1) // heads.size(1), dim=1)
-
-
-def _no_randomness(query: Tensor) -> tuple[Tensor, Tensor]:
-    """Seed and offset of the random numbers that a kernel which drops nothing does not draw."""
-    nothing = query.new_zeros(2, dtype=torch.int64)
-    return nothing, nothing

@@ -27,9 +27,10 @@ from torch.utils.checkpoint import checkpoint
 
 from conf.errors import ConfigError
 from conf.types.schema import ParallelPlan
+from train_core.model.attention import LatentAttention, takes_groups
 from train_core.model.documents import Documents
 from train_core.model.mixture import MixtureOfExperts
-from train_core.model.transformer import Attention, FeedForward, LatentAttention, Layer, Transformer, takes_groups
+from train_core.model.transformer import Attention, FeedForward, Layer, Transformer
 from train_core.parallel.context_parallel import ContextAttention
 from train_core.parallel.tensor_parallel import ColumnParallelLinear, RowParallelLinear, SharedKey
 

@@ -21,8 +21,8 @@ from conf.plan.experiment import Experiment
 from conf.types.schema import ParallelPlan
 from train_core.axes import ENDS, EXPERT, EXPERT_REPLICAS, REPLICAS
 from train_core.model.dropout import Dropping, Randomness
-from train_core.model.initialize import DTYPES, initial_value
-from train_core.model.transformer import Transformer, rotary_table_of
+from train_core.model.initialize import DTYPES, initial_value, rotary_table_of
+from train_core.model.transformer import Transformer
 from train_core.parallel.collectives import Axis, all_reduce, shard
 from train_core.parallel.context_parallel import ContextAttention, own_tokens
 from train_core.parallel.expert_parallel import ExpertParallel, own_weights, shared_balance, shared_capacity

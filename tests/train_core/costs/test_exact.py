@@ -32,8 +32,9 @@ from train_core.costs.step.priced_stage import PricedStage
 from train_core.costs.step.replicas import PricedReplicas
 from train_core.costs.step.stage_memory import group_memory
 from train_core.costs.work import work_of
+from train_core.model.attention import CausalAttention
 from train_core.model.dropout import AttentionWithDropout
-from train_core.model.transformer import CausalAttention, Transformer
+from train_core.model.transformer import Transformer
 from train_core.parallel.flat_parameters import treatment_of
 from train_core.parallel.main_gradient import deferred_products
 from train_core.parallel.mesh import build_mesh

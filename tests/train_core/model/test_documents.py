@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from train_core.model.attention import causal_attention
 from train_core.model.documents import Documents
 from train_core.model.dropout import AttentionWithDropout, Dropping, Randomness
-from train_core.model.transformer import causal_attention
 
 NUMBERS = np.array([[4, 1], [4, 1], [4, 2], [5, 3], [5, 3], [5, 3], [6, 3], [7, 4]])
 

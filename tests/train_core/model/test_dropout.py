@@ -12,8 +12,8 @@ from torch import Tensor
 from conf.plan.experiment import Experiment
 from conf.types.schema import Value
 from tests.train_core.conftest import ExperimentOf, Worlds
+from train_core.model.attention import CausalAttention
 from train_core.model.dropout import AttentionWithDropout, Dropping, Randomness, SeededDropout
-from train_core.model.transformer import CausalAttention
 from train_core.process.world import World
 from train_core.training.trainer import Trainer
 

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
 from train_core.model import elementwise
-from train_core.model.transformer import CausalAttention
+from train_core.model.attention import CausalAttention
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,8 @@ from tests.train_core.conftest import ExperimentOf, Worlds
 from tests.train_core.training.layouts import LATENT_LLAMA, SHORT_VECTORS, Layout
 from tests.train_core.training.oracle import train
 from tests.train_core.training.test_random_layouts import assembled, require_like, train_and_tell
-from train_core.model.transformer import LatentAttention, causal_attention, rotary_table_of
+from train_core.model.attention import LatentAttention, causal_attention
+from train_core.model.initialize import rotary_table_of
 
 HEADS, HEAD, ROTARY, VALUE, RANK = 8, 10, 4, 6, 10
 

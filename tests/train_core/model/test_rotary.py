@@ -11,7 +11,7 @@ from torch import Tensor
 from conf.errors import ConfigError
 from conf.types.model_spec import ModelSpec
 from tests.composed import load
-from train_core.model.transformer import rotary_frequencies
+from train_core.model.initialize import rotary_frequencies
 
 
 def of_transformers(spec: ModelSpec) -> Tensor:

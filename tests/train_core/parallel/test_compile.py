@@ -17,7 +17,8 @@ from conf.errors import ConfigError
 from conf.plan.experiment import Experiment
 from tests.train_core.conftest import ALONE, ExperimentOf
 from tests.train_core.training.layouts import MIXTURE
-from train_core.model.transformer import Layer, rotary_table_of
+from train_core.model.initialize import rotary_table_of
+from train_core.model.transformer import Layer
 from train_core.parallel.layers import require_compiler
 from train_core.training.trainer import Trainer
 from train_core.watch.nonfinite import origin_of_nonfinite

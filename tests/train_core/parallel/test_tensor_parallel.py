@@ -17,7 +17,8 @@ from conf.types.schema import ParallelPlan
 from tests.train_core.conftest import ExperimentOf, Worlds
 from train_core.axes import Layout
 from train_core.model.dropout import Dropping, Randomness
-from train_core.model.transformer import FeedForward, Layer, TokenEmbedding, rotary_table_of
+from train_core.model.initialize import rotary_table_of
+from train_core.model.transformer import FeedForward, Layer, TokenEmbedding
 from train_core.parallel.collectives import shard
 from train_core.parallel.mesh import build_mesh
 from train_core.parallel.parallelize import STYLES, Place

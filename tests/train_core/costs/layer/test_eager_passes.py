@@ -15,8 +15,8 @@ from tests.train_core.costs.priced import setting_of
 from train_core.costs.kernels import memory_bound_seconds
 from train_core.costs.layer import experts
 from train_core.costs.layer.layer_time import PASSES_BYTES, SECTOR_BYTES, anew_seconds, gated_elements, moved_heads_of
-from train_core.model.elementwise import SILU, gated_product, rotary_table, turn_heads
-from train_core.model.initialize import DTYPES
+from train_core.model.elementwise import SILU, gated_product, turn_heads
+from train_core.model.initialize import DTYPES, rotary_table
 from train_core.model.mixture import weighted_gated_product
 from train_core.parallel.narrow import E4M3, cast, largest_values
 from train_core.rehearsal.observer import tensors_of

@@ -1,0 +1,328 @@
+"""Attention: which kernel of a device computes it, and what makes heads of short vectors.
+
+    causal_attention    over whole sequences, or documents apart: one by one on a CPU, all in one call of a GPU's flash
+                        kernel where that takes the heads, and else under a mask
+    block_output        of some of the keys, for `parallel.context_parallel`, which merges blocks; and `block_gradients`
+    LatentAttention     stands in the place of `transformer.Attention` where a model has it
+
+Shapes: s sequence, b micro-batch, d head size, v head size of values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd import Function
+from torch.nn import functional
+
+from conf.types.model_spec import ModelSpec
+from train_core.model.documents import Documents, lengths_of
+from train_core.model.elementwise import RMSNorm, turn_heads
+from train_core.shared_rules import flash_runs
+
+ALIGNED = 32
+"""The memory-efficient kernel writes the log-sum-exp of a multiple of so many queries."""
+
+HEAD_MULTIPLE = 8
+"""A GPU's fused kernels take heads whose size is a multiple of so many; torch's own function pads them as well."""
+
+aten = torch.ops.aten
+
+AMPERE = (8, 0)
+"""The capability, as torch tells it, of the first GPUs of NVIDIA that multiply bf16."""
+
+
+class PlaceForDropout(nn.Identity):
+    """Does nothing; `parallelize` puts dropout here where a training wants it."""
+
+
+def causal_attention(
+    query: Tensor, key: Tensor, value: Tensor, dropout: float = 0.0, documents: Documents | None = None
+) -> Tensor:
+    """Attend to each position and those before it: queries (b, heads, s, head_size) -> (b, heads, s, value's size).
+
+    Keys and values have as many heads as queries, or one for each group of them.
+
+    Args:
+        documents: attend to those of the same document alone; None takes a sequence for one document.
+    """
+    if documents is None:
+        return _attend(query, key, value, dropout)
+    if not query.is_cuda:
+        return attend_separately(partial(_attend, dropout=dropout), query, key, value, documents)
+    if _has_flash(query, value):
+        return attend_packed(query, key, value, dropout, documents)
+    return _attend(query, key, value, dropout, documents.mask)
+
+
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def attend_separately(attend: Attend, query: Tensor, key: Tensor, value: Tensor, documents: Documents) -> Tensor:
+    """Causal attention (b, heads, s, head_size), document by document: as exact as if each were trained alone."""
+    outs = []
+    # Splits and not slices, whose gradients would be as large as the whole for each document.
+    for spans, *heads in zip(documents.spans[0], *(each.split(1) for each in (query, key, value)), strict=True):
+        lengths = lengths_of((spans,))
+        of_documents = zip(*(each.split(lengths, dim=2) for each in heads), strict=True)
+        outs.append(torch.cat([attend(*of_document) for of_document in of_documents], dim=2))
+    return torch.cat(outs)
+
+
+def attend_packed(query: Tensor, key: Tensor, value: Tensor, dropout: float, documents: Documents) -> Tensor:
+    """The same in one kernel of a GPU, the flash kernel, which takes values as wide as queries."""
+    num_sequences, longest, bounds, head_size = query.size(0), documents.longest, documents.bounds, query.size(-1)
+    packed = [in_eights(each).transpose(1, 2).flatten(0, 1) for each in (query, key, value)]  # (b s, heads, head_size)
+    # Queries and keys have the same bounds. The last two arguments ask for the causal mask, and for no mask of dropout.
+    out: Tensor = aten._flash_attention_forward(
+        *packed, bounds, bounds, longest, longest, dropout, True, False, scale=head_size**-0.5
+    )[0]
+    in_sequences: Tensor = out[..., :head_size].unflatten(0, (num_sequences, -1))
+    return in_sequences.transpose(1, 2)
+
+
+def _attend(query: Tensor, key: Tensor, value: Tensor, dropout: float, mask: Tensor | None = None) -> Tensor:
+    """`mask` (b, 1, s, s) is true where a query sees a key; None lets it see those up to its own position."""
+    if mask is None and value.size(-1) < query.size(-1) and query.device.type == "cpu" and not dropout:
+        return _ShortValues.apply(query, key, value)  # type: ignore[no-untyped-call]
+    if key.size(1) < query.size(1) and query.is_cuda and not _has_flash(query, value):
+        # Without a fused kernel all scores would be kept.
+        key, value = (_repeat_groups(heads, query) for heads in (key, value))
+    seen: dict[str, Any] = {"is_causal": True} if mask is None else {"attn_mask": mask, "is_causal": False}
+    return functional.scaled_dot_product_attention(
+        query, key, value, dropout_p=dropout, enable_gqa=key.size(1) < query.size(1), **seen
+    )
+
+
+def takes_groups(gpu: torch.device, element_bytes: int, head_size: int) -> bool:
+    """True if a GPU's kernel for these heads takes fewer keys and values than queries; asks the driver."""
+    has_bf16 = torch.version.hip is not None or torch.cuda.get_device_capability(gpu) >= AMPERE
+    return flash_runs(element_bytes, head_size, has_bf16=has_bf16)
+
+
+def cpu_attention(query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool) -> tuple[Tensor, Tensor]:
+    """The output of a CPU's kernel, and the log-sum-exp (b, n, s) of the scores.
+
+    The kernel takes values as wide as keys alone; narrower ones (b, n, s, v) are padded for it.
+    """
+    is_short = value.size(-1) < query.size(-1)
+    padded = as_wide(value, query) if is_short else value
+    out, log_sum_exp = aten._scaled_dot_product_flash_attention_for_cpu(query, key, padded, 0.0, is_causal)
+    return as_narrow(out, value) if is_short else out, log_sum_exp
+
+
+def cpu_attention_gradients(
+    grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, log_sum_exp: Tensor, *, is_causal: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of queries, keys and values of `cpu_attention`."""
+    is_short = value.size(-1) < query.size(-1)
+    wide = [as_wide(each, query) if is_short else each for each in (grad_out, value, out)]
+    of_query, of_key, of_value = aten._scaled_dot_product_flash_attention_for_cpu_backward(
+        wide[0], query, key, *wide[1:], log_sum_exp, 0.0, is_causal
+    )
+    return of_query, of_key, as_narrow(of_value, value) if is_short else of_value
+
+
+class _ShortValues(Function):
+    """Causal attention whose values are narrower than keys, by a CPU's kernel; what it pads is let go after a pass."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        out, log_sum_exp = cpu_attention(query, key, value, is_causal=True)
+        ctx.save_for_backward(query, key, value, out, log_sum_exp)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, ...]:
+        return cpu_attention_gradients(grad_out, *ctx.saved_tensors, is_causal=True)
+
+
+def as_wide(narrow: Tensor, query: Tensor) -> Tensor:
+    """Values padded to the width of queries, for a CPU's kernel."""
+    # Without values, as in a rehearsal, nothing is computed, and nothing padded: kernels of GPUs take narrow ones.
+    if isinstance(narrow, FakeTensor):
+        return narrow
+    return functional.pad(narrow, (0, query.size(-1) - narrow.size(-1)))
+
+
+def in_eights(heads: Tensor) -> Tensor:
+    """Heads that a GPU's fused kernels take, which add zeros to scores and leave zeros behind the output."""
+    missing = -heads.size(-1) % HEAD_MULTIPLE
+    return functional.pad(heads, (0, missing)) if missing else heads
+
+
+def as_narrow(wide: Tensor, value: Tensor) -> Tensor:
+    """The kernel's output, or a gradient, in the width of the values."""
+    # Heads of a token stand together, as the kernel writes them, so that the next product takes them as they are.
+    return wide.transpose(1, 2)[..., : value.size(-1)].contiguous().transpose(1, 2)
+
+
+class CausalAttention(nn.Module):
+    """Softmax of masked scores, times values. It has no parameters, and is what selective recomputation repeats."""
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, documents: Documents | None = None) -> Tensor:
+        """Takes what `causal_attention` takes -> (s, b, heads * head_size)."""
+        return causal_attention(query, key, value, documents=documents).permute(2, 0, 1, 3).flatten(2)
+
+
+def block_output(query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool) -> tuple[Tensor, Tensor]:
+    """One block by a device's fused kernel: queries (b, heads, n, d), keys (b, groups, m, d), values (b, groups, m, v).
+
+    torch's `scaled_dot_product_attention` hands out neither the log-sum-exp, by which blocks are merged, nor gradients
+    that follow from one over more keys than the block's, so that its kernels are called by their own names. v <= d.
+
+    Returns:
+        The output (b, heads, n, v), and the log-sum-exp (b, heads, n).
+    """
+    if query.is_cuda:
+        return _gpu_output(query, key, value, is_causal=is_causal)
+    return cpu_attention(query, key, value, is_causal=is_causal)
+
+
+def _gpu_output(query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool) -> tuple[Tensor, Tensor]:
+    head_size, value_size = query.size(-1), value.size(-1)
+    scale = head_size**-0.5
+    has_flash = _has_flash(query, value)
+    query, key, value = map(in_eights, (query, key, value))
+    if has_flash:
+        out, log_sum_exp, *_ = aten._scaled_dot_product_flash_attention(query, key, value, 0.0, is_causal, scale=scale)
+    else:
+        key, value = (_repeat_groups(heads, query) for heads in (key, value))
+        # There is no bias. True asks for the log-sum-exp, which the kernel leaves out otherwise.
+        out, log_sum_exp, *_ = aten._scaled_dot_product_efficient_attention(
+            query, key, value, None, True, 0.0, is_causal, scale=scale
+        )
+    # Without the queries by which the memory-efficient kernel rounds up.
+    return out[..., :value_size], log_sum_exp[:, :, : query.size(2)]
+
+
+def block_gradients(
+    grad_out: Tensor,
+    query: Tensor,
+    out: Tensor,
+    log_sum_exp: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    is_causal: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The block's summands of the gradients of queries, keys and values.
+
+    Args:
+        grad_out, out, log_sum_exp: over all keys that the queries see, those of other blocks included.
+    """
+    if query.is_cuda:
+        return _gpu_gradients(grad_out, query, out, log_sum_exp, key, value, is_causal=is_causal)
+    return cpu_attention_gradients(grad_out, query, key, value, out, log_sum_exp, is_causal=is_causal)
+
+
+def _gpu_gradients(
+    grad_out: Tensor, query: Tensor, out: Tensor, log_sum_exp: Tensor, key: Tensor, value: Tensor, *, is_causal: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    head_size, value_size, has_flash = query.size(-1), value.size(-1), _has_flash(query, value)
+    scale = head_size**-0.5
+    grad_out, query, out, key, value = map(in_eights, (grad_out, query, out, key, value))
+    if has_flash:
+        grads = aten._scaled_dot_product_flash_attention_backward(
+            # The kernel takes no strides for the log-sum-exp, and of some of the queries it is not contiguous. The two
+            # None are the ends of packed sequences, of which there are none.
+            *(grad_out, query, key, value, out, log_sum_exp.contiguous(), None, None, query.size(2), key.size(2)),
+            *(0.0, is_causal, *_no_randomness(query)),
+            scale=scale,
+        )
+    else:
+        num_groups, padding = key.size(1), -query.size(2) % ALIGNED
+        key, value = (_repeat_groups(heads, query) for heads in (key, value))
+        # exp(score - inf) is 0, so that queries which do not exist give keys and values no gradient.
+        padded = functional.pad(log_sum_exp, (0, padding), value=torch.inf)
+        of_query, *of_pairs, _ = aten._scaled_dot_product_efficient_attention_backward(
+            *(grad_out, query, key, value, None, out, padded, *_no_randomness(query)),
+            *(0.0, [True, True, True, False], is_causal),
+            scale=scale,
+        )
+        # The query heads of a group have one key and one value, whose gradient is the sum over them.
+        grads = (of_query, *(grad.unflatten(1, (num_groups, -1)).sum(2) for grad in of_pairs))
+    of_query, of_key, of_value = grads
+    return of_query[..., :head_size], of_key[..., :head_size], of_value[..., :value_size]
+
+
+def _has_flash(query: Tensor, value: Tensor) -> bool:
+    # Values that are shorter than queries are taken by the memory-efficient kernel alone.
+    return value.size(-1) == query.size(-1) and takes_groups(query.device, query.element_size(), query.size(-1))
+
+
+def _repeat_groups(heads: Tensor, query: Tensor) -> Tensor:
+    """A key or value for every query head, for the kernel that takes no groups."""
+    return heads.repeat_interleave(query.size(1) // heads.size(1), dim=1)
+
+
+def _no_randomness(query: Tensor) -> tuple[Tensor, Tensor]:
+    """Seed and offset of the random numbers that a kernel which drops nothing does not draw."""
+    nothing = query.new_zeros(2, dtype=torch.int64)
+    return nothing, nothing
+
+
+class PlaceForSharedKey(nn.Identity):
+    """Does nothing; `parallelize` has the part of the keys that heads share brought to all who have heads."""
+
+
+class LatentAttention(nn.Module):
+    """Causal self-attention whose heads are made from short vectors: (s, b, h) -> (s, b, h).
+
+    The rows of `down` are a short query, a short key and value, and the part of the key that positions turn, which all
+    heads share. Those of the ways up stand head by head: a query without positions | with; a key without | a value.
+    Elements i and i + d/2 of a part turn together. Source: arXiv 2405.04434, section 2.1.
+    """
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        latent = spec.latent_attention
+        assert latent is not None
+        self.head_size = spec.query_size // spec.num_attention_heads
+        self.value_size, rank, epsilon = latent.value_head_size, latent.query_rank, spec.norm_epsilon
+        self.short_sizes = [rank or 0, latent.key_value_rank, latent.rotary_head_size]
+        plain = self.head_size - latent.rotary_head_size
+        self.down: nn.Module = nn.Linear(spec.hidden_size, sum(self.short_sizes), bias=False)
+        self.short_query_norm = None if rank is None else RMSNorm(rank, epsilon)
+        self.short_pair_norm = RMSNorm(latent.key_value_rank, epsilon)
+        self.query_up: nn.Module = nn.Linear(rank or spec.hidden_size, spec.query_size, bias=False)
+        width = spec.num_attention_heads * (plain + self.value_size)
+        self.pair_up: nn.Module = nn.Linear(latent.key_value_rank, width, bias=False)
+        self.shared_key: nn.Module = PlaceForSharedKey()
+        self.core = CausalAttention()
+        self.projection: nn.Module = nn.Linear(spec.attended_size, spec.hidden_size, bias=False)
+        self.dropout: nn.Module = PlaceForDropout()
+
+    def forward(self, x: Tensor, rotary: Tensor, documents: Documents | None = None) -> Tensor:
+        query, pair, key = self.down(x).split(self.short_sizes, dim=-1)
+        query = self.query_up(x if self.short_query_norm is None else self.short_query_norm(query))
+        pairs, key = self.pair_up(self.short_pair_norm(pair)), self.shared_key(key)
+        heads = join_heads(query, pairs, key, (self.head_size, self.value_size), rotary)
+        return self.dropout(self.projection(self.core(*heads, documents)))
+
+
+def join_heads(
+    query: Tensor, pairs: Tensor, shared: Tensor, sizes: tuple[int, int], table: Tensor
+) -> tuple[Tensor, ...]:
+    """Queries and keys (b, n, s, d) and values (b, n, s, v) of latent attention.
+
+    Args:
+        query: (s, b, n d), whose heads end with the part that positions turn.
+        pairs: (s, b, n (d - r + v)): each head's key without that part, of r elements, and its value.
+        shared: (s, b, r), the part of the keys of all heads.
+        sizes: d and v.
+    """
+    d, v = sizes
+    r = shared.size(-1)
+    of_query, ends = query.unflatten(-1, (-1, d)).split([d - r, r], dim=-1)
+    of_key, value = pairs.unflatten(-1, (-1, d - r + v)).split([d - r, v], dim=-1)
+    turned = torch.cat((of_query, turn_heads(ends[:, :, None], table)[:, :, 0]), dim=-1)
+    # Turned before it is expanded, so that backward the gradients of all heads are summed before they are turned.
+    of_all_keys = turn_heads(shared[:, :, None, None], table)[:, :, 0]
+    key = torch.cat((of_key, of_all_keys.expand(*of_key.shape[:-1], -1)), dim=-1)
+    return tuple(heads.permute(1, 2, 0, 3) for heads in (turned, key, value.contiguous()))
