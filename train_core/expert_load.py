@@ -20,7 +20,8 @@ from torch import Tensor
 from conf.types.model_spec import ModelSpec
 from train_core.axes import EXPERT, EXPERT_REPLICAS
 from train_core.model.mixture import MixtureOfExperts
-from train_core.parallel.collectives import Axis, all_reduce, gather, gather_objects
+from train_core.parallel.collectives import Axis, all_reduce
+from train_core.parallel.groups import gather, gather_objects
 from train_core.parallel.mesh import Mesh
 from train_core.parallel.parallelize import FirstValue, Stage
 

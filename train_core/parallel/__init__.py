@@ -6,6 +6,7 @@ A reader's way through the folder, each module resting on those above it:
     shared_memory      sums and gathers among CPU ranks of one node, through memory
     collectives        sums and gathers along one axis: `Axis`, `all_reduce(...) -> Pending`
     mesh               a rank's groups along the axes (`train_core.axes`), and the channels to neighbouring stages
+    groups             makes them, before the first step; values that ranks tell each other between steps
     context_parallel   attention to the tokens of all context ranks, block by block
     main_gradient      weight gradients accumulated beside the weights, and who is told of them
     narrow             products whose operands are cast to fp8, or an emulation of them

@@ -1,7 +1,7 @@
 """A clock of a rank's step, which knows what the rank waits for now and where the time goes.
 
     Line         the ranks of one group, as one rank sees them; counts the operations that it has started there
-    Operation    one collective or transfer of a line
+    Operation    one collective or transfer of a line; `TimedWork`, one that is on its way
     Clock        is told of every wait: a watchdog asks for the present one, a meter for the seconds of a step
     StepRecord   what a clock noted of one step: its waits and parts, and where each pass of the pipeline began
 
@@ -16,7 +16,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import torch
 
@@ -80,6 +80,29 @@ def _names(ranks: Sequence[int]) -> str:
     if len(ranks) > FEW_RANKS:
         return f"{len(ranks)} ranks, {ranks[0]} to {ranks[-1]}"
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(str(rank) for rank in ranks)}"
+
+
+class Ongoing(Protocol):
+    """An operation that is on its way, with the methods of `dist.Work` that are used here."""
+
+    def wait(self) -> object: ...
+
+    def is_completed(self) -> bool: ...
+
+
+class TimedWork:
+    """The same, where the clock of its line is told of the wait for it."""
+
+    __slots__ = ("operation", "work")
+
+    def __init__(self, work: Ongoing, line: Line, kind: str, num_bytes: int) -> None:
+        self.work, self.operation = work, line.start(kind, num_bytes)
+
+    def wait(self) -> None:
+        self.operation.line.clock.wait(self.operation, self.work.wait)
+
+    def is_completed(self) -> bool:
+        return self.work.is_completed()
 
 
 class Span(NamedTuple):

@@ -25,17 +25,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.autograd import Function
 
 from conf.types.schema import ContextExchange
-from train_core.model.attention import (
-    CausalAttention,
-    block_gradients,
-    block_output,
-)
+from train_core.model.attention import CausalAttention, block_gradients, block_output
 from train_core.model.documents import Documents, spans_of
-from train_core.parallel.collectives import Axis, Pending, all_gather, pass_on, reduce_scatter
+from train_core.parallel.collectives import Axis, Pending, all_gather, reduce_scatter
 
 NUM_PIECES = 2
 
@@ -65,6 +62,30 @@ def in_order(gathered: Tensor, axis: Axis) -> Tensor:
         return gathered
     pieces = gathered.chunk(NUM_PIECES * axis.size)
     return torch.cat((*pieces[::NUM_PIECES], *reversed(pieces[1::NUM_PIECES])))
+
+
+def pass_on(tensor: Tensor, axis: Axis) -> Pending:
+    """Start sending `tensor` to the next rank, from the last to the first, and receiving what the rank before sends."""
+    assert axis.group is not None
+    ranks, into = dist.get_process_group_ranks(axis.group), torch.empty_like(tensor)
+    sending = dist.P2POp(dist.isend, tensor, ranks[(axis.rank + 1) % axis.size], axis.group)
+    receiving = dist.P2POp(dist.irecv, into, ranks[axis.rank - 1], axis.group)
+    # Together: NCCL runs the operations of a group one after the other, and all ranks would wait for their sends.
+    return Pending(into, Both(dist.batch_isend_irecv([sending, receiving])), "pass_on", axis.line)
+
+
+class Both(NamedTuple):
+    """Operations that were started together; one, where torch makes one of them."""
+
+    works: list[dist.Work]
+
+    def wait(self) -> bool:
+        for work in self.works:
+            work.wait()
+        return True
+
+    def is_completed(self) -> bool:
+        return all(work.is_completed() for work in self.works)
 
 
 class Visit(NamedTuple):

@@ -27,6 +27,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from train_core.parallel.clock import Line, Operation
+
 NUM_SLOTS = 2
 SLOT_BYTES = 16 * 2**20
 """The largest tensor that is shown. A page of a slot takes memory when a tensor first reaches it, not before."""
@@ -42,7 +44,8 @@ SHOWN, READ = 0, 1
 SPIN_SECONDS, LONGEST_NAP_SECONDS = 0.0002, 0.002
 """A longer spin would keep a core from another rank that needs it. Naps grow with the wait, to a quarter of it."""
 
-Combine = Callable[[Sequence[Tensor]], object]
+Combine = Callable[[Sequence[Tensor], Tensor, int], None]
+"""Writes the result of a collective: from what all ranks have shown, in rank order, where to, and for which rank."""
 
 
 class SharedMemory:
@@ -89,27 +92,37 @@ class SharedMemory:
     def takes(self, tensor: Tensor) -> bool:
         return 0 < tensor.nbytes <= SLOT_BYTES
 
-    def show(self, tensor: Tensor, combine: Combine) -> Shown:
-        """Let all ranks read `tensor`; when all have shown theirs, `combine` is called with them in rank order."""
-        self.make_room()
+    def start(self, kind: str, tensor: Tensor, into: Tensor, line: Line | None, combine: Combine | None) -> Shown:
+        """Let all ranks read `tensor`; when all have shown theirs, whoever waits combines them.
+
+        Args:
+            line: is told of the wait until what lies in the slot has been read; None where nobody listens.
+            combine: None for the kinds that `COMBINE` has.
+        """
+        if not self._have_all(self._reused, READ):
+            if line is None:
+                self._make_room()
+            else:
+                line.clock.wait(Operation(kind, line, line.num_started + 1, into.nbytes), self._make_room)
         self.num_started += 1
-        shown = Shown(self, self.num_started, self._slots_like(tensor), combine)
+        write = combine or COMBINE[kind]
+        slots = self._slots_like(tensor)
+        shown = Shown(self, self.num_started, slots, lambda of_all: write(of_all, into, self.rank))
         # First the tensor, then the counter: whoever sees the counter may read the tensor.
         shown.slots[self.rank].copy_(tensor)
         self.counters[_index(self.rank, SHOWN)] = shown.number
         self.unread.append(shown)
         return shown
 
-    def has_room(self) -> bool:
-        """True if all ranks have read what is in the slot that the next tensor goes to."""
-        return self._have_all(self.num_started + 1 - NUM_SLOTS, READ)
+    @property
+    def _reused(self) -> int:
+        """The collective in whose slot the next one will lie."""
+        return self.num_started + 1 - NUM_SLOTS
 
-    def make_room(self) -> None:
-        """Wait until there is room for another tensor."""
-        reused = self.num_started + 1 - NUM_SLOTS
+    def _make_room(self) -> None:
         # Read what is in the slot before waiting for others to: if all only waited, nobody's slot would become free.
-        self.read_until(reused)
-        self._await(reused, READ)
+        self.read_until(self._reused)
+        self._await(self._reused, READ)
 
     def read_until(self, number: int) -> None:
         """Combine what has been shown, up to collective `number`."""
@@ -147,9 +160,11 @@ class SharedMemory:
 
 
 class Shown:
-    """A collective in shared memory, with the methods of `dist.Work` that are used here."""
+    """A collective in shared memory."""
 
-    def __init__(self, memory: SharedMemory, number: int, slots: Sequence[Tensor], combine: Combine) -> None:
+    def __init__(
+        self, memory: SharedMemory, number: int, slots: Sequence[Tensor], combine: Callable[[Sequence[Tensor]], None]
+    ) -> None:
         self.memory, self.number, self.slots, self.combine = memory, number, slots, combine
 
     def wait(self) -> bool:
@@ -158,6 +173,25 @@ class Shown:
 
     def is_completed(self) -> bool:
         return self.memory.num_read >= self.number
+
+
+def _sum(shown: Sequence[Tensor], out: Tensor, rank: int) -> None:
+    # In rank order on every rank: sums that differ in their last bit would let replicated weights drift apart.
+    torch.add(shown[0], shown[1], out=out)
+    for tensor in shown[2:]:
+        out += tensor
+
+
+def _concatenate(shown: Sequence[Tensor], out: Tensor, rank: int) -> None:
+    torch.cat(list(shown), out=out)
+
+
+def _sum_of_shares(shown: Sequence[Tensor], out: Tensor, rank: int) -> None:
+    _sum([tensor.chunk(len(shown))[rank] for tensor in shown], out, rank)
+
+
+COMBINE: dict[str, Combine] = {"all_reduce": _sum, "all_gather": _concatenate, "reduce_scatter": _sum_of_shares}
+"""By the kind of a collective."""
 
 
 class Offer(NamedTuple):

@@ -22,7 +22,8 @@ from train_core.job.failures import ended_by_failure
 from train_core.job.rank import environment
 from train_core.model.initialize import DTYPES
 from train_core.model.transformer import Layer
-from train_core.parallel.collectives import Axis, gather_objects
+from train_core.parallel.collectives import Axis
+from train_core.parallel.groups import gather_objects
 from train_core.process.world import (
     Seat,
     World,

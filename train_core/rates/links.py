@@ -17,7 +17,8 @@ import torch
 import torch.distributed as dist
 
 from conf.units import FLOAT32_BYTES
-from train_core.parallel.collectives import Axis, all_gather, all_reduce, maximum, reduce_scatter, total
+from train_core.parallel.collectives import Axis, all_gather, all_reduce, reduce_scatter
+from train_core.parallel.groups import maximum, total
 from train_core.process.world import World, choose_device, join, leave, require_seat
 from train_core.rates.link_fit import fit_link
 from train_core.rates.plan import MESSAGE_BYTES, groups_of

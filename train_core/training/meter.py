@@ -30,7 +30,8 @@ from train_core.expert_load import ExpertLoads, StepLoad
 from train_core.measurement import BlockRates, Breakdown, Performance, StepMetrics, flops_fields
 from train_core.model.initialize import DTYPES
 from train_core.optimizer import StepResult
-from train_core.parallel.collectives import Axis, all_reduce, gather, gather_objects, total
+from train_core.parallel.collectives import Axis, all_reduce
+from train_core.parallel.groups import gather, gather_objects, total
 from train_core.parallel.schedules import forward_only
 from train_core.process.machine import machine_id
 from train_core.process.stop import StopAsked, never

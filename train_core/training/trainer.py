@@ -18,7 +18,8 @@ from train_core.expert_load import RouterBiases
 from train_core.model.initialize import DTYPES
 from train_core.optimizer import Optimizer, StepResult
 from train_core.parallel.data_parallel import Replicas, replicas_of
-from train_core.parallel.mesh import Mesh, build_mesh
+from train_core.parallel.groups import build_mesh
+from train_core.parallel.mesh import Mesh
 from train_core.parallel.parallelize import FirstValue, Stage, parallelize
 from train_core.parallel.pipeline_parallel import TRANSFERS, PipelineExecutor, Transfers
 from train_core.parallel.schedules import actions_of

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from conf.errors import TrainingError
 from conf.units import count_of
-from train_core.parallel.collectives import Axis, all_gather, gather_objects
+from train_core.parallel.collectives import Axis, all_gather
+from train_core.parallel.groups import gather_objects
 from train_core.parallel.mesh import Mesh
 from train_core.parallel.parallelize import Stage
 from train_core.watch.hang import ranks_text

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from conf.units import count_of
-from train_core.parallel.collectives import Axis, gather_objects
+from train_core.parallel.collectives import Axis
+from train_core.parallel.groups import gather_objects
 from train_core.process.machine import machine_id
 from train_core.watch.energy_counters import (
     CountedPart,

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from conf.errors import TrainingError
 from train_core.axes import ENDS, Layout
 from train_core.optimizer import OwnShare, StepResult
-from train_core.parallel.collectives import gather_objects
+from train_core.parallel.groups import gather_objects
 from train_core.parallel.main_gradient import look_at_additions
 from train_core.parallel.mesh import Mesh
 from train_core.parallel.parallelize import Stage

@@ -27,7 +27,7 @@ from train_core.expert_load import RouterBiases
 from train_core.job.trial import run_trial_here
 from train_core.measurement import Outcome
 from train_core.model.transformer import Transformer
-from train_core.parallel.mesh import build_mesh
+from train_core.parallel.groups import build_mesh
 from train_core.parallel.parallelize import Stage, parallelize
 from train_core.process.world import World
 

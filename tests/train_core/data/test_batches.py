@@ -18,7 +18,7 @@ from tests.train_core.conftest import ExperimentOf, Worlds
 from train_core.axes import Coordinates, Layout
 from train_core.data.batches import Batches
 from train_core.data.tokens import open_windows, place_in_permutation, prepare, split_of
-from train_core.parallel.mesh import build_mesh
+from train_core.parallel.groups import build_mesh
 from train_core.process.world import World
 
 LENGTH = 16

@@ -109,7 +109,7 @@ def test_under_sequence_parallelism_each_rank_drops_elements_of_its_own(
 
 def embedding_masks(world: World, experiment: Experiment) -> torch.Tensor:
     from train_core.axes import Layout
-    from train_core.parallel.mesh import build_mesh
+    from train_core.parallel.groups import build_mesh
     from train_core.parallel.parallelize import parallelize
 
     stage = parallelize(experiment, build_mesh(Layout.of(experiment), world.rank, world.clock), world.device)

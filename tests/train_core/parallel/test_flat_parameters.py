@@ -17,7 +17,8 @@ from train_core.axes import REPLICAS, Layout
 from train_core.optimizer import AdamState
 from train_core.parallel.collectives import Axis
 from train_core.parallel.flat_parameters import Bucket, boxes_of, flatten, row_boxes
-from train_core.parallel.mesh import Mesh, build_mesh
+from train_core.parallel.groups import build_mesh
+from train_core.parallel.mesh import Mesh
 from train_core.parallel.parallelize import Placement
 from train_core.shared_rules import ALIGNMENT
 

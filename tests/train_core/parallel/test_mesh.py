@@ -8,7 +8,7 @@ from threading import Thread
 from tests.train_core.conftest import Worlds
 from train_core.axes import Layout
 from train_core.parallel.clock import CHANNEL, GROUP, Clock, Line
-from train_core.parallel.mesh import build_mesh
+from train_core.parallel.groups import build_mesh
 from train_core.process.world import World
 
 

@@ -17,7 +17,7 @@ from train_core.job.failures import failure_of, lost_a_peer
 from train_core.parallel import shared_memory
 from train_core.parallel.clock import Clock
 from train_core.parallel.collectives import Axis, Pending, all_gather, all_reduce, reduce_scatter
-from train_core.parallel.mesh import build_mesh
+from train_core.parallel.groups import build_mesh
 from train_core.parallel.shared_memory import NUM_SLOTS, SLOT_BYTES, Offer, SharedMemory
 from train_core.process.world import World
 

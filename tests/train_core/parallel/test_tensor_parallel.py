@@ -20,7 +20,7 @@ from train_core.model.dropout import Dropping, Randomness
 from train_core.model.initialize import rotary_table_of
 from train_core.model.transformer import FeedForward, Layer, TokenEmbedding
 from train_core.parallel.collectives import shard
-from train_core.parallel.mesh import build_mesh
+from train_core.parallel.groups import build_mesh
 from train_core.parallel.parallelize import STYLES, Place
 from train_core.parallel.tensor_parallel import (
     ColumnParallelLinear,

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from conf.errors import UsageError
 from tests.train_core.conftest import Worlds
 from train_core.axes import Layout
-from train_core.parallel.mesh import build_mesh
+from train_core.parallel.groups import build_mesh
 from train_core.process.gpu_settings import ALLOCATOR, HIGH_PRIORITY
 from train_core.process.machine import first_host, slurm_port
 from train_core.process.world import Seat, World, choose_device, seat_from_launcher

@@ -20,9 +20,9 @@ from train_core.axes import Layout
 from train_core.model.initialize import initial_value
 from train_core.model.transformer import Layer
 from train_core.optimizer import StepResult, learning_rate_at
-from train_core.parallel.collectives import Axis, total
+from train_core.parallel.collectives import Axis
 from train_core.parallel.flat_parameters import flatten
-from train_core.parallel.mesh import build_mesh
+from train_core.parallel.groups import build_mesh, total
 from train_core.parallel.parallelize import parallelize
 from train_core.process.world import World, usable_cores
 from train_core.training.meter import MATMUL_SIZES, Meter, count_devices, matmul_flops_per_second
