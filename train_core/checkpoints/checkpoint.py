@@ -28,6 +28,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from conf.errors import TrainingError
 from conf.plan.experiment import Experiment
 from conf.units import GIBIBYTE
+from train_core.checkpoints.boxes import boxes_to_write, own_boxes
 from train_core.checkpoints.checkpoint_folder import (
     Facts,
     Unreadable,
@@ -169,7 +170,7 @@ class Checkpoints:
         facts, metadata = result_of_first(descriptions, self.world)
         states, replicas = self.optimizer.states, self.replicas
         biases = pieces_of_whole(self.router_biases.tensors())
-        read(pieces_of(states, replicas.boxes()) | biases, Reader(checkpoint, metadata))
+        read(pieces_of(states, own_boxes(replicas)) | biases, Reader(checkpoint, metadata))
         # The model computes with rounded copies of the masters, of which each replica has so far made its own part.
         for state, weights in zip(states, replicas.own_weights(), strict=True):
             state.write_to(weights)
@@ -192,7 +193,7 @@ class Checkpoints:
         """
         assert self.folder is not None
         self.wait()  # for the checkpoint before, so that there is at most one copy of the state in memory
-        boxes = self.replicas.boxes_to_write()
+        boxes = boxes_to_write(self.replicas)
         # Copied from this thread: on the writer's, the model's next pass would change what is being copied.
         if self.plan.asynchronous:
             pieces, wait = self.copies.of(boxes)

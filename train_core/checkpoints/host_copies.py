@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorProperties
 from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
 
+from train_core.checkpoints.boxes import Box
 from train_core.optimizer import AdamState, Optimizer
-from train_core.parallel.flat_parameters import Box
 
 Wait = Callable[[], object]
 

@@ -16,8 +16,8 @@ A reader's way through the folder, each module resting on those above it:
     parallelize        one rank's `Stage` of the plain model, by a table of which modules a layout replaces
     schedules          what a stage does in a step, as a list of actions
     pipeline_parallel  runs any such list, and exchanges activations with the neighbours
-    flat_parameters    a stage's parameters in a few flat buckets, and where a shard's elements lie in them
-    data_parallel      ZeRO-0 to 2: sums gradients over the replicas while backward runs, shares out the update
+    data_parallel      a stage's parameters in a few flat buckets; ZeRO-0 to 2: sums gradients over the replicas while
+                       backward runs, shares out the update
     fully_sharded      ZeRO-3, by torch's FSDP2
 
 Words that recur, from the model to the replicas:

@@ -4,6 +4,14 @@ ZeRO-0 keeps everything on every replica. ZeRO-1 shards the optimizer state: eac
 bucket, and the updated weights are gathered. ZeRO-2 keeps no more of the gradients than that shard, so each backward
 pass is reduced by itself (arXiv 1910.02054, section 5). ZeRO-3 is in `fully_sharded`.
 
+All parameters of a rank lie in a few flat buckets, each with a gradient of the same length, so that every pass over
+parameters (the sum over replicas, the norm, the update) is one operation or one collective on a bucket. Which of them
+share a bucket is said in `train_core.shared_rules`.
+
+    weights    | qkv.weight | projection.weight | up.weight | ... | padding |     parameters are views of it
+    gradients  | qkv.weight | projection.weight | up.weight | ... | padding |     filled by the backward passes
+               |  shard of replica 0   |  shard of replica 1   |   ...      |
+
 A bucket's way through a step, on each of two replicas:
 
     backward         gradients  |ggggggggggggggggg|    every parameter adds its own, and tells the bucket's `Reduction`
@@ -14,21 +22,22 @@ A bucket's way through a step, on each of two replicas:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from conf.plan.experiment import Experiment
 from train_core.model.initialize import DTYPES
-from train_core.parallel.collectives import Pending, all_gather, all_reduce, reduce_scatter, shard
-from train_core.parallel.flat_parameters import Box, Bucket, boxes_of, flatten
+from train_core.parallel.collectives import Axis, Pending, all_gather, all_reduce, reduce_scatter, shard
 from train_core.parallel.main_gradient import attach, has_wide_products
 from train_core.parallel.mesh import Mesh
-from train_core.parallel.parallelize import Stage
-from train_core.shared_rules import Treatment
+from train_core.parallel.parallelize import Stage, treatment_of
+from train_core.shared_rules import MAX_BUCKET_ELEMENTS, Treatment, bucket_members, padded_length
 
 if TYPE_CHECKING:
     from train_core.parallel.fully_sharded import FullySharded
@@ -38,6 +47,79 @@ Replicas: TypeAlias = "FlatReplicas | FullySharded"
 
 All lists that the methods return have one entry for each part, in the same order.
 """
+
+
+class BucketMember(NamedTuple):
+    """A parameter's place in its bucket: elements `start` to `start + parameter.numel()`.
+
+    Attributes:
+        name: the parameter's name in this rank's stage.
+        num_uses: how many modules have the parameter; each adds to its gradient in every backward pass.
+    """
+
+    name: str
+    parameter: nn.Parameter
+    start: int
+    num_uses: int
+
+    def of(self, flat: Tensor) -> Tensor:
+        """The parameter's part of a tensor that is as long as the bucket, as a view."""
+        return flat[self.start : self.start + self.parameter.numel()].view(self.parameter.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Bucket:
+    """Weights (n) in the compute precision, gradients (n) in the accumulation precision.
+
+    n is a multiple of the number of replicas, so that each has an equal shard.
+
+    Attributes:
+        replicas: the ranks over which the gradients are summed.
+    """
+
+    treatment: Treatment
+    members: tuple[BucketMember, ...]
+    weights: Tensor
+    gradients: Tensor
+    replicas: Axis
+
+
+def flatten(
+    stage: Stage, mesh: Mesh, gradient_dtype: torch.dtype = torch.float32, max_elements: int = MAX_BUCKET_ELEMENTS
+) -> Iterator[Bucket]:
+    """Move the parameters of `stage` into buckets, of which they become views, one bucket at a time."""
+    # Two for a tied embedding beside its head: every module that has a parameter adds a gradient of its own to it.
+    named = (each for chunk in stage.chunks for each in chunk.named_parameters(remove_duplicate=False))
+    uses = Counter(id(parameter) for _, parameter in named)
+    buckets = bucket_members(
+        stage.named_parameters(),
+        lambda named: treatment_of(stage, *named),
+        lambda named: named[1].numel(),
+        max_elements,
+    )
+    for treatment, members in buckets:
+        yield _bucket(treatment, members, uses, gradient_dtype, mesh.axis(*treatment.reduced_over))
+
+
+def _bucket(
+    treatment: Treatment,
+    named: list[tuple[str, nn.Parameter]],
+    uses: Counter[int],
+    gradient_dtype: torch.dtype,
+    replicas: Axis,
+) -> Bucket:
+    members, used = list[BucketMember](), 0
+    for name, parameter in named:
+        members.append(BucketMember(name, parameter, used, uses[id(parameter)]))
+        used += parameter.numel()
+    length, first = padded_length(used, replicas.size), named[0][1]
+    # Zeros, so that the padding adds nothing to a norm, and the update leaves it as it is.
+    weights = torch.zeros(length, dtype=first.dtype, device=first.device)
+    for member in members:
+        member.of(weights).copy_(member.parameter.detach())
+        # The data is replaced and not the parameter, which modules and the tied head go on sharing.
+        member.parameter.data = member.of(weights)
+    return Bucket(treatment, tuple(members), weights, weights.new_zeros(length, dtype=gradient_dtype), replicas)
 
 
 def replicas_of(stage: Stage, mesh: Mesh, experiment: Experiment) -> Replicas:
@@ -150,30 +232,6 @@ class FlatReplicas:
                 # In the order in which their gathers are started, and so arrive.
                 buckets = sorted({holding[id(parameter)] for parameter in part.parameters()})
                 part.register_forward_pre_hook(partial(self._wait_for, buckets))
-
-    def boxes(self) -> list[list[Box]]:
-        """The boxes of the model's parameters in which the elements of each part lie."""
-        return [self._boxes(bucket, self._own_range(bucket)) for bucket in self.buckets]
-
-    def boxes_to_write(self) -> list[list[Box]]:
-        """The boxes that this rank writes into a checkpoint, so that together all ranks write everything once."""
-        # Under ZeRO-0 all replicas hold everything. Each still writes only a share, so that the work is divided.
-        return [
-            self._boxes(bucket, self._shard_range(bucket)) if self.mesh.counts(bucket.treatment) else []
-            for bucket in self.buckets
-        ]
-
-    def _boxes(self, bucket: Bucket, held: range) -> list[Box]:
-        # The optimizer's states are as long as what this rank updates, so that boxes count from its first element.
-        origin = self._own_range(bucket).start
-        return [box for member in bucket.members for box in boxes_of(member, held, origin, self.stage, self.mesh)]
-
-    def _own_range(self, bucket: Bucket) -> range:
-        return self._shard_range(bucket) if self.is_sharded else range(len(bucket.weights))
-
-    def _shard_range(self, bucket: Bucket) -> range:
-        width = len(bucket.weights) // bucket.replicas.size
-        return range(bucket.replicas.rank * width, (bucket.replicas.rank + 1) * width)
 
     def start(self, bucket: Bucket) -> Pending:
         """Start the sum of a bucket's gradients over its replicas."""

@@ -22,9 +22,8 @@ from conf.plan.experiment import Experiment
 from train_core.model.initialize import DTYPES
 from train_core.parallel.clock import Line
 from train_core.parallel.collectives import Axis, gather_into, scatter_into
-from train_core.parallel.flat_parameters import Box, box_in_whole, treatment_of
 from train_core.parallel.mesh import Mesh
-from train_core.parallel.parallelize import Stage, fill
+from train_core.parallel.parallelize import Stage, fill, treatment_of
 
 
 def device_mesh_of(group: dist.ProcessGroup) -> DeviceMesh:
@@ -96,28 +95,6 @@ class FullySharded:
         """Let go what FSDP2 keeps for a backward pass: embedding, last norm and head."""
         assert isinstance(self.model, FSDPModule)
         self.model.reshard()
-
-    def boxes(self) -> list[list[Box]]:
-        """This replica's rows of every parameter."""
-        return [
-            self._rows(name, shape, parameter.to_local())
-            for (name, parameter), shape in zip(self.parameters, self.shapes, strict=True)
-        ]
-
-    def boxes_to_write(self) -> list[list[Box]]:
-        return [
-            boxes if self.mesh.counts(treatment) else []
-            for boxes, treatment in zip(self.boxes(), self.treatments, strict=True)
-        ]
-
-    def _rows(self, name: str, shape: tuple[int, ...], local: Tensor) -> list[Box]:
-        # FSDP2 gives each replica as many rows as the first one has, until there are none left.
-        per_replica = -(-shape[0] // self.mesh.replicas.size)
-        offsets = (self.mesh.replicas.rank * per_replica,) + (0,) * (len(shape) - 1)
-        # Where a parameter has fewer rows than there are replicas, the last of them have none.
-        if not local.numel():
-            return []
-        return [box_in_whole(self.stage.placements[name], shape, offsets, tuple(local.shape), 0, self.mesh)]
 
 
 class _Watched:

@@ -37,6 +37,7 @@ from train_core.parallel.tensor_parallel import (
     VocabularyParallelCrossEntropy,
     VocabularyParallelEmbedding,
 )
+from train_core.shared_rules import Treatment
 
 TIED_HEAD, TIED_EMBEDDING = "head.weight", "embedding.tokens.weight"
 
@@ -84,6 +85,13 @@ class Stage:
     def named_parameters(self) -> list[tuple[str, nn.Parameter]]:
         """All parameters in model order; one that two modules share comes once."""
         return [named for chunk in self.chunks for named in chunk.named_parameters()]
+
+
+def treatment_of(stage: Stage, name: str, parameter: nn.Parameter) -> Treatment:
+    """The treatment of one of this rank's parameters, alike on all ranks that hold it."""
+    placement = stage.placements[name]
+    # Matrices decay. What has one dim is a bias or the scale of a norm, whose size is not to be held down.
+    return Treatment(parameter.dim() > 1, placement.copied_over, placement.summed_over, placement.reduced_over)
 
 
 def parallelize(

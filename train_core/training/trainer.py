@@ -12,6 +12,7 @@ from torch import Tensor
 
 from conf.plan.experiment import Experiment
 from train_core.axes import OPTIMIZER, Layout
+from train_core.checkpoints.boxes import own_boxes
 from train_core.data.batches import Batches
 from train_core.data.byte_pairs import tokenizer_of
 from train_core.expert_load import RouterBiases
@@ -106,7 +107,7 @@ class Trainer:
 
     def masters(self) -> Iterator[tuple[str, Tensor]]:
         """The fp32 weights that this rank updates, in pieces, with the names that the whole model has for them."""
-        for state, boxes in zip(self.optimizer.states, self.replicas.boxes(), strict=True):
+        for state, boxes in zip(self.optimizer.states, own_boxes(self.replicas), strict=True):
             for box in boxes:
                 yield box.name, box.of(state.masters)
 

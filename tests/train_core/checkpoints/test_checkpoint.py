@@ -16,9 +16,9 @@ import torch
 from conf.plan.experiment import Experiment
 from tests.train_core.conftest import ExperimentOf, Worlds
 from tests.train_core.training.layouts import mixture_with
+from train_core.checkpoints.boxes import Box, own_boxes
 from train_core.checkpoints.checkpoint import LAZILY, Checkpoints, allow_sockets, group_of_writers
 from train_core.parallel.collectives import Axis
-from train_core.parallel.flat_parameters import Box
 from train_core.process.world import World
 from train_core.training.trainer import Trainer
 
@@ -62,7 +62,7 @@ def held_by(trainer: Trainer) -> dict[str, Any]:
     optimizer = trainer.optimizer
     parts: list[Any] = [
         (kind, box, box.of(flat).clone().numpy())
-        for boxes, state in zip(trainer.replicas.boxes(), optimizer.states, strict=True)
+        for boxes, state in zip(own_boxes(trainer.replicas), optimizer.states, strict=True)
         for kind, flat in state.tensors().items()
         for box in boxes
     ]

@@ -19,6 +19,7 @@ from tests.train_core.rehearsal.gpu_observer import without_kernel
 from tests.train_core.rehearsal.test_gpu_path import experiment_of as experiment_on_gpus
 from tests.train_core.rehearsal.test_gpu_path import trainer_on_gpu
 from train_core.checkpoints import host_copies
+from train_core.checkpoints.boxes import boxes_to_write
 from train_core.checkpoints.host_copies import HostCopies
 from train_core.process.world import World
 from train_core.training.trainer import Trainer
@@ -76,13 +77,13 @@ def trainer(experiment_of: ExperimentOf, tmp_path: Path) -> Trainer:
 def copied(copies: HostCopies, trainer: Trainer) -> tuple[dict[str, list[Tensor]], host_copies.Wait]:
     """What a trainer on a GPU would have copied: all boxes of every tensor."""
     trainer.optimizer.device = GPU
-    pieces, wait = copies.of(trainer.replicas.boxes_to_write())
+    pieces, wait = copies.of(boxes_to_write(trainer.replicas))
     trainer.optimizer.device = CPU
     return {key: list(piece.boxes.values()) for key, piece in pieces.items()}, wait
 
 
 def state_of(trainer: Trainer) -> dict[str, list[Tensor]]:
-    pieces, _ = HostCopies(trainer.optimizer).of(trainer.replicas.boxes_to_write())
+    pieces, _ = HostCopies(trainer.optimizer).of(boxes_to_write(trainer.replicas))
     return {key: list(piece.boxes.values()) for key, piece in pieces.items()}
 
 
@@ -127,7 +128,7 @@ def test_no_host_waits_for_copies_of_a_gpu(zero_stage: int, monkeypatch: pytest.
     with trainer_on_gpu(experiment, 0, tmp_path) as (trainer, seen):
         trainer.step(1)
         seen.waits.clear()
-        _, wait = HostCopies(trainer.optimizer).of(trainer.replicas.boxes_to_write())
+        _, wait = HostCopies(trainer.optimizer).of(boxes_to_write(trainer.replicas))
         assert seen.waits == []
         wait()
         assert [found.why for found in seen.waits] == ["an event"]

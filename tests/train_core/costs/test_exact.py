@@ -35,10 +35,9 @@ from train_core.costs.work import work_of
 from train_core.model.attention import CausalAttention
 from train_core.model.dropout import AttentionWithDropout
 from train_core.model.transformer import Transformer
-from train_core.parallel.flat_parameters import treatment_of
 from train_core.parallel.groups import build_mesh
 from train_core.parallel.main_gradient import deferred_products
-from train_core.parallel.parallelize import Stage, parallelize
+from train_core.parallel.parallelize import Stage, parallelize, treatment_of
 
 NUM_SEQUENCES = 2
 

@@ -18,8 +18,7 @@ from tests.train_core.conftest import ExperimentOf, Worlds
 from train_core.costs import num_parameters
 from train_core.costs.counts.buckets import layer_parameters_of
 from train_core.parallel import data_parallel, fully_sharded
-from train_core.parallel.data_parallel import FlatReplicas, ShardReduction
-from train_core.parallel.flat_parameters import Bucket, flatten
+from train_core.parallel.data_parallel import Bucket, FlatReplicas, ShardReduction, flatten
 from train_core.parallel.mesh import Mesh
 from train_core.parallel.parallelize import FirstValue, Stage, parallelize
 from train_core.process.world import World

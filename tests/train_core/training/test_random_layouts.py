@@ -28,6 +28,7 @@ from conf.plan.experiment import Experiment
 from tests.train_core.conftest import Worlds
 from tests.train_core.training.oracle import Trained, train
 from tests.train_core.training.random_layouts import RECOMPUTATIONS, SCHEDULES, Case, case_of
+from train_core.checkpoints.boxes import own_boxes
 from train_core.process.world import World
 from train_core.training.trainer import Trainer
 
@@ -61,7 +62,7 @@ def train_and_tell(world: World, experiment: Experiment, cache_dir: Path) -> Ans
 
 def updated_pieces(trainer: Trainer) -> Iterator[Piece]:
     """The masters and moments of what this rank updates."""
-    for boxes, state in zip(trainer.replicas.boxes(), trainer.optimizer.states, strict=True):
+    for boxes, state in zip(own_boxes(trainer.replicas), trainer.optimizer.states, strict=True):
         for box in boxes:
             for kind, flat in state.tensors().items():
                 yield piece_of(f"{kind}.{box.name}", box.shape, box.offsets, box.of(flat))

@@ -12,6 +12,7 @@ import pytest
 
 from conf.plan.experiment import Experiment
 from tests.train_core.conftest import ExperimentOf, Worlds
+from train_core.checkpoints.boxes import own_boxes
 from train_core.process.world import World
 from train_core.training.trainer import Trainer
 from train_core.watch.agreement import require_equal_replicas
@@ -54,7 +55,7 @@ def digests_of(trainer: Trainer) -> Digests:
     """Of the bits of everything that this rank updates."""
     return {
         Held(kind, box.name, box.offsets, box.sizes): sha256(box.of(flat).detach().numpy().tobytes()).hexdigest()
-        for state, boxes in zip(trainer.optimizer.states, trainer.replicas.boxes(), strict=True)
+        for state, boxes in zip(trainer.optimizer.states, own_boxes(trainer.replicas), strict=True)
         for kind, flat in state.tensors().items()
         for box in boxes
     }

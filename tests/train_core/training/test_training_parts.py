@@ -21,7 +21,7 @@ from train_core.model.initialize import initial_value
 from train_core.model.transformer import Layer
 from train_core.optimizer import StepResult, learning_rate_at
 from train_core.parallel.collectives import Axis
-from train_core.parallel.flat_parameters import flatten
+from train_core.parallel.data_parallel import flatten
 from train_core.parallel.groups import build_mesh, total
 from train_core.parallel.parallelize import parallelize
 from train_core.process.world import World, usable_cores

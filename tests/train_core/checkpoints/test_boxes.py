@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from train_core.axes import REPLICAS, Layout
+from train_core.checkpoints.boxes import boxes_of, row_boxes
 from train_core.optimizer import AdamState
 from train_core.parallel.collectives import Axis
-from train_core.parallel.flat_parameters import Bucket, boxes_of, flatten, row_boxes
+from train_core.parallel.data_parallel import Bucket, flatten
 from train_core.parallel.groups import build_mesh
 from train_core.parallel.mesh import Mesh
 from train_core.parallel.parallelize import Placement
