@@ -41,7 +41,7 @@ class Facts(Frozen):
         step: the last step that was done.
         num_updates: how often the weights were updated, which Adam's correction of its moments depends on.
         label: the layout that wrote it, for people.
-        loss_scale: see `optimizer.LossScale.state`; empty where it is constant.
+        loss_scale: see `narrow.LossScale.state`; empty where it is constant.
         training: what its losses follow from besides model and step, by dotted key, and the name of its tokens: see
             `what_to_read.facts_of_training`.
         file_bytes: size of every other file; this and what follows is filled in by `publish`.

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from conf.types.model_spec import ModelSpec, RotaryScaling
 from conf.types.schema import ROTARY_BASE, Dtype
@@ -48,6 +49,21 @@ def initial_value(name: str, shape: torch.Size, num_layers: int, seed: int, devi
 def _seed_of(name: str, seed: int) -> int:
     digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
+
+
+def fill(module: nn.Module, value_of: Callable[[str], Tensor], name: str = "") -> None:
+    """Give every parameter that has no memory its value; a parameter that two modules share stays shared.
+
+    Args:
+        name: the module's name in its model.
+    """
+    # By the identity of the old parameter, so that modules that shared one share the new one.
+    empty = [(leaf, old) for leaf, old in module.named_parameters(prefix=name) if old.is_meta]
+    filled = {id(old): nn.Parameter(value_of(leaf)) for leaf, old in empty}
+    for inner in module.modules():
+        for leaf, parameter in list(inner.named_parameters(recurse=False, remove_duplicate=False)):
+            if parameter.is_meta:
+                setattr(inner, leaf, filled[id(parameter)])
 
 
 def rotary_table_of(spec: ModelSpec, device: torch.device | None = None) -> Tensor | None:

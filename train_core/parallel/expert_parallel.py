@@ -31,7 +31,7 @@ from torch.autograd import Function
 from train_core.model.mixture import Balance, Capacity, Experts, ExpertWeights, on_host, weighted_gated_product
 from train_core.parallel.collectives import Axis, Pending, all_gather, all_reduce, shard, start
 from train_core.parallel.context_parallel import in_order, own_tokens
-from train_core.parallel.main_gradient import ALONE, add_expert_products
+from train_core.parallel.main_gradient import ALONE, Multiply, add_gradient, add_matrices
 from train_core.parallel.narrow import ScaledProducts
 
 Rows = list[list[int]]
@@ -126,6 +126,27 @@ def _each_product(
             multiply = partial(narrow.linear, bias=None) if transposed else narrow.input_gradient
             into.copy_(multiply(part, matrix.t() if transposed else matrix, axis=ALONE))
     return out
+
+
+def add_expert_products(
+    weight: Tensor, grad_out: Tensor, rows: Tensor, sizes: list[int], multiply: Multiply | None = None
+) -> Tensor | None:
+    """The gradients of matrices (E out, in) that stand one below the other, from (n, out) and (n, in).
+
+    They are never put off: rows would have to be kept as long, and the exchanges hide no product.
+
+    Args:
+        sizes: rows of each matrix, in order.
+        multiply: as for `add_product`.
+    """
+
+    def add_to(whole: Tensor, *, is_wide: bool) -> None:
+        matrices = whole.view(len(sizes), -1, whole.size(1))
+        for matrix, left, right in zip(matrices, grad_out.split(sizes), rows.split(sizes), strict=True):
+            if left.size(0):  # an expert to which no token went would cost a kernel that adds nothing
+                add_matrices(matrix, left.t(), right, multiply, is_wide=is_wide)
+
+    return add_gradient(weight, add_to)
 
 
 ALIGNED_BYTES = 16

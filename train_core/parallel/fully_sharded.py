@@ -19,11 +19,11 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from conf.plan.experiment import Experiment
-from train_core.model.initialize import DTYPES
+from train_core.model.initialize import DTYPES, fill
 from train_core.parallel.clock import Line
 from train_core.parallel.collectives import Axis, gather_into, scatter_into
 from train_core.parallel.mesh import Mesh
-from train_core.parallel.parallelize import Stage, fill, treatment_of
+from train_core.parallel.parallelize import Stage, treatment_of
 
 
 def device_mesh_of(group: dist.ProcessGroup) -> DeviceMesh:

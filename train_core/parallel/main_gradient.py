@@ -41,21 +41,17 @@ class MainGradient:
 
     Attributes:
         is_wide: products and sums of narrower values are made in the buffer's type; see `has_wide_products`.
-        look: called with the buffer whenever a gradient has been added to it; None where nobody looks.
     """
 
     buffer: Tensor
     listener: Listener
     is_wide: bool
-    look: Callable[[Tensor], None] | None = None
 
     @contextmanager
     def addition(self) -> Iterator[Tensor]:
         """Inside the block one gradient is added to the buffer."""
         self.listener.before_gradient()
         yield self.buffer
-        if self.look is not None:
-            self.look(self.buffer)
         self.listener.after_gradient()
 
 
@@ -69,22 +65,6 @@ def attach(parameter: nn.Parameter, buffer: Tensor, listener: Listener, *, is_wi
 
 def main_gradient(parameter: Tensor) -> MainGradient | None:
     return getattr(parameter, "main_gradient", None)
-
-
-@contextmanager
-def look_at_additions(parameter: Tensor, look: Callable[[Tensor], None]) -> Iterator[None]:
-    """Inside the block, `look` is called with the buffer whenever a gradient has been added to it.
-
-    It is never called where the parameter has no buffer.
-    """
-    if (gradient := main_gradient(parameter)) is None:
-        yield
-        return
-    gradient.look = look
-    try:
-        yield
-    finally:
-        gradient.look = None
 
 
 def _move_into_buffer(parameter: Tensor) -> None:
@@ -174,32 +154,11 @@ def add_product(
     if gradient is None:
         return left @ right if multiply is None else multiply(left, right, weight.dtype)
     with gradient.addition() as buffer:
-        _add_to(buffer, left, right, multiply, is_wide=gradient.is_wide)
+        add_matrices(buffer, left, right, multiply, is_wide=gradient.is_wide)
     return None
 
 
-def add_expert_products(
-    weight: Tensor, grad_out: Tensor, rows: Tensor, sizes: list[int], multiply: Multiply | None = None
-) -> Tensor | None:
-    """The gradients of matrices (E out, in) that stand one below the other, from (n, out) and (n, in).
-
-    They are never put off: rows would have to be kept as long, and the exchanges hide no product.
-
-    Args:
-        sizes: rows of each matrix, in order.
-        multiply: as for `add_product`.
-    """
-
-    def add_to(whole: Tensor, *, is_wide: bool) -> None:
-        matrices = whole.view(len(sizes), -1, whole.size(1))
-        for matrix, left, right in zip(matrices, grad_out.split(sizes), rows.split(sizes), strict=True):
-            if left.size(0):  # an expert to which no token went would cost a kernel that adds nothing
-                _add_to(matrix, left.t(), right, multiply, is_wide=is_wide)
-
-    return _added(weight, add_to)
-
-
-def _added(weight: Tensor, add_to: Callable[..., None]) -> Tensor | None:
+def add_gradient(weight: Tensor, add_to: Callable[..., None]) -> Tensor | None:
     """Have a gradient added to the weight's buffer, or return it where there is none; `add_to(tensor, is_wide=...)`."""
     gradient = main_gradient(weight)
     if gradient is None:
@@ -211,7 +170,7 @@ def _added(weight: Tensor, add_to: Callable[..., None]) -> Tensor | None:
     return None
 
 
-def _add_to(buffer: Tensor, left: Tensor, right: Tensor, multiply: Multiply | None, *, is_wide: bool) -> None:
+def add_matrices(buffer: Tensor, left: Tensor, right: Tensor, multiply: Multiply | None, *, is_wide: bool) -> None:
     if multiply is not None:
         buffer.add_(multiply(left, right, buffer.dtype))
     elif buffer.dtype == right.dtype:
@@ -256,7 +215,7 @@ def add_rows(weight: Tensor, grad_out: Tensor, rows: Tensor, elsewhere: Tensor |
             vectors = _sums_by_row(vectors, indices, table.size(0)).to(table.dtype)
         _add_at(table, indices, vectors)
 
-    return _added(weight, add_to)
+    return add_gradient(weight, add_to)
 
 
 def _in_fp32(vectors: Tensor, elsewhere: Tensor | None) -> Tensor:

@@ -21,7 +21,7 @@ from conf.plan.experiment import Experiment
 from conf.types.schema import ParallelPlan
 from train_core.axes import ENDS, EXPERT, EXPERT_REPLICAS, REPLICAS
 from train_core.model.dropout import Dropping, Randomness
-from train_core.model.initialize import DTYPES, initial_value, rotary_table_of
+from train_core.model.initialize import DTYPES, fill, initial_value, rotary_table_of
 from train_core.model.transformer import Transformer
 from train_core.parallel.collectives import Axis, all_reduce, shard
 from train_core.parallel.context_parallel import ContextAttention, own_tokens
@@ -332,18 +332,3 @@ def _first_part(first: FirstValue, mesh: Mesh, ends: Axis, placement: Placement,
         part = all_reduce(part if ends.rank == 0 else torch.zeros_like(part), ends).wait()
     # A view would keep the whole parameter in memory.
     return whole if part is whole else part.clone()
-
-
-def fill(module: nn.Module, value_of: Callable[[str], Tensor], name: str = "") -> None:
-    """Give every parameter that has no memory its value; a parameter that two modules share stays shared.
-
-    Args:
-        name: the module's name in its model.
-    """
-    # By the identity of the old parameter, so that modules that shared one share the new one.
-    empty = [(leaf, old) for leaf, old in module.named_parameters(prefix=name) if old.is_meta]
-    filled = {id(old): nn.Parameter(value_of(leaf)) for leaf, old in empty}
-    for inner in module.modules():
-        for leaf, parameter in list(inner.named_parameters(recurse=False, remove_duplicate=False)):
-            if parameter.is_meta:
-                setattr(inner, leaf, filled[id(parameter)])

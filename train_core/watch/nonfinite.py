@@ -16,7 +16,7 @@ from conf.errors import TrainingError
 from train_core.axes import ENDS, Layout
 from train_core.optimizer import OwnShare, StepResult
 from train_core.parallel.groups import gather_objects
-from train_core.parallel.main_gradient import look_at_additions
+from train_core.parallel.main_gradient import MainGradient, main_gradient
 from train_core.parallel.mesh import Mesh
 from train_core.parallel.parallelize import Stage
 from train_core.watch.hang import ranks_text
@@ -215,6 +215,36 @@ def _hook(look: Look, part: int, name: str) -> Callable[[nn.Module, Any, Any], N
             out.register_hook(partial(look, GRADIENT, part, name))
 
     return forward_hook
+
+
+class LookingListener:
+    """Looks at a buffer after every addition, before its own listener hears of it."""
+
+    def __init__(self, gradient: MainGradient, look: Callable[[Tensor], None]) -> None:
+        self.buffer, self.listener, self.look = gradient.buffer, gradient.listener, look
+
+    def before_gradient(self) -> None:
+        self.listener.before_gradient()
+
+    def after_gradient(self) -> None:
+        self.look(self.buffer)
+        self.listener.after_gradient()
+
+
+@contextmanager
+def look_at_additions(parameter: Tensor, look: Callable[[Tensor], None]) -> Iterator[None]:
+    """Inside the block, `look` is called with the buffer whenever a gradient has been added to it.
+
+    It is never called where the parameter has no buffer.
+    """
+    if (gradient := main_gradient(parameter)) is None:
+        yield
+        return
+    listener, gradient.listener = gradient.listener, LookingListener(gradient, look)
+    try:
+        yield
+    finally:
+        gradient.listener = listener
 
 
 def suspects(layout: Layout, shares: Sequence[OwnShare]) -> list[int]:

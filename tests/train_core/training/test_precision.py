@@ -14,7 +14,7 @@ from conf.plan.experiment import Experiment
 from tests.train_core.conftest import ExperimentOf, Worlds
 from tests.train_core.training.layouts import Layout
 from tests.train_core.training.test_layouts import assembled, assert_alike, train_and_tell
-from train_core.optimizer import LossScale
+from train_core.parallel.narrow import LossScale
 from train_core.process.world import World
 from train_core.training.train import train
 from train_core.training.trainer import Trainer
