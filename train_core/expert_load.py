@@ -53,6 +53,11 @@ class RouterBiases:
             for mixture, row in zip(self.mixtures.values(), self.values, strict=True):
                 mixture.router.bias = row
 
+    @property
+    def are_told_here(self) -> bool:
+        """True on the one rank of a stage that writes or tells what all of its ranks hold alike."""
+        return self.mesh.world.rank == self.mesh.layout.rank(self.mesh.pipeline.rank)
+
     def start_from(self, first_value: FirstValue) -> None:
         """Take the biases of weights that a training starts from."""
         for name, bias in self.tensors().items():
@@ -153,7 +158,7 @@ class ExpertLoads:
 
     def fields(self) -> dict[str, Any]:
         """The loads in the timed steps, as a field of a `Performance`; empty where no rank has experts."""
-        of_stages = gather_objects(_loads(self.timed) if self.mesh.is_first_of_stage else {}, self.mesh.world)
+        of_stages = gather_objects(_loads(self.timed) if self.biases.are_told_here else {}, self.mesh.world)
         by_layer = {index: loads for of_stage in of_stages for index, loads in of_stage.items()}
         loads = tuple(tuple(by_layer[index]) for index in sorted(by_layer))
         is_known = self.has_capacity and self.routed > 0  # a process that goes on near the end may time no step

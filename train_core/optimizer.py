@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -66,19 +67,6 @@ class AdamState:
             weights.copy_(self.masters)
 
 
-class OwnShare(NamedTuple):
-    """The finiteness of what one rank added to a step's loss and to the gradient's norm, each by itself.
-
-    Attributes:
-        gradient: the parts that are sums over replicas alone.
-        sums: the groups, such as `tensor`, over which a part was summed that was not finite.
-    """
-
-    loss: bool
-    gradient: bool
-    sums: tuple[str, ...]
-
-
 class StepResult(NamedTuple):
     """The result of one optimizer step, over the whole job.
 
@@ -86,14 +74,14 @@ class StepResult(NamedTuple):
         loss: the mean over the global batch.
         gradient_norm: the norm of the whole model's gradient before clipping.
         overflowed: fp16 gradients left their range, and the weights were left as they were.
-        own_share: of this rank, where loss or norm are not finite and nothing has overflowed; else None.
+        summands: this rank's loss share and gradients, where a sum is not finite and nothing overflowed; else None.
     """
 
     loss: float
     gradient_norm: float
     learning_rate: float
     overflowed: bool = False
-    own_share: OwnShare | None = None
+    summands: tuple[Tensor, list[Tensor]] | None = None
 
     @property
     def is_finite(self) -> bool:
@@ -112,7 +100,7 @@ def learning_rate_at(step: int, plan: TrainingPlan) -> float:
     return plan.min_learning_rate + (plan.learning_rate - plan.min_learning_rate) * cosine
 
 
-def _norm(flat: Tensor) -> Tensor:
+def flat_norm(flat: Tensor) -> Tensor:
     """The norm of a flat tensor in fp64, from the norms of rows in fp32: on a CPU torch would copy it to fp64 whole."""
     whole = flat.numel() // NORM_ROW * NORM_ROW
     rows = torch.linalg.vector_norm(flat[:whole].view(-1, NORM_ROW), dim=1, dtype=torch.float32)
@@ -126,7 +114,7 @@ class Optimizer:
     Attributes:
         loss_scale: the factor that every loss is multiplied by before backward.
         num_updates: how often the weights have been updated; an overflow is no update.
-        being_copied: reached when a GPU has copied the states for a checkpoint; None where it copies none.
+        wait_for_copies: has the device wait for a checkpoint's copies of the states, before these change.
     """
 
     def __init__(self, replicas: Replicas, mesh: Mesh, experiment: Experiment, device: torch.device) -> None:
@@ -134,7 +122,7 @@ class Optimizer:
         self.loss_scale = LossScale.of(experiment.precision)
         self.num_updates = 0
         self.states = [AdamState(weights) for weights in replicas.own_weights()]
-        self.being_copied: torch.cuda.Event | None = None
+        self.wait_for_copies: Callable[[], None] = lambda: None
 
     def step(self, step: int, loss_share: Tensor) -> StepResult:
         """Update the weights with the gradients accumulated since `Replicas.zero_gradients`.
@@ -154,24 +142,12 @@ class Optimizer:
             self._update(gradients, result.learning_rate, factor)
             self.loss_scale.note_success()
         else:  # the weights stay, so that the passes can be run again to find the origin
-            result = result._replace(own_share=self._own_share(gradients, loss_share))
+            result = result._replace(summands=(loss_share, gradients))
         return result
 
     def is_finite(self, loss_share: Tensor) -> bool:
         """True if loss and norm of the gradients since `Replicas.zero_gradients` are finite; updates nothing."""
         return all(map(math.isfinite, self._over_the_world(self.reduced_gradients(), loss_share)))
-
-    def _own_share(self, gradients: list[Tensor], loss_share: Tensor) -> OwnShare:
-        bad = [
-            treatment
-            for treatment, gradient in zip(self.replicas.treatments, gradients, strict=True)
-            if self.mesh.counts(treatment) and not _norm(gradient).isfinite()
-        ]
-        return OwnShare(
-            bool(loss_share.isfinite()),
-            gradient=all(treatment.summed_over for treatment in bad),
-            sums=tuple(sorted({name for treatment in bad for name in treatment.summed_over})),
-        )
 
     def reduced_gradients(self) -> list[Tensor]:
         """The gradient of every part, summed over all ranks that have a summand of it."""
@@ -202,7 +178,7 @@ class Optimizer:
 
     def _counted_norm(self, treatment: Treatment, gradient: Tensor) -> Tensor:
         """The norm of a part, so large that its square counts once after the division by the number of replicas."""
-        norm, holders = _norm(gradient), self.mesh.axis(*treatment.reduced_over).size
+        norm, holders = flat_norm(gradient), self.mesh.axis(*treatment.reduced_over).size
         usual = self.mesh.replicas.size
         return norm if self.replicas.is_sharded or holders == usual else norm * math.sqrt(usual / holders)
 
@@ -213,10 +189,7 @@ class Optimizer:
 
     def _update(self, gradients: list[Tensor], learning_rate: float, factor: float) -> None:
         self.num_updates += 1
-        if self.being_copied is not None:
-            # The stream that computes waits here, and not the host: the copies must be of what was before this update.
-            torch.cuda.current_stream(self.device).wait_event(self.being_copied)
-            self.being_copied = None
+        self.wait_for_copies()
         # Filled on the device, because a copy of the number from the host would wait for all that is queued there.
         count = torch.full((), float(self.num_updates), device=self.device)
         parts = zip(self.states, self.replicas.treatments, gradients, self.replicas.own_weights(), strict=True)

@@ -199,7 +199,7 @@ class Checkpoints:
             pieces, wait = self.copies.of(boxes)
         else:
             pieces, wait = pieces_of(self.optimizer.states, boxes), nothing_to_wait_for
-        if self.router_biases.mesh.is_first_of_stage:
+        if self.router_biases.are_told_here:
             # Few numbers, of which a copy is made at once.
             biases = self.router_biases.tensors().items()
             pieces |= pieces_of_whole({name: bias.to("cpu", copy=True) for name, bias in biases})

@@ -57,8 +57,14 @@ class HostCopies:
         # Blocking, so that the thread that waits sleeps, and leaves its core to the training.
         done = torch.cuda.Event(blocking=True)
         done.record(self._stream)
+
+        def wait_once() -> None:
+            """Have the stream that computes wait, and not the host."""
+            torch.cuda.current_stream(device).wait_event(done)
+            self.optimizer.wait_for_copies = nothing_to_wait_for
+
         # ... and before the next update.
-        self.optimizer.being_copied = done
+        self.optimizer.wait_for_copies = wait_once
         return pieces, done.synchronize
 
     def _start_copies(self, boxes: Sequence[list[Box]]) -> dict[str, Any]:

@@ -54,22 +54,9 @@ class Batches:
         """A micro-batch that is held out. Such batches count from 0, and are the same at every evaluation."""
         return self._read(1, batch, index)
 
-    def attended_share(self, step: int) -> float:
-        """The scores between tokens of one document, of all pairs of tokens in this replica's sequences of a step.
-
-        Of n equal documents in every sequence that is 1 / n.
-        """
-        if self.documents is None:
-            return 1.0
-        first = (step - 1) * self.global_batch_size + self.first_sequence
-        numbers = (self.documents[0](first + i)[:-1] for i in range(self.num_sequences))
-        shares = (np.bincount(of_tokens - of_tokens[0]) / of_tokens.size for of_tokens in numbers)
-        return sum(float(np.square(each).sum()) for each in shares) / self.num_sequences
-
     def _read(self, part: int, batch: int, index: int) -> MicroBatch:
         """`part` is 0 for what trains and 1 for what is held out."""
-        # Sequences count through steps, then replicas, then micro-batches, so that every layout makes the same global
-        # batch of a step.
+        # Through steps, then replicas, then micro-batches, so that every layout makes the same global batch of a step.
         first = batch * self.global_batch_size + self.first_sequence + index * self.micro_batch_size
         ids = self._on_device(self._windows_of((self.training, self.held_out)[part], first))  # (s + 1, b)
         if self.documents is None:

@@ -15,9 +15,7 @@ from torch.nn import functional
 
 aten = torch.ops.aten
 HAS_FUSED_RMS_NORM = hasattr(aten, "_fused_rms_norm_backward")
-"""True if torch has the norm as one kernel on GPUs. Older releases make it of operations that keep fp32 copies of the
-input."""
-
+"""True if torch has the norm as one kernel on GPUs. Older releases make it of several, which keep copies in fp32."""
 
 SHARED_TABLE_DIMS = 3  # cosine or sine, position, pair of elements: of a table that all sequences share
 Norms = tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]

@@ -95,18 +95,13 @@ def reduce_scatter(tensor: Tensor, axis: Axis, into: Tensor | None = None) -> Pe
 
 
 def start(
-    kind: str,
-    collective: Callable[..., Any],
-    tensor: Tensor,
-    into: Tensor,
-    axis: Axis,
-    combine: Combine | None = None,
+    kind: str, run: Callable[..., Any], tensor: Tensor, into: Tensor, axis: Axis, combine: Combine | None = None
 ) -> Pending:
     """Start a collective, by the axis's group unless its ranks share memory and `tensor` fits into it."""
     memory = axis.memory
     if memory is not None and memory.takes(tensor):
         return Pending(into, memory.start(kind, tensor, into, axis.line, combine), kind, axis.line)
-    return Pending(into, collective(group=axis.group, async_op=True), kind, axis.line)
+    return Pending(into, run(group=axis.group, async_op=True), kind, axis.line)
 
 
 def shard(tensor: Tensor, axis: Axis, dim: int = 0) -> Tensor:

@@ -34,8 +34,9 @@ from torch import Tensor, nn
 from conf.plan.experiment import Experiment
 from train_core.model.initialize import DTYPES
 from train_core.parallel.collectives import Axis, Pending, all_gather, all_reduce, reduce_scatter, shard
-from train_core.parallel.main_gradient import attach, has_wide_products
+from train_core.parallel.main_gradient import attach
 from train_core.parallel.mesh import Mesh
+from train_core.parallel.narrow import has_wide_products
 from train_core.parallel.parallelize import Stage, treatment_of
 from train_core.shared_rules import MAX_BUCKET_ELEMENTS, Treatment, bucket_members, padded_length
 
@@ -138,11 +139,9 @@ class FlatReplicas:
 
     Attributes:
         is_sharded: each replica updates another part.
-        treatments: how the parameters of each part are treated.
-        scatters: gradients are reduced to shards; else they are summed whole, which gloo does faster than a
-            reduce-scatter.
-        gathers_late: updated weights travel beside the next forward pass, from the step's start on, so that the time of
-            that step includes what they cost. It does not pay on a CPU, where the cores that compute also carry them.
+        scatters: gradients are reduced to shards; else they are summed whole, which gloo does faster.
+        gathers_late: updated weights travel beside the next forward pass, from the step's start on. It does not pay on
+            a CPU, where the cores that compute also carry them.
         is_wide: gradients of narrow weights are made in the type in which they are accumulated.
         in_flight: the latest sum of ZeRO-2 that is on its way; there is one at a time, so that few buckets have memory
             at once.
@@ -151,10 +150,7 @@ class FlatReplicas:
     def __init__(
         self, stage: Stage, mesh: Mesh, experiment: Experiment, *, scatters: bool, gathers_late: bool, is_wide: bool
     ) -> None:
-        """`scatters`, `gathers_late` and `is_wide` say what suits the device; see the class.
-
-        The first two count only where ZeRO shards something.
-        """
+        """`scatters` and `gathers_late` count only where ZeRO shards something."""
         self.is_wide = is_wide
         zero_stage, gradient_dtype = experiment.parallel.zero_stage, DTYPES[experiment.precision.gradient_dtype]
         self.stage, self.mesh = stage, mesh

@@ -31,8 +31,8 @@ from torch.autograd import Function
 from train_core.model.mixture import Balance, Capacity, Experts, ExpertWeights, on_host, weighted_gated_product
 from train_core.parallel.collectives import Axis, Pending, all_gather, all_reduce, shard, start
 from train_core.parallel.context_parallel import in_order, own_tokens
-from train_core.parallel.main_gradient import ALONE, Multiply, add_gradient, add_matrices
-from train_core.parallel.narrow import ScaledProducts
+from train_core.parallel.main_gradient import ALONE, add_gradient, add_matrices
+from train_core.parallel.narrow import Multiply, ScaledProducts
 
 Rows = list[list[int]]
 """How many rows each rank of the axis sends to each: `rows[i][j]` from rank i to rank j."""

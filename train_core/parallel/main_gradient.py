@@ -9,7 +9,7 @@
 Where a parameter has no buffer, the backward passes hand the gradient to autograd as usual.
 
 Under a zero-bubble schedule the products that make weight gradients are put off: inside `deferred_products` they are
-only noted, as `DeferredProduct`s, and `add_products` makes them later.
+only noted, and `add_products` makes them later.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from functools import partial
+from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from train_core.parallel.collectives import Axis, Pending, all_gather
+from train_core.parallel.collectives import Axis, all_gather
+from train_core.parallel.narrow import Multiply, add_to_rows, add_wide_product
 
 ALONE = Axis()
 
@@ -40,7 +42,7 @@ class MainGradient:
     """The buffer beside a weight.
 
     Attributes:
-        is_wide: products and sums of narrower values are made in the buffer's type; see `has_wide_products`.
+        is_wide: products and sums of narrower values are made in the buffer's type; see `narrow.has_wide_products`.
     """
 
     buffer: Tensor
@@ -76,19 +78,8 @@ def _move_into_buffer(parameter: Tensor) -> None:
             parameter.grad = None
 
 
-Multiply = Callable[[Tensor, Tensor, torch.dtype], Tensor]
-"""Makes a product in the named type, where matrices are not multiplied in their own; see `parallel.narrow`."""
-
-
-class DeferredProduct(NamedTuple):
-    """A weight gradient that was put off; see `add_product`."""
-
-    weight: Tensor
-    grad_out: Tensor
-    x: Tensor
-    axis_of_grad_out: Axis
-    axis_of_x: Axis
-    multiply: Multiply | None
+DeferredProduct: TypeAlias = "partial[Callable[[], object]]"
+"""Starts to gather what a weight gradient that was put off is made of, and returns what makes it; see `add_product`."""
 
 
 @contextmanager
@@ -116,17 +107,19 @@ def are_products_deferred() -> bool:
 @torch.no_grad()
 def add_products(products: list[DeferredProduct]) -> None:
     """Make the products that were put off, and empty the list; what the next one has to gather travels meanwhile."""
-    gathering = [(product.weight, _start_gathers(product), product.multiply) for product in products[:1]]
+    started = [start() for start in products[:1]]
     while products:
         products.pop(0)  # off the list first, so that its tensors are freed as soon as it has been made
-        weight, (grad_out, x), multiply = gathering.pop()
-        gathering = [(product.weight, _start_gathers(product), product.multiply) for product in products[:1]]
-        without_buffer = add_product(weight, grad_out.wait(), x.wait(), multiply=multiply)
-        assert without_buffer is None, "only a weight with a main gradient can wait for it"
+        make = started.pop()
+        started = [start() for start in products[:1]]
+        make()
 
 
-def _start_gathers(product: DeferredProduct) -> tuple[Pending, Pending]:
-    return all_gather(product.grad_out, product.axis_of_grad_out), all_gather(product.x, product.axis_of_x)
+def _start_product(
+    weight: Tensor, grad_out: Tensor, x: Tensor, axis_of_grad_out: Axis, axis_of_x: Axis, multiply: Multiply | None
+) -> Callable[[], object]:
+    whole, whole_x = all_gather(grad_out, axis_of_grad_out), all_gather(x, axis_of_x)
+    return lambda: add_product(weight, whole.wait(), whole_x.wait(), multiply=multiply)
 
 
 def add_product(
@@ -147,7 +140,8 @@ def add_product(
     """
     if _deferred is not None:
         # Detached, because their graph would keep the stage's input and its gradient alive as long.
-        _deferred.append(DeferredProduct(weight, grad_out.detach(), x.detach(), axis_of_grad_out, axis_of_x, multiply))
+        kept = grad_out.detach(), x.detach()
+        _deferred.append(partial(_start_product, weight, *kept, axis_of_grad_out, axis_of_x, multiply))
         return None
     left, right = grad_out.flatten(0, -2).t(), x.flatten(0, -2)
     gradient = main_gradient(weight)
@@ -176,74 +170,19 @@ def add_matrices(buffer: Tensor, left: Tensor, right: Tensor, multiply: Multiply
     elif buffer.dtype == right.dtype:
         buffer.addmm_(left, right)
     elif is_wide:
-        _add_wide_product(buffer, left, right)
+        add_wide_product(buffer, left, right)
     else:
         # Rounds the product to its own type first. To widen its factors would take a CPU five times as long.
         buffer.add_(left @ right)
 
 
-def has_wide_products(dtype: torch.dtype, device: torch.device) -> bool:
-    """True if the device multiplies matrices of a narrow type and adds the product to one in fp32, in one kernel.
-
-    It is tried out, because that depends on the device, its library of products and the release of torch.
-    """
-    factor, buffer = torch.zeros(16, 16, dtype=dtype, device=device), torch.zeros(16, 16, device=device)
-    try:
-        _add_wide_product(buffer, factor, factor)
-    except (RuntimeError, TypeError):  # a kernel that is not there, or does not take these types, or an older signature
-        return False
-    return True
-
-
-def _add_wide_product(buffer: Tensor, left: Tensor, right: Tensor) -> None:
-    torch.addmm(buffer, left, right, out_dtype=buffer.dtype, out=buffer)
-
-
 def add_rows(weight: Tensor, grad_out: Tensor, rows: Tensor, elsewhere: Tensor | None = None) -> Tensor | None:
     """The gradient of a looked-up table (rows, h): every vector of grad_out (..., h) added to its row.
-
-    Into less than fp32 a row is added once, as the sum of its vectors: a GPU would round after each of a frequent
-    token's. That takes 10 bytes for every element of grad_out for a while, and not a second table.
 
     Args:
         elsewhere: the vectors (...) that are not added.
     """
-
-    def add_to(table: Tensor, *, is_wide: bool) -> None:
-        indices, vectors = rows.flatten(), _in_fp32(grad_out, elsewhere).flatten(0, -2)
-        if table.dtype != torch.float32:
-            vectors = _sums_by_row(vectors, indices, table.size(0)).to(table.dtype)
-        _add_at(table, indices, vectors)
-
-    return add_gradient(weight, add_to)
-
-
-def _in_fp32(vectors: Tensor, elsewhere: Tensor | None) -> Tensor:
-    """The vectors, with zeros in place of those that are elsewhere."""
-    if elsewhere is None:
-        return vectors.float()
-    if vectors.dtype == torch.float32:
-        return vectors.masked_fill(elsewhere[..., None], 0.0)
-    return vectors.float().masked_fill_(elsewhere[..., None], 0.0)  # in place, in the copy that has just been made
-
-
-def _sums_by_row(vectors: Tensor, rows: Tensor, num_rows: int) -> Tensor:
-    """Vectors (n, h) in fp32, where one vector of each row holds the sum of all of that row and the others hold zeros.
-
-    Whichever vector's number is written to the row's place last is the one that holds the sum. A sort or a count would
-    make the host wait for the device.
-    """
-    numbers = torch.arange(rows.numel(), device=rows.device)
-    chosen = rows.new_empty(num_rows).scatter_(0, rows, numbers)
-    return _add_at(torch.zeros_like(vectors), chosen[rows], vectors)
-
-
-def _add_at(table: Tensor, rows: Tensor, vectors: Tensor) -> Tensor:
-    if table.is_cuda:
-        # In the order of the rows, as torch's own embedding does. Atomic sums would come in another one on each rank,
-        # and copies of one table would drift apart by their rounding.
-        return table.index_put_((rows,), vectors, accumulate=True)
-    return table.index_add_(0, rows, vectors)
+    return add_gradient(weight, lambda table, is_wide: add_to_rows(table, grad_out, rows, elsewhere))
 
 
 def add_sum(bias: Tensor, grad_out: Tensor) -> Tensor | None:

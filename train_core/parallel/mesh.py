@@ -80,10 +80,5 @@ class Mesh:
         return self.pipeline.rank == 0
 
     @property
-    def is_first_of_stage(self) -> bool:
-        """True on the one rank of a stage that writes or tells what all of its ranks hold alike."""
-        return self.world.rank == self.layout.rank(self.pipeline.rank)
-
-    @property
     def is_last_stage(self) -> bool:
         return self.pipeline.rank == self.pipeline.size - 1

@@ -1,4 +1,4 @@
-"""Narrow numbers: matrix products in fp8, and the scale of the loss by which fp16 holds small gradients.
+"""Narrow numbers: matrix products in fp8, sums into fp32 or less, and the scale of the loss that fp16 needs.
 
 Both operands of a product in fp8 are cast with a scale, multiplied, and the scales taken off the result.
 
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 import torch
 from torch import Tensor
@@ -37,9 +37,29 @@ MULTIPLE = 16
 """The kernels take operands whose rows are so many elements, or a multiple of it."""
 
 
+Multiply = Callable[[Tensor, Tensor, torch.dtype], Tensor]
+"""Makes a product in the named type."""
+
+
+class Products:
+    """The products of a linear layer, in the type of its weight."""
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None, axis: Axis) -> Tensor:
+        return functional.linear(x, weight, bias)
+
+    def input_gradient(self, grad_out: Tensor, weight: Tensor, axis: Axis) -> Tensor:
+        return grad_out @ weight
+
+    def multiply(self, axis: Axis) -> Multiply | None:
+        return None
+
+
+PLAIN = Products()
+
+
 @dataclass(frozen=True)
-class ScaledProducts:
-    """The form of the products of a linear layer.
+class ScaledProducts(Products):
+    """The products of a linear layer, from operands that are cast.
 
     Attributes:
         by_rows: every row has a scale; else a whole operand has one.
@@ -68,6 +88,9 @@ class ScaledProducts:
         if not self.emulate and (missing := -left.size(1) % MULTIPLE):
             left, right = functional.pad(left, (0, missing)), functional.pad(right, (0, 0, 0, missing))
         return self._product(left, right.t(), axis, dtype, of_gradient=True)
+
+    def multiply(self, axis: Axis) -> Multiply:
+        return partial(self.weight_gradient, axis=axis)
 
     def _product(self, a: Tensor, b: Tensor, axis: Axis, dtype: torch.dtype, *, of_gradient: bool = False) -> Tensor:
         """a b^T in `dtype`, from (m, k) and (n, k)."""
@@ -144,6 +167,63 @@ def require_narrow_products(precision: PrecisionPlan, device: torch.device) -> N
         problem = f"is not multiplied by torch {torch.__version__} on this device ({str(error).splitlines()[0]})"
         remedy = "Use precision.matmul_recipe=null, or precision.emulate=true, which rounds alike and is slower."
         raise ConfigError("precision.matmul_recipe", precision.matmul_recipe, problem, remedy) from None
+
+
+def has_wide_products(dtype: torch.dtype, device: torch.device) -> bool:
+    """True if the device multiplies matrices of a narrow type and adds the product to one in fp32, in one kernel.
+
+    It is tried out, because that depends on the device, its library of products and the release of torch.
+    """
+    factor, buffer = torch.zeros(16, 16, dtype=dtype, device=device), torch.zeros(16, 16, device=device)
+    try:
+        add_wide_product(buffer, factor, factor)
+    except (RuntimeError, TypeError):  # a kernel that is not there, or does not take these types, or an older signature
+        return False
+    return True
+
+
+def add_wide_product(buffer: Tensor, left: Tensor, right: Tensor) -> None:
+    torch.addmm(buffer, left, right, out_dtype=buffer.dtype, out=buffer)
+
+
+def add_to_rows(table: Tensor, grad_out: Tensor, rows: Tensor, elsewhere: Tensor | None) -> None:
+    """Add every vector of grad_out (..., h) to its row of a table (rows, h), but those that are elsewhere.
+
+    Into less than fp32 a row is added once, as the sum of its vectors: a GPU would round after each of a frequent
+    token's. That takes 10 bytes for every element of grad_out for a while, and not a second table.
+    """
+    indices, vectors = rows.flatten(), _in_fp32(grad_out, elsewhere).flatten(0, -2)
+    if table.dtype != torch.float32:
+        vectors = _sums_by_row(vectors, indices, table.size(0)).to(table.dtype)
+    _add_at(table, indices, vectors)
+
+
+def _in_fp32(vectors: Tensor, elsewhere: Tensor | None) -> Tensor:
+    """The vectors, with zeros in place of those that are elsewhere."""
+    if elsewhere is None:
+        return vectors.float()
+    if vectors.dtype == torch.float32:
+        return vectors.masked_fill(elsewhere[..., None], 0.0)
+    return vectors.float().masked_fill_(elsewhere[..., None], 0.0)  # in place, in the copy that has just been made
+
+
+def _sums_by_row(vectors: Tensor, rows: Tensor, num_rows: int) -> Tensor:
+    """Vectors (n, h) in fp32, where one vector of each row holds the sum of all of that row and the others hold zeros.
+
+    Whichever vector's number is written to the row's place last is the one that holds the sum. A sort or a count would
+    make the host wait for the device.
+    """
+    numbers = torch.arange(rows.numel(), device=rows.device)
+    chosen = rows.new_empty(num_rows).scatter_(0, rows, numbers)
+    return _add_at(torch.zeros_like(vectors), chosen[rows], vectors)
+
+
+def _add_at(table: Tensor, rows: Tensor, vectors: Tensor) -> Tensor:
+    if table.is_cuda:
+        # In the order of the rows, as torch's own embedding does. Atomic sums would come in another one on each rank,
+        # and copies of one table would drift apart by their rounding.
+        return table.index_put_((rows,), vectors, accumulate=True)
+    return table.index_add_(0, rows, vectors)
 
 
 BACKOFF, GROWTH = 0.5, 2.0  # powers of two, so that scaling changes exponents alone and no digits

@@ -28,7 +28,7 @@ from train_core.parallel.context_parallel import ContextAttention, own_tokens
 from train_core.parallel.expert_parallel import ExpertParallel, own_weights, shared_balance, shared_capacity
 from train_core.parallel.layers import apply_to_layers
 from train_core.parallel.mesh import Mesh
-from train_core.parallel.narrow import ScaledProducts, narrow_products, require_narrow_products
+from train_core.parallel.narrow import PLAIN, ScaledProducts, narrow_products, require_narrow_products
 from train_core.parallel.tensor_parallel import (
     ColumnParallelLinear,
     RowParallelLinear,
@@ -150,8 +150,7 @@ class Place:
 
     Attributes:
         name: the module's name in the whole model.
-        narrow: the form of its products, where it is a linear layer or holds experts; None multiplies in the type of
-            the weights.
+        narrow: the products of a linear layer or of experts; None multiplies in the type of the weights.
     """
 
     name: str
@@ -179,20 +178,17 @@ class Place:
         return self.tensor if self.sequence else Axis()
 
 
-Form = Callable[[Any, Place], nn.Module]
-"""Makes a module's form on this rank, from the whole module and its place."""
-
-
 class Style(NamedTuple):
     """The rule that turns a module of the plain model into its form on one rank.
 
     Attributes:
+        form: makes the module's form on this rank, from the whole module and its place.
         splits: by the name of a parameter in the module, the dim that is split over each axis.
         has_own_heads: every tensor rank holds all of the parameters and has other heads, so that its gradients are
             summands.
     """
 
-    form: Form
+    form: Callable[[Any, Place], nn.Module]
     splits: Mapping[str, Mapping[str, int]] = {}
     has_own_heads: bool = False
 
@@ -209,12 +205,11 @@ def _core(whole: nn.Module, place: Place) -> nn.Module:
 
 
 COLUMN = Style(
-    lambda whole, at: ColumnParallelLinear(whole, at.tensor, at.sequence, at.narrow),
+    lambda whole, at: ColumnParallelLinear(whole, at.tensor, at.sequence, at.narrow or PLAIN),
     {"weight": {"tensor": 0}, "bias": {"tensor": 0}},
 )
 ROW = Style(
-    lambda whole, at: RowParallelLinear(whole, at.tensor, at.sequence, at.narrow),
-    {"weight": {"tensor": 1}},
+    lambda whole, at: RowParallelLinear(whole, at.tensor, at.sequence, at.narrow or PLAIN), {"weight": {"tensor": 1}}
 )
 DROPOUT = Style(_dropout)
 NORM_OF_HEADS = Style(lambda whole, at: whole, has_own_heads=True)
@@ -226,7 +221,7 @@ STYLES: dict[str, Style] = {
     "embedding.positions": Style(lambda whole, at: SequenceShardedPositions(whole, at.sequence_axis, at.context)),
     "embedding.dropout": DROPOUT,
     "attention.qkv": COLUMN,
-    "attention.down": Style(lambda whole, at: ColumnParallelLinear(whole, Axis(), False, at.narrow)),
+    "attention.down": Style(lambda whole, at: ColumnParallelLinear(whole, Axis(), False, at.narrow or PLAIN)),
     "attention.query_up": COLUMN,
     "attention.pair_up": COLUMN,
     "attention.shared_key": Style(lambda whole, at: SharedKey(at.tensor, at.sequence)),
@@ -248,8 +243,7 @@ STYLES: dict[str, Style] = {
     "head": COLUMN,
     "loss": Style(lambda whole, at: VocabularyParallelCrossEntropy(at.tensor)),
 }
-"""How each module is split. One that is not here, such as a norm, stays as it is: every tensor rank holds and computes
-all of it."""
+"""How each module is split. One that is not here, such as a norm, stays whole on every tensor rank."""
 
 
 def style_of(module_name: str) -> Style | None:
@@ -274,13 +268,9 @@ def apply_styles(
     dropping: Dropping,
     narrow: Callable[[str], ScaledProducts | None],
 ) -> dict[str, Placement]:
-    """Replace modules by their form on this rank, by the table of styles, and say how each parameter relates to the
-    whole.
+    """Replace modules by their form on this rank, by `STYLES`; returns how each parameter relates to the whole.
 
-    The split form serves an axis of one rank too, where it is as fast.
-
-    Args:
-        narrow: the form of the products of a module with this name.
+    The split form serves an axis of one rank too, where it is as fast. `narrow` is that of `Place`, by a module's name.
     """
     for name, module in list(model.named_modules()):  # a list, because the loop changes what it goes through
         style = style_of(name)

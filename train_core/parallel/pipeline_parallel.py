@@ -58,8 +58,8 @@ class KeptPass(NamedTuple):
     """The parts of a forward pass that its backward pass begins with.
 
     Attributes:
-        end: a scalar, where backward begins: the scaled loss, or of an output its `EndOf`. The output itself is let go
-            when it has been sent: the next stage has it.
+        end: a scalar, where backward begins: the scaled loss, or the `EndOf` of an output, which itself is let go when
+            it has been sent.
         gradients: takes the gradient of that output.
     """
 

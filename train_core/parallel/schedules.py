@@ -8,8 +8,6 @@
 With v model chunks on each of p stages, chunk c of stage r is the (c p + r)-th part of the model, so that a micro-batch
 goes round all stages v times. Neighbouring stages run their passes of one direction in one order, which is why nothing
 that is sent between them needs a name.
-
-Every stage works its list of actions off, each as soon as what it needs has been computed by the neighbour.
 """
 
 from __future__ import annotations

@@ -15,40 +15,20 @@ comes back as a detached alias without its main gradient, and the weight's gradi
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 from torch.nn import functional
 
+from train_core.model.transformer import Positions, TokenEmbedding
 from train_core.parallel.collectives import Axis, Pending, all_gather, all_reduce, reduce_scatter, shard
 from train_core.parallel.context_parallel import own_tokens
-from train_core.parallel.main_gradient import ALONE, Multiply, add_product, add_rows, add_sum, are_products_deferred
-from train_core.parallel.narrow import ScaledProducts
+from train_core.parallel.main_gradient import ALONE, add_product, add_rows, add_sum, are_products_deferred
+from train_core.parallel.narrow import PLAIN, Products
 
 Gradients = tuple[Tensor | None, ...]
-
-
-Narrow: TypeAlias = ScaledProducts | None
-"""The form of a layer's products; None multiplies in the type of the weights."""
-
-
-def _linear(x: Tensor, weight: Tensor, bias: Tensor | None, axis: Axis, narrow: Narrow) -> Tensor:
-    return functional.linear(x, weight, bias) if narrow is None else narrow.linear(x, weight, bias, axis)
-
-
-def _input_gradient(grad_out: Tensor, ctx: Any) -> Tensor:
-    weight: Tensor = ctx.weight
-    narrow: Narrow = ctx.narrow
-    return grad_out @ weight if narrow is None else narrow.input_gradient(grad_out, weight, ctx.axis)
-
-
-def _multiply(ctx: Any) -> Multiply | None:
-    if ctx.narrow is None:
-        return None
-    return partial(ctx.narrow.weight_gradient, axis=ctx.axis)
 
 
 class _ColumnLinear(Function):
@@ -56,23 +36,25 @@ class _ColumnLinear(Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, axis: Axis, sequence: bool, narrow: Narrow
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, axis: Axis, sequence: bool, products: Products
     ) -> Tensor:
-        ctx.axis, ctx.sequence, ctx.weight, ctx.bias, ctx.narrow = axis, sequence, weight, bias, narrow
+        ctx.axis, ctx.sequence, ctx.weight, ctx.bias, ctx.products = axis, sequence, weight, bias, products
         ctx.save_for_backward(x)
-        return _linear(all_gather(x, axis).wait() if sequence else x, weight, bias, axis, narrow)
+        return products.linear(all_gather(x, axis).wait() if sequence else x, weight, bias, axis)
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> Gradients:
         (x,) = ctx.saved_tensors
         # A product that is put off will gather its input when it is made.
         gathered = all_gather(x, ctx.axis) if ctx.sequence and not are_products_deferred() else Pending(x)
-        grad_x = _input_gradient(grad_out, ctx)
+        grad_x = ctx.products.input_gradient(grad_out, ctx.weight, ctx.axis)
         x = gathered.wait()
         # Started here, so that the product of the weight gradient below hides it; one collective travels at a time.
         reduced = (reduce_scatter if ctx.sequence else all_reduce)(grad_x, ctx.axis)
         axis_of_x = ctx.axis if ctx.sequence else ALONE
-        grad_weight = add_product(ctx.weight, grad_out, x, axis_of_x=axis_of_x, multiply=_multiply(ctx))
+        grad_weight = add_product(
+            ctx.weight, grad_out, x, axis_of_x=axis_of_x, multiply=ctx.products.multiply(ctx.axis)
+        )
         grad_bias = None if ctx.bias is None else add_sum(ctx.bias, grad_out)
         return reduced.wait(), grad_weight, grad_bias, None, None, None
 
@@ -82,14 +64,14 @@ class _RowLinear(Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, axis: Axis, sequence: bool, narrow: Narrow
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, axis: Axis, sequence: bool, products: Products
     ) -> Tensor:
-        ctx.axis, ctx.sequence, ctx.weight, ctx.bias, ctx.narrow = axis, sequence, weight, bias, narrow
+        ctx.axis, ctx.sequence, ctx.weight, ctx.bias, ctx.products = axis, sequence, weight, bias, products
         ctx.save_for_backward(x)
         if axis.size == 1:
-            return _linear(x, weight, bias, axis, narrow)
+            return products.linear(x, weight, bias, axis)
         # The bias is added after the sum, or it would be added once by every rank.
-        summand = _linear(x, weight, None, axis, narrow)
+        summand = products.linear(x, weight, None, axis)
         out = (reduce_scatter if sequence else all_reduce)(summand, axis).wait()
         # In place, because nothing else has the sum, and another tensor of its size would be kept for nothing.
         return out if bias is None else out.add_(bias)
@@ -101,10 +83,10 @@ class _RowLinear(Function):
         # From the shard, while the whole is on its way: such a bias is summed over the tensor axis before the update.
         grad_bias = None if ctx.bias is None else add_sum(ctx.bias, grad_out)
         whole = gathered.wait()
-        grad_x = _input_gradient(whole, ctx)
+        grad_x = ctx.products.input_gradient(whole, ctx.weight, ctx.axis)
         # A product that is put off keeps the shard, and gathers it anew when it is made.
         kept, axis = (grad_out if are_products_deferred() else whole), (ctx.axis if ctx.sequence else ALONE)
-        grad_weight = add_product(ctx.weight, kept, x, axis_of_grad_out=axis, multiply=_multiply(ctx))
+        grad_weight = add_product(ctx.weight, kept, x, axis_of_grad_out=axis, multiply=ctx.products.multiply(ctx.axis))
         return grad_x, grad_weight, grad_bias, None, None, None
 
 
@@ -134,7 +116,7 @@ class _VocabularyCrossEntropy(Function):
     """Mean cross-entropy of logits (s, b, V/t), by one collective, which gathers a few numbers of every token.
 
     One fp32 tensor of the logits' size serves from the logits to their gradient, because no other tensor of a step is
-    as large. Where logits are fp32 it is the logits themselves, which nothing else reads.
+    as large. So backward can run only once, and fp32 logits, which nothing else reads, are overwritten.
     """
 
     @staticmethod
@@ -192,39 +174,31 @@ def _local_rows(tokens: Tensor, num_rows: int, axis: Axis) -> tuple[Tensor, Tens
     return rows.masked_fill(elsewhere, 0), elsewhere
 
 
-def vocabulary_cross_entropy(logits: Tensor, targets: Tensor, axis: Axis) -> Tensor:
-    """Mean over (s, b) in fp32, from this rank's logits (s, b, V/t) and whole targets (s, b).
-
-    Both passes work in place, so fp32 logits are overwritten and backward can run only once.
-    """
-    return _VocabularyCrossEntropy.apply(logits, targets, axis)  # type: ignore[no-untyped-call]
-
-
 class ColumnParallelLinear(nn.Module):
     """Holds rows of the weight: (s, b, h) -> (s, b, out/t), from (s/t, b, h) with sequence parallelism."""
 
-    def __init__(self, whole: nn.Linear, axis: Axis, sequence: bool, narrow: Narrow = None) -> None:
+    def __init__(self, whole: nn.Linear, axis: Axis, sequence: bool, products: Products = PLAIN) -> None:
         super().__init__()
-        self.axis, self.sequence, self.narrow = axis, sequence, narrow
+        self.axis, self.sequence, self.products = axis, sequence, products
         self.weight = nn.Parameter(shard(whole.weight.detach(), axis))
         self.bias = nn.Parameter(shard(whole.bias.detach(), axis)) if whole.bias is not None else None
 
     def forward(self, x: Tensor) -> Tensor:
-        arguments = (self.weight, self.bias, self.axis, self.sequence, self.narrow)
+        arguments = (self.weight, self.bias, self.axis, self.sequence, self.products)
         return _ColumnLinear.apply(x, *arguments)  # type: ignore[no-untyped-call]
 
 
 class RowParallelLinear(nn.Module):
     """Holds columns of the weight: (s, b, in/t) -> (s, b, h), to (s/t, b, h) with sequence parallelism."""
 
-    def __init__(self, whole: nn.Linear, axis: Axis, sequence: bool, narrow: Narrow = None) -> None:
+    def __init__(self, whole: nn.Linear, axis: Axis, sequence: bool, products: Products = PLAIN) -> None:
         super().__init__()
-        self.axis, self.sequence, self.narrow = axis, sequence, narrow
+        self.axis, self.sequence, self.products = axis, sequence, products
         self.weight = nn.Parameter(shard(whole.weight.detach(), axis, dim=1))
         self.bias = whole.bias
 
     def forward(self, x: Tensor) -> Tensor:
-        arguments = (self.weight, self.bias, self.axis, self.sequence, self.narrow)
+        arguments = (self.weight, self.bias, self.axis, self.sequence, self.products)
         return _RowLinear.apply(x, *arguments)  # type: ignore[no-untyped-call]
 
 
@@ -242,12 +216,10 @@ class SharedKey(nn.Module):
 class VocabularyParallelEmbedding(nn.Module):
     """Holds rows of the token embedding: ids (s, b) -> (s, b, h), to (s/t, b, h) with sequence parallelism."""
 
-    def __init__(self, whole: nn.Module, axis: Axis, sequence: bool) -> None:
+    def __init__(self, whole: TokenEmbedding, axis: Axis, sequence: bool) -> None:
         super().__init__()
         self.axis, self.sequence = axis, sequence
-        weight = whole.weight
-        assert isinstance(weight, Tensor)
-        self.weight = nn.Parameter(shard(weight.detach(), axis))
+        self.weight = nn.Parameter(shard(whole.weight.detach(), axis))
 
     def forward(self, tokens: Tensor) -> Tensor:
         return _VocabularyEmbedding.apply(tokens, self.weight, self.axis, self.sequence)  # type: ignore[no-untyped-call]
@@ -256,12 +228,9 @@ class VocabularyParallelEmbedding(nn.Module):
 class SequenceShardedPositions(nn.Module):
     """Learned positions, held whole; adds those of this rank's part of the sequence: (s/t, b, h) -> (s/t, b, h)."""
 
-    def __init__(self, whole: nn.Module, sequence: Axis, context: Axis) -> None:
+    def __init__(self, whole: Positions, sequence: Axis, context: Axis) -> None:
         super().__init__()
-        self.sequence, self.context = sequence, context
-        weight = whole.weight
-        assert isinstance(weight, nn.Parameter)
-        self.weight = weight
+        self.sequence, self.context, self.weight = sequence, context, whole.weight
 
     def forward(self, vectors: Tensor, positions: Tensor | None = None) -> Tensor:
         """`positions` (n, b) of this context rank's tokens is given where they differ from sequence to sequence."""
@@ -279,4 +248,4 @@ class VocabularyParallelCrossEntropy(nn.Module):
         self.axis = axis
 
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
-        return vocabulary_cross_entropy(logits, targets, self.axis)
+        return _VocabularyCrossEntropy.apply(logits, targets, self.axis)  # type: ignore[no-untyped-call]

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from conf.errors import TrainingError
@@ -26,6 +27,7 @@ from train_core.costs import (
     model_flops,
     num_parameters,
 )
+from train_core.data.batches import Batches
 from train_core.expert_load import ExpertLoads, StepLoad
 from train_core.measurement import BlockRates, Breakdown, Performance, StepMetrics, flops_fields
 from train_core.model.initialize import DTYPES
@@ -104,6 +106,19 @@ def trace_step(trial: TrialFolder | None, rank: int, plan: ProfilePlan, step: in
         yield
     with trial.writing_trace(step, rank) as draft:
         recorded.export_chrome_trace(str(draft))
+
+
+def attended_share(batches: Batches, step: int) -> float:
+    """The scores between tokens of one document, of all pairs of tokens in this replica's sequences of a step.
+
+    Of n equal documents in every sequence that is 1 / n.
+    """
+    if batches.documents is None:
+        return 1.0
+    first = (step - 1) * batches.global_batch_size + batches.first_sequence
+    numbers = (batches.documents[0](first + i)[:-1] for i in range(batches.num_sequences))
+    shares = (np.bincount(of_tokens - of_tokens[0]) / of_tokens.size for of_tokens in numbers)
+    return sum(float(np.square(each).sum()) for each in shares) / batches.num_sequences
 
 
 class DoneStep(NamedTuple):

@@ -16,11 +16,11 @@ from train_core.optimizer import StepResult
 from train_core.process.gpu_settings import same_bits
 from train_core.process.stop import StopAsked, Stopped, never
 from train_core.process.world import World
-from train_core.training.meter import Meter, held_out_loss, history_of, trace_step
+from train_core.training.meter import Meter, attended_share, held_out_loss, history_of, trace_step
 from train_core.training.trainer import Trainer
 from train_core.trial_folder import TrialFolder
 from train_core.watch.agreement import require_equal_replicas
-from train_core.watch.nonfinite import nonfinite_error, origin_of_nonfinite
+from train_core.watch.nonfinite import nonfinite_error, origin_of_nonfinite, own_share_of
 
 if TYPE_CHECKING:
     from train_core.checkpoints.checkpoint import Checkpoints
@@ -59,7 +59,7 @@ def train(
         _keep_tokenizer(trainer, trial)
         num_steps, axis = experiment.training.num_steps, trainer.mesh.world
         history = history_of(trial, done, num_steps, axis) if trial is not None else []
-        share = trainer.batches.attended_share
+        share = partial(attended_share, trainer.batches)
         loads = ExpertLoads(experiment.model, trainer.router_biases, world.device)
         meter = Meter(experiment, world, axis, stop_asked, history, done, share, loads)
         for step in range(done + 1, num_steps + 1):
@@ -122,5 +122,6 @@ def _finite_step(trainer: Trainer, step: int) -> StepResult:
         return result
     loss_scale.scale = scale  # the halved scale might not overflow, and the passes are run again to find the origin
     again = partial(trainer.is_finite_again, step)
-    origin = origin_of_nonfinite(trainer.stage, trainer.mesh, trainer.masters(), again, result.own_share)
+    own_share = own_share_of(result, trainer.replicas.treatments, trainer.mesh)
+    origin = origin_of_nonfinite(trainer.stage, trainer.mesh, trainer.masters(), again, own_share)
     raise nonfinite_error(step, result, scale, limit, origin)

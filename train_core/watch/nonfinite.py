@@ -14,11 +14,12 @@ from torch import Tensor, nn
 
 from conf.errors import TrainingError
 from train_core.axes import ENDS, Layout
-from train_core.optimizer import OwnShare, StepResult
+from train_core.optimizer import StepResult, flat_norm
 from train_core.parallel.groups import gather_objects
 from train_core.parallel.main_gradient import MainGradient, main_gradient
 from train_core.parallel.mesh import Mesh
 from train_core.parallel.parallelize import Stage
+from train_core.shared_rules import Treatment
 from train_core.watch.hang import ranks_text
 
 MASTER, WEIGHT, OUTPUT, GRADIENT = range(4)
@@ -66,6 +67,36 @@ class Origin(NamedTuple):
     words: str
     blamed: int | None
     remedy: str | None = None
+
+
+class OwnShare(NamedTuple):
+    """The finiteness of what one rank added to a step's loss and to the gradient's norm, each by itself.
+
+    Attributes:
+        gradient: the parts that are sums over replicas alone.
+        sums: the groups, such as `tensor`, over which a part was summed that was not finite.
+    """
+
+    loss: bool
+    gradient: bool
+    sums: tuple[str, ...]
+
+
+def own_share_of(result: StepResult, treatments: Sequence[Treatment], mesh: Mesh) -> OwnShare | None:
+    """What this rank added to a step, before passes run again; None where the result does not hold it."""
+    if result.summands is None:
+        return None
+    loss_share, gradients = result.summands
+    bad = [
+        treatment
+        for treatment, gradient in zip(treatments, gradients, strict=True)
+        if mesh.counts(treatment) and not flat_norm(gradient).isfinite()
+    ]
+    return OwnShare(
+        bool(loss_share.isfinite()),
+        gradient=all(treatment.summed_over for treatment in bad),
+        sums=tuple(sorted({name for treatment in bad for name in treatment.summed_over})),
+    )
 
 
 def origin_of_nonfinite(

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from train_core.parallel.main_gradient import add_product, add_rows, add_sum, attach, has_wide_products
+from train_core.parallel.main_gradient import add_product, add_rows, add_sum, attach
+from train_core.parallel.narrow import has_wide_products
 
 NUM_ROWS, H = 8, 4
 

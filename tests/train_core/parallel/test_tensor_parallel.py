@@ -25,8 +25,8 @@ from train_core.parallel.parallelize import STYLES, Place
 from train_core.parallel.tensor_parallel import (
     ColumnParallelLinear,
     RowParallelLinear,
+    VocabularyParallelCrossEntropy,
     VocabularyParallelEmbedding,
-    vocabulary_cross_entropy,
 )
 from train_core.process.world import World
 
@@ -49,7 +49,7 @@ def targets() -> Tensor:
 def split_loss(world: World, dtype: torch.dtype, offset: float) -> tuple[float, Tensor]:
     axis = build_mesh(Layout({"tensor": world.size}), world.rank).tensor
     logits = shard(seeded(S, B, V) + offset, axis, dim=2).to(dtype).clone().requires_grad_()
-    loss = vocabulary_cross_entropy(logits, targets(), axis)
+    loss = VocabularyParallelCrossEntropy(axis)(logits, targets())
     (loss * 0.5).backward()
     assert logits.grad is not None
     return float(loss.detach()), logits.grad
