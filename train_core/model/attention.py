@@ -105,41 +105,18 @@ def takes_groups(gpu: torch.device, element_bytes: int, head_size: int) -> bool:
     return flash_runs(element_bytes, head_size, has_bf16=has_bf16)
 
 
-def cpu_attention(query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool) -> tuple[Tensor, Tensor]:
-    """The output of a CPU's kernel, and the log-sum-exp (b, n, s) of the scores.
-
-    The kernel takes values as wide as keys alone; narrower ones (b, n, s, v) are padded for it.
-    """
-    is_short = value.size(-1) < query.size(-1)
-    padded = as_wide(value, query) if is_short else value
-    out, log_sum_exp = aten._scaled_dot_product_flash_attention_for_cpu(query, key, padded, 0.0, is_causal)
-    return as_narrow(out, value) if is_short else out, log_sum_exp
-
-
-def cpu_attention_gradients(
-    grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, log_sum_exp: Tensor, *, is_causal: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of queries, keys and values of `cpu_attention`."""
-    is_short = value.size(-1) < query.size(-1)
-    wide = [as_wide(each, query) if is_short else each for each in (grad_out, value, out)]
-    of_query, of_key, of_value = aten._scaled_dot_product_flash_attention_for_cpu_backward(
-        wide[0], query, key, *wide[1:], log_sum_exp, 0.0, is_causal
-    )
-    return of_query, of_key, as_narrow(of_value, value) if is_short else of_value
-
-
 class _ShortValues(Function):
     """Causal attention whose values are narrower than keys, by a CPU's kernel; what it pads is let go after a pass."""
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        out, log_sum_exp = cpu_attention(query, key, value, is_causal=True)
-        ctx.save_for_backward(query, key, value, out, log_sum_exp)
+        out, log_sum_exp = block_output(query, key, value, is_causal=True)
+        ctx.save_for_backward(query, out, log_sum_exp, key, value)
         return out
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, ...]:
-        return cpu_attention_gradients(grad_out, *ctx.saved_tensors, is_causal=True)
+        return block_gradients(grad_out, *ctx.saved_tensors, is_causal=True)
 
 
 def as_wide(narrow: Tensor, query: Tensor) -> Tensor:
@@ -181,7 +158,11 @@ def block_output(query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool) 
     """
     if query.is_cuda:
         return _gpu_output(query, key, value, is_causal=is_causal)
-    return cpu_attention(query, key, value, is_causal=is_causal)
+    # The kernel takes values as wide as keys alone; narrower ones are padded for it.
+    is_short = value.size(-1) < query.size(-1)
+    padded = as_wide(value, query) if is_short else value
+    out, log_sum_exp = aten._scaled_dot_product_flash_attention_for_cpu(query, key, padded, 0.0, is_causal)
+    return as_narrow(out, value) if is_short else out, log_sum_exp
 
 
 def _gpu_output(query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool) -> tuple[Tensor, Tensor]:
@@ -218,7 +199,12 @@ def block_gradients(
     """
     if query.is_cuda:
         return _gpu_gradients(grad_out, query, out, log_sum_exp, key, value, is_causal=is_causal)
-    return cpu_attention_gradients(grad_out, query, key, value, out, log_sum_exp, is_causal=is_causal)
+    is_short = value.size(-1) < query.size(-1)
+    wide = [as_wide(each, query) if is_short else each for each in (grad_out, value, out)]
+    of_query, of_key, of_value = aten._scaled_dot_product_flash_attention_for_cpu_backward(
+        wide[0], query, key, *wide[1:], log_sum_exp, 0.0, is_causal
+    )
+    return of_query, of_key, as_narrow(of_value, value) if is_short else of_value
 
 
 def _gpu_gradients(

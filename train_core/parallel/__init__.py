@@ -8,8 +8,8 @@ A reader's way through the folder, each module resting on those above it:
     mesh               a rank's groups along the axes (`train_core.axes`), and the channels to neighbouring stages
     groups             makes them, before the first step; values that ranks tell each other between steps
     context_parallel   attention to the tokens of all context ranks, block by block
-    main_gradient      weight gradients accumulated beside the weights, and who is told of them
     narrow             products whose operands are cast to fp8, sums into narrow numbers, fp16's loss scale
+    main_gradient      weight gradients accumulated beside the weights, and who is told of them
     tensor_parallel    matrix products, embedding and loss, split over the tensor axis
     expert_parallel    experts that ranks share out, and the tokens that travel to theirs and back
     layers             what a layer does not keep and makes again, and what torch's compiler fuses in it
