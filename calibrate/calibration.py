@@ -37,14 +37,7 @@ DEFAULT_NODES = 2
 
 @dataclass(frozen=True)
 class Calibration:
-    """One calibration before it is measured.
-
-    Attributes:
-        cluster: as its file says, without overrides, because the file's values are the ones to replace.
-        output: the cluster whose file is written.
-        executor: what runs the ranks.
-        plan: what every rank measures.
-    """
+    """One calibration before it is measured; its cluster is as the file says, whose values are the ones to replace."""
 
     settings: Settings
     cluster: ClusterSpec
@@ -65,11 +58,7 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Draft:
-    """A cluster file that is not yet written.
-
-    Attributes:
-        notes: what was left alone and why.
-    """
+    """A cluster file that is not yet written."""
 
     cluster: ClusterSpec
     output: str
@@ -93,7 +82,10 @@ def choose_calibration(
         UsageError: no cluster was named, the result could not be written, or its devices are not here.
         ConfigError: the configuration is wrong.
     """
-    name = named_cluster(overrides)
+    name = overrides.stated_value("cluster")
+    if name is None:  # whose file is rewritten
+        remedy = "Give cluster=NAME; `trisweep list cluster` has all names."
+        raise UsageError("No cluster was named, so there is no file to write", remedy)
     settings = compose_for_slurm(overrides).settings
     output = name_to_write(name, output)
     on_slurm = not here and ((dry_run and settings.cluster.num_nodes > 1) or slurm_answers())
@@ -107,23 +99,13 @@ def choose_calibration(
     return Calibration(settings, load_cluster(name), output, executor, place, plan)
 
 
-def named_cluster(overrides: Overrides) -> str:
-    """The name of the cluster to calibrate. It has to be given, because its file is rewritten."""
-    chosen = overrides.stated_value("cluster")
-    if chosen is None:
-        remedy = "Give cluster=NAME; `trisweep list cluster` has all names."
-        raise UsageError("No cluster was named, so there is no file to write", remedy)
-    return chosen
-
-
 def name_to_write(name: str, output: str | None) -> str:
-    """The name of the cluster whose file is written."""
     require_name_of_file("--output", output)
     return output or name
 
 
 def measure(calibration: Calibration, tell: Tell) -> DeviceRates:
-    """Measure on the devices, and return when all is measured.
+    """Measure on the devices, and return when all is measured; Ctrl-C ends it.
 
     Raises:
         UsageError: it failed, or another calibration of this cluster is running.
@@ -143,12 +125,7 @@ def draft_of_rates(cluster: ClusterSpec, output: str, rates: DeviceRates) -> Dra
 def draft(
     cluster: ClusterSpec, output: str, changes: Sequence[Change], notes: Sequence[str], stamp: str, machine: str
 ) -> Draft:
-    """The cluster's file with `changes`, under the name `output`.
-
-    Args:
-        stamp: when it was measured, for the comments.
-        machine: where and with which versions, for the comments.
-    """
+    """The file with `changes` under the name `output`; its comments say when and where they were measured."""
     # Tables of configurations name a GPU, which has to mean a single cluster, so a copy gives up the names.
     named = [Change(("name",), None, output), Change(("gpu_names",), None, ())] if output != cluster.name else []
     text = cluster_path(cluster.name).read_text()
@@ -180,6 +157,5 @@ def _shape_here(cluster: ClusterSpec, num_nodes: int | None) -> JobShape:
     if cluster.device.kind == "gpu" and not machine.num_devices:
         problem = f"The devices of {cluster.name} are GPUs ({cluster.device.name}), but this machine has none"
         raise UsageError(problem, "Run this on its login node, where Slurm answers, or on one of its nodes.")
-    present = machine.num_devices or machine.num_cores
-    ranks = min(present, cluster.devices_per_node)
+    ranks = min(machine.num_devices or machine.num_cores, cluster.devices_per_node)
     return JobShape(num_nodes=1, tasks_per_node=ranks, uses_gpus=machine.num_devices > 0)

@@ -7,6 +7,7 @@ as a line `# KEY was ...`.
 
 from __future__ import annotations
 
+import json
 import re
 import tempfile
 from collections.abc import Sequence
@@ -36,7 +37,6 @@ KeyPath: TypeAlias = tuple[str | int, ...]
 
 
 def cluster_path(name: str) -> Path:
-    """The file that describes a cluster."""
     if (path := path_of("cluster", name)) is None:
         raise ConfigError("cluster", name, "is not an option of this group", "See `trisweep list cluster`.")
     return path
@@ -78,16 +78,16 @@ def require_writable(name: str, output: str) -> None:
 
 
 def rewrite(text: str, changes: Sequence[Change], stamp: str, machine: str) -> str:
-    """Make `changes` in the text of a cluster file, and return the new text.
-
-    Args:
-        stamp: when it was calibrated; comments refer to it.
-        machine: where and with what, for the line at the top.
-    """
+    """Make `changes` in the text of a cluster file, with when and where it was calibrated, and return the new text."""
     for change in changes:
         text = with_value(text, change.path, _yaml_value(change.after), _origin(change, stamp))
-    lines = text.splitlines()
-    remaining = [line for line in lines if not line.startswith(STAMPED) or _still_used(line, lines, stamp)]
+    remaining, lines = [], text.splitlines()
+    for line in lines:
+        earlier = line.removeprefix(STAMPED).split(": ")[0]
+        # Comments may refer to an earlier calibration, whose values this one did not all replace.
+        is_used = earlier != stamp and any(earlier in other for other in lines if other is not line)
+        if not line.startswith(STAMPED) or is_used:
+            remaining.append(line)
     return "\n".join([f"{STAMPED}{stamp}: {machine}", *remaining]) + "\n"
 
 
@@ -112,7 +112,13 @@ def replace_cluster_file(cluster: ClusterSpec, output: str, text: str, changes: 
     # A file of defaults, or an interpolation, may override what was written, so the result is composed and compared.
     composed = _compose(output, text, changes)
     for change in changes:
-        _require_taken(change, cluster, composed)
+        value = value_in(composed, change.path)
+        # The file holds a number with three digits, and exactly those must come out again.
+        wanted = float(_yaml_value(change.after)) if isinstance(change.after, float) else change.after
+        if value != wanted:
+            problem = f"does not follow the cluster file, which would say {wanted}"
+            remedy = "Let `_self_` be the last of its defaults, and write no interpolation there."
+            raise ConfigError(dotted_key(change.path, cluster), value, problem, remedy)
     target = path_to_write(output)
     try:
         write_atomically(target, text)
@@ -138,16 +144,6 @@ def _compose(output: str, text: str, changes: Sequence[Change]) -> ClusterSpec:
             raise ConfigError(error.key, error.value, f"was just measured, but {error.problem}", remedy) from None
 
 
-def _require_taken(change: Change, cluster: ClusterSpec, composed: ClusterSpec) -> None:
-    value = value_in(composed, change.path)
-    # The file holds a number with three digits, and exactly those must come out again.
-    wanted = float(_yaml_value(change.after)) if isinstance(change.after, float) else change.after
-    if value != wanted:
-        problem = f"does not follow the cluster file, which would say {wanted}"
-        remedy = "Let `_self_` be the last of its defaults, and write no interpolation there."
-        raise ConfigError(dotted_key(change.path, cluster), value, problem, remedy)
-
-
 def _origin(change: Change, stamp: str) -> str:
     """The comment above a value: how, within which range, when."""
     if not change.origin:
@@ -157,20 +153,10 @@ def _origin(change: Change, stamp: str) -> str:
     return f"{change.origin}{span}, {stamp}"
 
 
-def _still_used(line: str, lines: Sequence[str], stamp: str) -> bool:
-    """True if a comment still refers to the calibration of this line, whose values this one did not all replace."""
-    earlier = line.removeprefix(STAMPED).split(": ")[0]
-    return earlier != stamp and any(earlier in other for other in lines if other is not line)
-
-
 def _yaml_value(value: float | int | str | tuple[()]) -> str:
     """A value as YAML, with three significant digits: `1.13e11`, `0.62`, `2.0`; a count whole, a text in quotes."""
-    if isinstance(value, int):  # a count, of which all digits matter
-        return str(value)
-    if isinstance(value, tuple):
-        return "[]"
-    if isinstance(value, str):
-        return '"' + re.sub(r'(["\\])', r"\\\1", value) + '"'
+    if not isinstance(value, float):  # a count, of which all digits matter, a text or an empty list
+        return json.dumps(value, ensure_ascii=False)
     mantissa, _, exponent = f"{value:.3g}".partition("e")
     # With its point a number is seen to be no count, by people and by YAML.
     mantissa += "" if "." in mantissa else ".0"
@@ -210,7 +196,6 @@ def dotted_key(path: KeyPath, cluster: ClusterSpec) -> str:
 
 
 def value_in(cluster: BaseModel, path: KeyPath) -> object:
-    """The value at `path`; None where there is none."""
     node: object = cluster
     for part in path:
         if isinstance(part, int):
@@ -237,7 +222,8 @@ def with_value(text: str, path: KeyPath, value: str, origin: str = "") -> str:
         return _replace(text, key, node, "", f"{{{_in_braces(missing, value)}}}", "")
     assert isinstance(node, MappingNode), f"{path} goes through a value"
     if node.flow_style:
-        return _add_in_braces(text, node, missing, value)
+        end = node.end_mark.index - 1  # in front of the closing brace
+        return text[:end].rstrip() + (", " if node.value else "") + _in_braces(missing, value) + text[end:]
     return _add_below(text, node, missing, value, origin)
 
 
@@ -269,11 +255,8 @@ def _replace(text: str, key: Node, node: Node, leaf: str, value: str, origin: st
     after = text[end + len(rest) :] if stands_alone and origin else text[end:]
     blank = " " if start == end else ""  # a key without a value ends with its colon
     text = text[:start] + blank + value + after
-    return (
-        _update_comments(text, key.start_mark.index, leaf, old, rest if stands_alone else "", origin)
-        if origin
-        else text
-    )
+    remark = rest if stands_alone else ""
+    return _update_comments(text, key.start_mark.index, leaf, old, remark, origin) if origin else text
 
 
 def _update_comments(text: str, position: int, leaf: str, old: str, remark: str, origin: str) -> str:
@@ -303,16 +286,11 @@ def _add_below(text: str, node: MappingNode, path: KeyPath, value: str, origin: 
     end = end if text[end - 1] == "\n" else (text.find("\n", end) + 1 or len(text))
     column = node.value[0][0].start_mark.column if node.value else 0
     lines = [f"{' ' * (column + INDENT * depth)}{part}:" for depth, part in enumerate(path)]
-    margin = " " * (column + INDENT * (len(path) - 1))
     lines[-1] += f" {value}"
-    lines[-1:] = [f"{margin}# {path[-1]} {origin}", lines[-1]] if origin else lines[-1:]
+    if origin:
+        lines.insert(-1, f"{' ' * (column + INDENT * (len(path) - 1))}# {path[-1]} {origin}")
     newline = "" if text[:end].endswith("\n") else "\n"
     return text[:end] + newline + "\n".join(lines) + "\n" + text[end:]
-
-
-def _add_in_braces(text: str, node: MappingNode, path: KeyPath, value: str) -> str:
-    end = node.end_mark.index - 1  # in front of the closing brace
-    return text[:end].rstrip() + (", " if node.value else "") + _in_braces(path, value) + text[end:]
 
 
 def _in_braces(path: KeyPath, value: str) -> str:

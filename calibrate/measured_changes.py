@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Sequence
 
 from calibrate.cluster_file import LINKS, Change, KeyPath, value_in
-from conf.types.cluster_spec import ClusterSpec, LinkSpec
+from conf.types.cluster_spec import ClusterSpec
 from conf.units import count_of
 from train_core.rates.link_fit import fit_link, fit_patterns
 from train_core.rates.plan import reference_dtype
@@ -23,31 +23,25 @@ PEAK_MEASURED = "measured"
 
 
 def measured_changes(cluster: ClusterSpec, rates: DeviceRates, stamp: str) -> list[Change]:
-    """Every value that follows from `rates`.
-
-    Peaks and memory bandwidth change only where the cluster file has no data sheet for them.
-    """
+    """Every value that follows from `rates`; peaks and memory bandwidth only where there is no data sheet for them."""
     own_peak = cluster.device.peak_source == PEAK_MEASURED
     device = [*_peaks(cluster, rates), *_memory_bandwidth(cluster, rates, stamp)] if own_peak else []
-    cores = [_cores(cluster, rates)] if rates.plan.kind == "cpu" else []
-    efficiencies = [
-        *_matmul(cluster, rates),
-        *_attention(cluster, rates),
-        _memory(cluster, rates),
-        _kernel(cluster, rates),
-    ]
+    of_cores = "measured: cores that the ranks of a host may use"
+    cores = [_change(cluster, ("cores_per_node",), rates.cores_per_host, of_cores, [])] * (rates.plan.kind == "cpu")
+    shares = [_matmul(cluster, rates), _attention(cluster, rates), _memory(cluster, rates), _kernel(cluster, rates)]
     links = [change for index in range(len(cluster.links)) for change in _link(cluster, rates, index)]
     # Measured bandwidths are what collectives reach, so no share of them is taken any more.
     link = _link_constants(cluster) if links else []
-    measured = [*efficiencies, *link]
-    source = _source(cluster, [change.leaf for change in measured], stamp)
+    measured = [*shares, *link]
+    how = f"measured by trisweep calibrate, {stamp}"
+    words = source_after(cluster.efficiency.source, [change.leaf for change in measured], how)
+    source = Change(("efficiency", "source"), None, words)
     # How near earlier runs came was said of the constants that are now replaced.
     void = [] if cluster.efficiency.runs is None else [Change(("efficiency", "runs", "trainers"), None, "")]
     return [*cores, *measured, source, *void, *device, *links]
 
 
 def unmeasured_notes(cluster: ClusterSpec, rates: DeviceRates) -> list[str]:
-    """Sentences for people on what was not measured, and why."""
     measured = {time.link for time in rates.link_times}
     ranks, nodes = rates.plan.world_size, len(rates.hostnames)
     job = f"{ranks} rank{'s' * (ranks > 1)} on {nodes} host{'s' * (nodes > 1)}"
@@ -59,12 +53,11 @@ def unmeasured_notes(cluster: ClusterSpec, rates: DeviceRates) -> list[str]:
 def machine_of(rates: DeviceRates) -> str:
     """Say where and with which versions it was measured, for the line at the top of the file."""
     it = rates.environment
-    versions = (
-        rates.hostnames[:4] if len(rates.hostnames) <= 4 else (*rates.hostnames[:3], f"{len(rates.hostnames) - 3} more")
-    )
+    hosts = rates.hostnames
+    named = hosts if len(hosts) <= 4 else (*hosts[:3], f"{len(hosts) - 3} more")
     ranks, cores = count_of(rates.plan.world_size, "rank"), count_of(it.num_cores, "core")
     return (
-        f"{', '.join(versions)} ({it.device}, {ranks}, {cores} a host), torch"
+        f"{', '.join(named)} ({it.device}, {ranks}, {cores} a host), torch"
         f" {it.torch_version}, Python {it.python_version}, {it.backend}; medians of {rates.plan.num_samples} samples"
     )
 
@@ -74,10 +67,7 @@ def _large_rates(rates: DeviceRates, dtype: str) -> list[MeasuredSpread]:
 
 
 def _peak(cluster: ClusterSpec, rates: DeviceRates, dtype: str) -> float:
-    """The peak that efficiencies are shares of.
-
-    It is the data sheet's, or the rate of the fastest large product where the file has no data sheet.
-    """
+    """The peak that efficiencies are shares of: the data sheet's, else the rate of the fastest large product."""
     if cluster.device.peak_source == PEAK_MEASURED:
         return max(spread.median for spread in _large_rates(rates, dtype))
     return {str(name): peak for name, peak in cluster.device.peak_flops_per_second.items()}[dtype]
@@ -96,23 +86,20 @@ def _peaks(cluster: ClusterSpec, rates: DeviceRates) -> list[Change]:
     ]
 
 
-def _matmul(cluster: ClusterSpec, rates: DeviceRates) -> list[Change]:
-    """The share of the peak that matrix products reach.
-
-    Where the peak is the data sheet's, large products count; where large products set the peak, all shapes do.
-    """
+def _matmul(cluster: ClusterSpec, rates: DeviceRates) -> Change:
+    """The share of the peak that matrix products reach: large ones, or where large ones set the peak all shapes."""
     dtype = reference_dtype(rates.plan.kind, rates.plan.dtypes)
     own_peak = cluster.device.peak_source == PEAK_MEASURED
     chosen = [rate for rate in rates.products if rate.dtype == dtype and (own_peak or rate.is_large)]
     origin = f"measured: median of {len(chosen)} {'' if own_peak else 'large '}products in {dtype} over the peak"
-    return [_share_of_peak(cluster, rates, "matmul", origin, [rate.flops_per_second for rate in chosen])]
+    return _share_of_peak(cluster, rates, "matmul", origin, [rate.flops_per_second for rate in chosen])
 
 
-def _attention(cluster: ClusterSpec, rates: DeviceRates) -> list[Change]:
+def _attention(cluster: ClusterSpec, rates: DeviceRates) -> Change:
     dtype = reference_dtype(rates.plan.kind, rates.plan.dtypes)
     chosen = [rate.flops_per_second for rate in rates.attentions if rate.dtype == dtype]
     origin = f"measured: median of {len(chosen)} causal shapes in {dtype}, forward and backward, over the peak"
-    return [_share_of_peak(cluster, rates, "attention", origin, chosen)]
+    return _share_of_peak(cluster, rates, "attention", origin, chosen)
 
 
 def _share_of_peak(
@@ -123,30 +110,31 @@ def _share_of_peak(
     return _change(cluster, ("efficiency", name), min(1.0, share), origin, spreads, 1 / peak)
 
 
-def _memory_spreads(rates: DeviceRates) -> list[MeasuredSpread]:
-    return [rates.copy_bytes_per_second, rates.triad_bytes_per_second]
-
-
-def _mean_bandwidth(rates: DeviceRates) -> float:
-    return statistics.mean(spread.median for spread in _memory_spreads(rates))
-
-
 def _memory(cluster: ClusterSpec, rates: DeviceRates) -> Change:
     path: KeyPath = ("efficiency", "memory")
     if cluster.device.peak_source == PEAK_MEASURED:
         return _change(cluster, path, 1.0, "measured: the bandwidth of this file is a measured one", [])
-    stated = cluster.device.memory_bandwidth_bytes_per_second
+    stated, (bandwidth, spreads) = cluster.device.memory_bandwidth_bytes_per_second, _memory_bandwidth_of(rates)
     origin = "measured: mean of copy and triad over the device's bandwidth"
-    return _change(cluster, path, min(1.0, _mean_bandwidth(rates) / stated), origin, _memory_spreads(rates), 1 / stated)
+    return _change(cluster, path, min(1.0, bandwidth / stated), origin, spreads, 1 / stated)
+
+
+def _memory_bandwidth_of(rates: DeviceRates) -> tuple[float, list[MeasuredSpread]]:
+    """The mean of copy and triad, and their ranges."""
+    spreads = [rates.copy_bytes_per_second, rates.triad_bytes_per_second]
+    return statistics.mean(spread.median for spread in spreads), spreads
 
 
 def _memory_bandwidth(cluster: ClusterSpec, rates: DeviceRates, stamp: str) -> list[Change]:
     path: KeyPath = ("device", "memory_bandwidth_bytes_per_second")
     origin = "measured: mean of copy and triad, all ranks at once"
     how = f"measured by trisweep calibrate, {stamp}"
-    source = source_after(cluster.device.memory_source, ["bandwidth"], how)
+    source, (bandwidth, spreads) = (
+        source_after(cluster.device.memory_source, ["bandwidth"], how),
+        _memory_bandwidth_of(rates),
+    )
     return [
-        _change(cluster, path, _mean_bandwidth(rates), origin, _memory_spreads(rates)),
+        _change(cluster, path, bandwidth, origin, spreads),
         Change(("device", "memory_source"), None, source),
     ]
 
@@ -160,19 +148,13 @@ def _kernel(cluster: ClusterSpec, rates: DeviceRates) -> Change:
     )
 
 
-def _cores(cluster: ClusterSpec, rates: DeviceRates) -> Change:
-    origin = "measured: cores that the ranks of a host may use"
-    return _change(cluster, ("cores_per_node",), rates.cores_per_host, origin, [])
-
-
 def _link(cluster: ClusterSpec, rates: DeviceRates, index: int) -> list[Change]:
-    """The changes of one tier.
-
-    A tier that was measured gets the measured values. Any other is to keep what collectives reach on it: its bandwidth
-    is multiplied by `efficiency.link`, which becomes 1 for the whole file.
-    """
+    """The changes of one tier; if not measured, it keeps what collectives reach, as `efficiency.link` becomes 1."""
     link, share = cluster.links[index], cluster.efficiency.link
-    times = _of_whole_groups(link, [time for time in rates.link_times if time.link == link.name])
+    times = [time for time in rates.link_times if time.link == link.name]
+    if link.mesh:  # without a switch, groups smaller than the largest use only some of the wires
+        largest = max((time.num_ranks for time in times), default=0)
+        times = [time for time in times if time.num_ranks == largest]
     bandwidth: KeyPath = (LINKS, index, "bandwidth_bytes_per_second")
     if times:
         return _measured_link(cluster, index, times)
@@ -180,12 +162,6 @@ def _link(cluster: ClusterSpec, rates: DeviceRates, index: int) -> list[Change]:
         return []
     origin = f"kept: not measured; {link.bandwidth_bytes_per_second:.4g} x the efficiency.link of {share:g} until now"
     return [_change(cluster, bandwidth, link.bandwidth_bytes_per_second * share, origin, [])]
-
-
-def _of_whole_groups(link: LinkSpec, times: Sequence[LinkTime]) -> Sequence[LinkTime]:
-    """The times that say what the file states of a tier: without a switch, small groups use only some of its wires."""
-    largest = max((time.num_ranks for time in times), default=0)
-    return [time for time in times if time.num_ranks == largest] if link.mesh else times
 
 
 def _measured_link(cluster: ClusterSpec, index: int, times: Sequence[LinkTime]) -> list[Change]:
@@ -197,7 +173,7 @@ def _measured_link(cluster: ClusterSpec, index: int, times: Sequence[LinkTime]) 
         f" {100 * fit.error:.0f} %"
     )
     return [
-        Change(path, _before(cluster, path), getattr(fit, leaf), origin, min(values), max(values))
+        Change(path, _present_value(cluster, path), getattr(fit, leaf), origin, min(values), max(values))
         for leaf in ("bandwidth_bytes_per_second", "latency_seconds")
         for path in [(LINKS, index, leaf)]
         for values in [[getattr(fit, leaf) for fit in patterns.values()]]
@@ -213,11 +189,6 @@ def _link_constants(cluster: ClusterSpec) -> list[Change]:
     return [share, _change(cluster, ("efficiency", "start"), 0.0, started, [])]
 
 
-def _source(cluster: ClusterSpec, names: Sequence[str], stamp: str) -> Change:
-    source = source_after(cluster.efficiency.source, names, f"measured by trisweep calibrate, {stamp}")
-    return Change(("efficiency", "source"), None, source)
-
-
 def _change(
     cluster: ClusterSpec,
     path: KeyPath,
@@ -226,19 +197,12 @@ def _change(
     spreads: Sequence[MeasuredSpread],
     scale: float = 1.0,
 ) -> Change:
-    lowest = min((spread.lowest for spread in spreads), default=None)
-    highest = max((spread.highest for spread in spreads), default=None)
-    return Change(
-        path,
-        _before(cluster, path),
-        after,
-        origin,
-        None if lowest is None else lowest * scale,
-        None if highest is None else highest * scale,
-    )
+    lowest = min((spread.lowest * scale for spread in spreads), default=None)
+    highest = max((spread.highest * scale for spread in spreads), default=None)
+    return Change(path, _present_value(cluster, path), after, origin, lowest, highest)
 
 
-def _before(cluster: ClusterSpec, path: KeyPath) -> float | None:
+def _present_value(cluster: ClusterSpec, path: KeyPath) -> float | None:
     value = value_in(cluster, path)
     return float(value) if isinstance(value, int | float) else None
 
@@ -250,16 +214,10 @@ CLAUSE = re.compile(r"([a-z_]+(?:, [a-z_]+)*): (.*)")
 def source_after(source: str, names: Sequence[str], how: str) -> str:
     """`source` once a calibration has set `names`: earlier clauses lose these names, the original source stays."""
     clauses_before, separator, original = source.rpartition(BEFORE)
-    clauses = (
-        [clause for part in clauses_before.split("; ") if (clause := _clause_without(part, names))] if separator else []
-    )
+    clauses = []
+    for clause in clauses_before.split("; ") if separator else []:
+        match = CLAUSE.fullmatch(clause)
+        remaining = [name for name in match[1].split(", ") if name not in names] if match else []
+        if match is None or remaining:
+            clauses.append(f"{', '.join(remaining)}: {match[2]}" if match else clause)
     return "; ".join([f"{', '.join(names)}: {how}", *clauses]) + BEFORE + original
-
-
-def _clause_without(clause: str, names: Sequence[str]) -> str:
-    """The clause of the names that are left; empty when none is."""
-    match = CLAUSE.fullmatch(clause)
-    if match is None:
-        return clause
-    remaining = [name for name in match.group(1).split(", ") if name not in names]
-    return f"{', '.join(remaining)}: {match.group(2)}" if remaining else ""

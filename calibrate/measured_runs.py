@@ -20,13 +20,7 @@ from sweeps.trial import SweepFolder
 
 @dataclass(frozen=True)
 class Evidence:
-    """The measurements that constants are fitted to.
-
-    Attributes:
-        kind: what each measurement is: trials or rows.
-        origin: where they are from, such as `sweep 175b`.
-        machines: where and with which versions they were measured, for the line at the top of the file.
-    """
+    """The measurements that constants are fitted to: trials or rows of an origin, such as `sweep 175b`."""
 
     cluster: ClusterSpec
     trials: Sequence[FinishedTrial]
@@ -43,7 +37,6 @@ class Evidence:
 
     @property
     def in_words(self) -> str:
-        """The number of measurements, and where they are from."""
         return f"{self.of_kind} of {self.origin}"
 
 
@@ -57,22 +50,15 @@ def trials_of_sweep(composition: Composition) -> Evidence:
     cluster = load_cluster(name)
     trials = finished_trials(sweep, cluster)
     origin = f"sweep {composition.overrides.stated_value('sweep')}"
-    return Evidence(cluster, trials, "trials", origin, _machines(trials))
-
-
-def _machines(trials: Sequence[FinishedTrial]) -> str:
     counted = [trial.environment for trial in trials if trial.counts and trial.environment]
     hosts = sorted({it.hostname for it in counted})
     versions = sorted({f"torch {it.torch_version}, Python {it.python_version}, {it.backend}" for it in counted})
-    return f"measured on {', '.join(hosts)} with {'; '.join(versions)}"
+    machines = f"measured on {', '.join(hosts)} with {'; '.join(versions)}"
+    return Evidence(cluster, trials, "trials", origin, machines)
 
 
 def _measured_sweep(composition: Composition) -> tuple[Sweep, str]:
-    """The sweep whose trials ran on the chosen cluster, else the one that was planned last, and that cluster.
-
-    Raises:
-        UsageError: there is none, or the only one cannot be read.
-    """
+    """The sweep whose trials ran on the chosen cluster, else the one that was planned last, and that cluster."""
     settings, chosen = composition.settings, composition.overrides.stated_value("cluster")
     if chosen is None:
         return _measured_sweep_in(existing_folder(composition))
@@ -128,7 +114,12 @@ def rows_of_table(path: Path, cluster: str | None) -> Evidence:
     if not trials:
         problem = f"No row of {path} is of cluster {chosen}; its rows are of {', '.join(clusters)}"
         raise UsageError(problem, "Name the cluster in a column `cluster`, or choose one of those.")
-    notes = _notes(len(usable) - len(trials), refused, unread)
+    others = len(usable) - len(trials)
+    notes = [f"Left out: {count_of(others, 'row')} of other clusters"] if others else []
+    if refused:
+        notes.append(f"Left out: {count_of(len(refused), 'row')}, the first because of {refused[0].removesuffix('.')}")
+    if unread is not None:
+        notes.append(unread.removesuffix("."))
     return Evidence(load_cluster(chosen), trials, "rows", path.name, "measured where the table says", notes)
 
 
@@ -149,12 +140,3 @@ def _trials(rows: Sequence[PricedRow]) -> tuple[list[tuple[str, FinishedTrial]],
             setup, kind = configuration.setup, configuration.implementation
             usable.append((setup.cluster.name, FinishedTrial(setup.label, setup, seconds, None, True, kind)))
     return usable, refused
-
-
-def _notes(num_elsewhere: int, refused: Sequence[str], unread: str | None) -> tuple[str, ...]:
-    notes = [f"Left out: {count_of(num_elsewhere, 'row')} of other clusters"] if num_elsewhere else []
-    if refused:
-        notes.append(f"Left out: {count_of(len(refused), 'row')}, the first because of {refused[0].removesuffix('.')}")
-    if unread is not None:
-        notes.append(unread.removesuffix("."))
-    return tuple(notes)

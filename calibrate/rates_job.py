@@ -38,11 +38,7 @@ Tell = Callable[[str], None]
 
 
 class Here:
-    """Ranks as processes of this machine.
-
-    Attributes:
-        place: where they run, in words that can end a sentence.
-    """
+    """Ranks as processes of this machine."""
 
     place = "on this machine"
 
@@ -50,12 +46,7 @@ class Here:
         """No text, as no Slurm is asked."""
 
     def measure(self, folder: RatesFolder, plan: RatesPlan, tell: Tell) -> DeviceRates:
-        """Return when all is measured.
-
-        Raises:
-            UsageError: the ranks could not start, or one failed; names it and its cause.
-            KeyboardInterrupt: Ctrl-C; nothing goes on.
-        """
+        """Return when all is measured; raises UsageError with the cause where a rank failed. Ctrl-C ends all ranks."""
         folder.prepare(plan)
         oom_kills = oom_kill_count()
         ranks: list[subprocess.Popen[bytes]] = []
@@ -128,10 +119,7 @@ def _start(folder: RatesFolder, rank: int, size: int, meeting: Path) -> subproce
 
 
 def _culprit(folder: RatesFolder, ranks: Sequence[subprocess.Popen[bytes]], oom_kills_before: int) -> RankFailure:
-    """The failure that caused the others.
-
-    A rank that only lost its peer may be seen before the peer's own end, which is therefore waited for a little.
-    """
+    """The failure that caused the others: where one only lost its peer, the peer's own is waited for a little."""
     deadline = time.monotonic() + CULPRIT_GRACE_SECONDS
     while True:
         reported = folder.read_failures()

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from calibrate.robust_fit import Constant, Floats, LogRatios, Values, choose_constants, refit, slopes
 from conf.errors import UsageError
-from conf.plan.experiment import Experiment
 from conf.plan.setup import Setup
 from conf.types.cluster_spec import ClusterSpec, EfficiencySpec
 from sweeps.sweep import Sweep
@@ -26,7 +25,7 @@ from train_core.costs.step.priced_stage import priced_stages
 from train_core.costs.step.step_time import step_columns
 from train_core.costs.trainers import IMPLEMENTATIONS, Implementation
 from train_core.costs.work import work_of
-from train_core.measurement import Environment, Performance
+from train_core.measurement import Environment
 
 FEWEST_TO_LEAVE_ONE_OUT = 3
 """With fewer trials, each one left out would take too much of what the constants rest on."""
@@ -53,13 +52,7 @@ those between chips, because these constants also make up for what the model doe
 
 @dataclass(frozen=True)
 class FinishedTrial:
-    """One measured step time.
-
-    Attributes:
-        counts: the fit uses it; a trial whose ranks shared devices in a way that the cost model does not know is only
-            shown.
-        implementation: the trainer at whose costs it is predicted.
-    """
+    """One measured step time, which the fit uses if it `counts`: ranks may share devices in unknown ways."""
 
     label: str
     setup: Setup
@@ -81,12 +74,7 @@ class FittedTrial:
 
 @dataclass(frozen=True)
 class Refit:
-    """The constants that fit the trials.
-
-    Attributes:
-        before, after: every constant by name.
-        left_alone: constants that were not fitted, and why.
-    """
+    """The constants by name, before and after they were fitted to the trials, and why some were left alone."""
 
     before: dict[str, float]
     after: dict[str, float]
@@ -109,34 +97,24 @@ class Refit:
     @property
     def error_left_out(self) -> float | None:
         """The mean error if each trial is predicted by constants fitted without it; None below three trials."""
-        pairs = [(each.left_out, each.trial.step_seconds) for each in self.trials if each.left_out is not None]
-        return _mean_error([(predicted, seconds) for predicted, seconds in pairs if predicted]) if pairs else None
+        pairs = [(each.left_out, each.trial.step_seconds) for each in self.trials if each.left_out]
+        return _mean_error(pairs) if pairs else None
 
 
 def finished_trials(sweep: Sweep, cluster: ClusterSpec) -> list[FinishedTrial]:
-    """Every trial of the sweep that measured a step time on one cluster, in the order of its record.
-
-    Args:
-        cluster: as it is to be fitted.
-    """
-    return [
-        FinishedTrial(
-            result.label,
-            result.trial.experiment,
-            result.performance.step_seconds,
-            result.measurement.environment if result.measurement else None,
-            not result.shares_devices or _shares_cores(result.trial.experiment, cluster, result.performance),
-            IMPLEMENTATIONS[result.trial.experiment.trainer.costs_of],
-        )
-        for result in sweep.read()
-        if result.trial.experiment and not result.trial.experiment.mixed and result.performance
-    ]
-
-
-def _shares_cores(experiment: Experiment, cluster: ClusterSpec, performance: Performance) -> bool:
-    """True if the ranks took turns on as many cores as the cluster file says, which the cost model knows about."""
-    cores = (cluster.cores_per_node or 0) * experiment.num_nodes
-    return performance.num_devices == min(experiment.parallel.world_size, cores)
+    """Every trial of the sweep that measured a step time on the cluster to be fitted, in the order of its record."""
+    trials = []
+    for result in sweep.read():
+        experiment, performance = result.trial.experiment, result.performance
+        if experiment and not experiment.mixed and performance:
+            # The cost model knows of ranks that take turns on as many cores as the cluster file says.
+            cores = min(experiment.parallel.world_size, (cluster.cores_per_node or 0) * experiment.num_nodes)
+            counts = not result.shares_devices or performance.num_devices == cores
+            environment = result.measurement.environment if result.measurement else None
+            kind = IMPLEMENTATIONS[experiment.trainer.costs_of]
+            found = FinishedTrial(result.label, experiment, performance.step_seconds, environment, counts, kind)
+            trials.append(found)
+    return trials
 
 
 def refit_cluster(cluster: ClusterSpec, trials: Sequence[FinishedTrial]) -> Refit:
@@ -191,14 +169,13 @@ def _ratios_of(runs: PricedRuns, chosen: Booleans) -> LogRatios:
 
 
 def priced_runs(cluster: ClusterSpec, trials: Sequence[FinishedTrial]) -> PricedRuns:
-    return PricedRuns([_run_on(cluster, trial) for trial in trials])
-
-
-def _run_on(cluster: ClusterSpec, trial: FinishedTrial) -> MeasuredRun:
-    """The trial on `cluster`, whose file may have changed since, but on as many nodes as it ran on."""
-    nodes = {name: getattr(trial.setup.cluster, name) for name in ("num_nodes", "devices_per_node")}
-    setup = trial.setup.model_copy(update={"cluster": cluster.model_copy(update=nodes)})
-    return MeasuredRun(setup, trial.implementation, trial.step_seconds)
+    """The trials on `cluster`, whose file may have changed since, but on as many nodes as each ran on."""
+    runs = []
+    for trial in trials:
+        nodes = {name: getattr(trial.setup.cluster, name) for name in ("num_nodes", "devices_per_node")}
+        setup = trial.setup.model_copy(update={"cluster": cluster.model_copy(update=nodes)})
+        runs.append(MeasuredRun(setup, trial.implementation, trial.step_seconds))
+    return PricedRuns(runs)
 
 
 def constants_by(values: Values) -> ConstantsOf:
@@ -233,7 +210,6 @@ class Constants(NamedTuple):
 
 
 ConstantsOf = Callable[[Setting], Constants]
-"""The constants to price a setting with."""
 
 
 def present_constants(setting: Setting) -> Constants:
@@ -241,19 +217,15 @@ def present_constants(setting: Setting) -> Constants:
 
 
 class PricedRuns:
-    """Runs that are priced again and again, those together that share all but the plan.
-
-    What a constant does not touch is not priced again.
-    """
+    """Runs that are priced again and again, those together that share all but the plan."""
 
     def __init__(self, runs: Sequence[MeasuredRun]) -> None:
         self.runs = runs
         self.measured = np.array([run.step_seconds for run in runs])
-        self._groups = [_Group([runs[index] for index in indices], indices) for indices in _priced_together(runs)]
+        self._groups = [_Group([runs[index] for index in indices], indices) for indices in _setting_groups(runs)]
 
     @property
     def settings(self) -> list[Setting]:
-        """Every setting among the runs, once."""
         return [group.setting for group in self._groups]
 
     def step_seconds(self, constants_of: ConstantsOf = present_constants) -> NDArray[np.float64]:
@@ -298,7 +270,7 @@ class _Group:
         return np.broadcast_to(np.asarray(step.total_seconds, dtype=np.float64), (len(self.indices),))
 
 
-def _priced_together(runs: Sequence[MeasuredRun]) -> list[list[int]]:
+def _setting_groups(runs: Sequence[MeasuredRun]) -> list[list[int]]:
     """Indices of the runs that differ in their plans alone."""
     groups: dict[object, list[int]] = {}
     for index, run in enumerate(runs):

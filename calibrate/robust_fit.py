@@ -66,22 +66,17 @@ class Constant:
 
 @dataclass(frozen=True)
 class FittedConstants:
-    """The choice of constants to fit.
-
-    Attributes:
-        left_alone: the others, and why.
-    """
+    """The choice of constants to fit, and why the others are left alone."""
 
     fitted: tuple[Constant, ...]
     left_alone: dict[str, str]
 
 
 def choose_constants(ratios: LogRatios, constants: Sequence[Constant], present: Values) -> FittedConstants:
-    """Choose the constants to fit: those that move these predictions.
-
-    Constants that move them alike are fitted together, and their springs decide which of them moves more.
-    """
-    effects = dict(zip((each.name for each in constants), _sizes(slopes(ratios, constants, present)), strict=True))
+    """Choose the constants that move these predictions; of those that move them alike, their springs decide."""
+    columns = slopes(ratios, constants, present)
+    sizes = np.sqrt(np.mean(columns**2, axis=0)).tolist() if len(columns) else []
+    effects = dict(zip((each.name for each in constants), sizes, strict=True))
     fitted = tuple(each for each in constants if effects[each.name] >= NOTICEABLE)
     reasons = {name: f"hardly any effect here ({100 * effect:.1f} %)" for name, effect in effects.items()}
     return FittedConstants(fitted, {name: why for name, why in reasons.items() if effects[name] < NOTICEABLE})
@@ -174,20 +169,14 @@ def _cost(residuals: Floats, stretch: Floats, weights: Floats | float) -> float:
 def _step(
     residuals: Floats, slope: Floats, stretch: Floats, bounds: tuple[Floats, Floats], weights: Floats | float
 ) -> Floats:
-    """The step of reweighted least squares, (constants,); constants that would leave their bounds stop there.
-
-    Args:
-        stretch: how far each constant is from where its spring rests.
-        bounds: the steps to the lowest and the highest values.
-    """
+    """The step of reweighted least squares, (constants,), no further than `bounds`; springs pull by their `stretch`."""
     pull = weights / np.hypot(residuals, SMOOTHING)
     normal = (slope.T * pull) @ slope + SPRING * np.eye(len(stretch))
     target = -(slope.T * pull) @ residuals - SPRING * stretch
     step, free = np.zeros(len(stretch)), np.ones(len(stretch), dtype=bool)
     while free.any():
-        step[free] = np.linalg.solve(
-            normal[np.ix_(free, free)], target[free] - normal[np.ix_(free, ~free)] @ step[~free]
-        )
+        known = normal[np.ix_(free, ~free)] @ step[~free]
+        step[free] = np.linalg.solve(normal[np.ix_(free, free)], target[free] - known)
         bounded = np.clip(step, *bounds)
         # Constants at a bound are held there, and the rest is solved again, as the best values of the others change.
         outside = free & (bounded != step)
@@ -209,8 +198,3 @@ def slopes(ratios: LogRatios, constants: Sequence[Constant], present: Values) ->
         moved = constant.value(where + inward)
         columns.append((ratios({**present, constant.name: moved}) - base) / inward)
     return np.stack(columns, axis=1) if columns else np.zeros((len(base), 0))
-
-
-def _sizes(columns: Floats) -> list[float]:
-    """The root mean square of every column."""
-    return [float(size) for size in np.sqrt(np.mean(columns**2, axis=0))] if len(columns) else []

@@ -31,8 +31,9 @@ def answer_bash() -> bool:
     word = words[index] if index < len(words) else ""
     if index < 2 or word.startswith("-"):
         return False
+    joined = (word.removeprefix(f"{OPTION}=") for word in words if word.startswith(f"{OPTION}="))
     try:
-        with further_folders(_own_folders(words)):
+        with further_folders([*(following for word, following in pairwise(words) if word == OPTION), *joined]):
             offered = list(offers(word))
     except TrisweepError:
         return False
@@ -108,8 +109,3 @@ def _values(group: str) -> dict[str, set[str]]:
         if values & {"true", "false"}:
             values |= {"true", "false"}
     return {name: values for name, values in values_by_key.items() if name not in ("defaults", "name")}
-
-
-def _own_folders(words: Sequence[str]) -> list[str]:
-    named = [following for word, following in pairwise(words) if word == OPTION]
-    return [*named, *(word.removeprefix(f"{OPTION}=") for word in words if word.startswith(f"{OPTION}="))]

@@ -30,7 +30,10 @@ def run_in_slurm(folder: str) -> None:
     """Go on with the sweep whose controller's folder this is."""
     if own_submission(JobFolder(folder)) is None:
         return
-    _forget_own_job()
+    # What the scheduler said of this job alone, such as how often it was started, is not handed on.
+    kept = {*without_job(without_seat(os.environ)), "SLURM_JOB_ID"} - {"PBS_JOBID"}
+    for name in os.environ.keys() - kept:
+        del os.environ[name]
     sweep_folder = SweepFolder(Path(folder).parent)
     # A person's order that comes while the report is written clears the end of the sweep: nobody else looks at it.
     while _carry_out(sweep_folder) and not (left := History.kept_in(sweep_folder)).finished and not left.is_cancelled:
@@ -61,10 +64,3 @@ def _carry_out(sweep_folder: SweepFolder) -> bool:
     if step.finished:
         report_at_the_end(conductor.sweep, settings.tracking)
     return bool(step.finished)
-
-
-def _forget_own_job() -> None:
-    """Remove what the scheduler said of this job alone, such as how often it was started, from what it hands on."""
-    kept = {*without_job(without_seat(os.environ)), "SLURM_JOB_ID"} - {"PBS_JOBID"}
-    for name in os.environ.keys() - kept:
-        del os.environ[name]

@@ -8,7 +8,6 @@ import signal
 from types import FrameType
 
 ASKED, IN_BASH = "_TRISWEEP_COMPLETE", "complete_bash"
-"""The variable and its value by which bash asks what could come next."""
 
 INTERRUPTED = 130
 """As in `conf.errors`, which is among what is imported below."""
@@ -18,7 +17,6 @@ NEW_OBJECTS = 1_000_000
 
 
 def main() -> None:
-    """Run a command."""
     # Nearly all that imports and a composed configuration make stays: looking through it, again and again, for garbage
     # took a sixth of a short command's time. A long one collects as it did, only in larger portions.
     gc.set_threshold(NEW_OBJECTS, *gc.get_threshold()[1:])

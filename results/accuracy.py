@@ -81,10 +81,7 @@ def rank_correlation(pairs: Sequence[tuple[float, float]]) -> RankCorrelation | 
 
 
 def spearman(first: Sequence[float], second: Sequence[float]) -> float | None:
-    """Spearman's correlation of two sides, which is Pearson's of their ranks.
-
-    None of fewer than three pairs, and where all values of one side are equal.
-    """
+    """Spearman's correlation; None of fewer than three pairs, and where all values of one side are equal."""
     if len(first) < FEWEST_RANKED:
         return None
     x, y = _ranks(first), _ranks(second)

@@ -16,16 +16,12 @@ from sweeps.repeats.by_objective import SoughtPoint, sought_points, trained_othe
 from sweeps.repeats.ranking import counted_runs, disturbances, measured_groups, middle_of
 from sweeps.search.axes.seen_points import SEED
 from sweeps.sweep import Sweep
-from train_core.measurement import Environment, Performance
+from train_core.measurement import Performance
 
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two sweeps.
-
-    Attributes:
-        name: that tells it from the other.
-    """
+    """One of the two sweeps."""
 
     name: str
     sweep: Sweep
@@ -76,12 +72,7 @@ class ComparedPoint:
 
 @dataclass(frozen=True)
 class SweepComparison:
-    """Two sweeps, the first of which is called the one before, whatever they differ in.
-
-    Attributes:
-        points: layouts that both measured.
-        only_before: layouts that only the first measured; `only_after` likewise.
-    """
+    """Two sweeps, the first of which is called the one before, whatever they differ in."""
 
     points: tuple[ComparedPoint, ...]
     only_before: tuple[str, ...]
@@ -93,7 +84,6 @@ class SweepComparison:
 
     @property
     def mean_ratio(self) -> float | None:
-        """The geometric mean over the comparable points."""
         logarithms = [math.log(point.ratio) for point in self.comparable]
         return math.exp(fmean(logarithms)) if logarithms else None
 
@@ -165,10 +155,7 @@ class SoughtComparison:
 
 
 def compare_sought(before: Side, after: Side) -> SoughtComparison | None:
-    """Pair the points of two sweeps that seek the same, in the order of the first; None where they seek a rate.
-
-    None too where each seeks something else.
-    """
+    """Pair the points of two sweeps in the order of the first; None where they seek a rate, or something else each."""
     record = before.sweep.record
     if record.objective != after.sweep.record.objective or record.seeks_rate:
         return None
@@ -237,10 +224,6 @@ def _circumstances(results: Sequence[TrialReading]) -> Iterator[tuple[str, str]]
     yield "device by the configuration", _distinct(each.cluster.device.name for each in experiments)
     yield "trainer", _distinct(each.trainer.name for each in experiments)
     yield "data", _distinct(each.data.source for each in experiments)
-    yield from _environment_facts(environments)
-
-
-def _environment_facts(environments: Sequence[Environment]) -> Iterator[tuple[str, str]]:
     yield "host", _distinct(each.hostname for each in environments)
     yield "device", _distinct(f"{each.device}, {count_of(each.num_cores, 'core')}" for each in environments)
     yield "backend", _distinct(each.backend for each in environments)

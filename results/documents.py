@@ -27,18 +27,14 @@ def status_document(
     history: History,
     excluded_nodes: Mapping[str, str],
 ) -> TrialRow:
-    """Return the state of every trial of a sweep, and of every training that was begun from it.
-
-    Args:
-        excluded_nodes: those that no further trial is given, and why.
-    """
+    """Return the state of every trial of a sweep, and of every training that was begun from it."""
     now = time.time()
     rows = [
         row | _status_of(trial, now) | {"chosen_because": trial.trial.chosen_because} | more
         for trial, row, more in _trial_rows(sweep.record, trials)
     ]
     return {
-        **_about(sweep),
+        **_sweep_values(sweep),
         "read_unix_seconds": now,
         "finished": history.finished or None,
         "is_paused": history.is_paused,
@@ -52,9 +48,9 @@ def status_document(
 
 def plan_document(record: SweepRecord) -> TrialRow:
     """The points of a sweep as predicted, in the order of its record."""
-    rows = [plan_row(trial, record.plan_label_of(trial)) for trial in record.plan]
     points = [
-        _row(row) | {"chosen_because": trial.chosen_because} for row, trial in zip(rows, record.plan, strict=True)
+        _row(plan_row(trial, record.plan_label_of(trial))) | {"chosen_because": trial.chosen_because}
+        for trial in record.plan
     ]
     return {"sweep": record.name, "question": record.spec.question, "points": points}
 
@@ -63,23 +59,21 @@ def report_document(sweep: Sweep, trials: Sequence[TrialReading], files: Mapping
     """Return the rows of a report's table: every trial that was measured, or was to be."""
     rows = [row | more for _, row, more in _trial_rows(sweep.record, trials)]
     paths = {name: str(path) for name, path in files.items()}
-    return _about(sweep) | {"counts": _counts(trials), "trials": rows, "files": paths}
+    return _sweep_values(sweep) | {"counts": _counts(trials), "trials": rows, "files": paths}
 
 
 def score_document(comparisons: Sequence[RowComparison]) -> TrialRow:
     """Errors of predictions against the measurements of a table: by source and table, by series, and in all."""
-    tables = [{"table": name} | _score(score(members)) for name, members in group_by_table(comparisons).items()]
-    series = [{"series": name} | _score(score(members)) for name, members in group_by_series(comparisons).items()]
-    mean = mean_of_series(comparisons)
+    tables, series, mean = group_by_table(comparisons), group_by_series(comparisons), mean_of_series(comparisons)
     return {
-        "tables": tables,
-        "series": series,
+        "tables": [{"table": name} | _score(score(members)) for name, members in tables.items()],
+        "series": [{"series": name} | _score(score(members)) for name, members in series.items()],
         "mean_of_series": asdict(mean) if mean else None,
         "all": _score(score(comparisons)) if comparisons else None,
     }
 
 
-def _about(sweep: Sweep) -> TrialRow:
+def _sweep_values(sweep: Sweep) -> TrialRow:
     record = sweep.record
     return {"sweep": record.name, "mode": record.mode, "folder": str(sweep.folder.path), "git_sha": record.git_sha}
 
@@ -119,10 +113,7 @@ def _status_of(reading: Reading, now: float) -> TrialRow:
 
 
 def _row(row: TrialRow) -> TrialRow:
-    """A row of a report with the point as values of its own, and with units in the names of times.
-
-    Damaged files are a text of the table alone; a status lists them.
-    """
+    """A row of a report with the point as values of its own, with units in the names of times."""
     point = {key.removeprefix(POINT): value for key, value in row.items() if key.startswith(POINT)}
     rest = {TIMES.get(key, key): value for key, value in row.items() if not key.startswith(POINT)}
     rest.pop("quarantined", None)

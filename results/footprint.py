@@ -15,7 +15,7 @@ All that is said of costs anywhere follows one rule, which is here:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from conf.plan.setup import Setup
@@ -78,31 +78,19 @@ class Footprint:
 
 def counted_footprint(setup: Setup, measured: Performance) -> Footprint | None:
     """Return the footprint by the counters of a trial's devices; None if it had none."""
-    if measured.energy_joules_per_token is None:
-        return None
-    return _footprint(setup, measured, "measured", measured.energy_joules_per_token, "counted", measured.num_devices)
+    declared, joules = declared_footprint(setup, measured), measured.energy_joules_per_token
+    return None if joules is None else replace(declared, energy_is="counted", joules_per_token=joules)
 
 
 def declared_footprint(setup: Setup, step: Performance | Estimate) -> Footprint:
     """Return the footprint by the devices' declared watts, all the time of a step that was measured or is predicted."""
     time_is: TimeIs = "measured" if isinstance(step, Performance) else "predicted"
     devices = step.num_devices if isinstance(step, Performance) else setup.parallel.world_size
-    return _footprint(setup, step, time_is, setup.watts * devices / step.tokens_per_second, "declared watts", devices)
+    seconds, sites = devices / step.tokens_per_second, {block.cluster.site for block in setup.blocks}
+    site = next(iter(sites)) if len(sites) == 1 else None
+    joules = setup.watts * devices / step.tokens_per_second
+    return Footprint("declared watts", time_is, devices, joules, seconds, setup.price_per_hour, site)
 
 
 def best_known_footprint(setup: Setup, measured: Performance) -> Footprint:
-    """Counted where the devices had counters, else from their declared watts."""
     return counted_footprint(setup, measured) or declared_footprint(setup, measured)
-
-
-def _footprint(
-    setup: Setup, step: Performance | Estimate, time_is: TimeIs, joules: float, energy_is: EnergyIs, devices: int
-) -> Footprint:
-    seconds = devices / step.tokens_per_second
-    return Footprint(energy_is, time_is, devices, joules, seconds, setup.price_per_hour, _site(setup))
-
-
-def _site(setup: Setup) -> SiteSpec | None:
-    """The one site of all devices."""
-    sites = {block.cluster.site for block in setup.blocks}
-    return next(iter(sites)) if len(sites) == 1 else None

@@ -1,7 +1,4 @@
-"""Text for other programs: JSON documents under a head that says what they are, and cells of CSV files.
-
-No cell is taken for a formula by a spreadsheet that opens the file.
-"""
+"""Text for other programs: JSON documents under a head that says what they are, and cells of CSV files."""
 
 from __future__ import annotations
 
@@ -18,18 +15,15 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def json_text(name: str, content: Mapping[str, Any]) -> str:
-    """The document of that name as text.
-
-    What is not a finite number becomes null, because JSON knows neither NaN nor infinity.
-    """
-    return json.dumps({"document": name, "version": VERSION, **_plain(content)}, indent=1, allow_nan=False)
+    """The document of that name as text; a number that is not finite becomes null, as JSON knows none."""
+    return json.dumps({"document": name, "version": VERSION, **_plain_value(content)}, indent=1, allow_nan=False)
 
 
-def _plain(value: Any) -> Any:
+def _plain_value(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {str(key): _plain(content) for key, content in value.items()}
+        return {str(key): _plain_value(content) for key, content in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(content) for content in value]
+        return [_plain_value(content) for content in value]
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if value is None or isinstance(value, str | int) else str(value)

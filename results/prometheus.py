@@ -54,7 +54,6 @@ class SweepState:
     history: History
 
     def samples(self) -> Iterator[Sample]:
-        """The values of the sweep, of its best trial, and of those that run."""
         of_sweep = {"sweep": self.sweep.folder.path.name}
         counts = Counter(trial.outcome.value if trial.outcome else "LEFT_OUT" for trial in self.trials)
         for outcome, number in counts.items():
@@ -67,17 +66,20 @@ class SweepState:
             yield Sample("best_step_seconds", of_best, measured.step_seconds)
             yield Sample("best_tokens_per_second", of_best, measured.tokens_per_second)
             yield Sample("best_model_flops_per_second_per_device", of_best, measured.model_flops_per_second_per_device)
-        for trial in self.trials:
-            if trial.outcome is Outcome.RUNNING:
-                yield from _samples_while_running(trial, of_sweep | {"trial": trial.name})
+        for trial in (each for each in self.trials if each.outcome is Outcome.RUNNING):
+            of_trial = of_sweep | {"trial": trial.name}
+            if (age := age_seconds(trial, time.time())) is not None:
+                yield Sample("trial_age_seconds", of_trial, age)
+            if trial.steps:
+                last = trial.steps[-1]
+                yield Sample("trial_step", of_trial, last.step)
+                yield Sample("trial_steps", of_trial, last.num_steps)
+                yield Sample("trial_loss", of_trial, last.loss)
+                yield Sample("trial_step_seconds", of_trial, last.step_seconds)
 
 
 def gauges_text(states: Sequence[SweepState], *, num_unreadable: int) -> str:
-    """The gauges of these sweeps in Prometheus' text format; one without a value is left out.
-
-    Args:
-        num_unreadable: how many sweeps could not be read.
-    """
+    """The gauges of these sweeps in Prometheus' text format; one without a value is left out."""
     registry = CollectorRegistry()
     samples = [Sample("unreadable_sweeps", {}, num_unreadable), *(each for state in states for each in state.samples())]
     for name, says in GAUGES.items():
@@ -86,15 +88,3 @@ def gauges_text(states: Sequence[SweepState], *, num_unreadable: int) -> str:
             for sample in of_gauge:
                 (gauge.labels(**sample.labels) if sample.labels else gauge).set(sample.value)
     return generate_latest(registry).decode()
-
-
-def _samples_while_running(trial: TrialReading, labels: dict[str, str]) -> Iterator[Sample]:
-    age = age_seconds(trial, time.time())
-    if age is not None:
-        yield Sample("trial_age_seconds", labels, age)
-    if trial.steps:
-        last = trial.steps[-1]
-        yield Sample("trial_step", labels, last.step)
-        yield Sample("trial_steps", labels, last.num_steps)
-        yield Sample("trial_loss", labels, last.loss)
-        yield Sample("trial_step_seconds", labels, last.step_seconds)

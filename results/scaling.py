@@ -13,7 +13,7 @@ Both are linear in s, so that least squares has a closed form.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, log
 from typing import Literal
 
@@ -23,6 +23,7 @@ from sweeps.reading import TrialReading
 from sweeps.repeats.points import MeasuredPoint, measured_points
 from sweeps.repeats.ranking import counted_runs, disturbances, middle_of
 from sweeps.trial import SweepRecord, Trial
+from train_core.costs import Estimate
 from train_core.measurement import Performance
 
 ScalingKind = Literal["baseline", "strong", "weak", "layout"]
@@ -42,18 +43,15 @@ class Scaling:
         held_constant: the same without the numbers of devices; empty where nothing is.
     """
 
-    kind: ScalingKind | None
-    efficiency: float | None
-    speed_up: float | None
     note: str
+    kind: ScalingKind | None = None
+    efficiency: float | None = None
+    speed_up: float | None = None
     held_constant: str = ""
 
 
 def scalings(results: Sequence[TrialReading]) -> list[Scaling]:
-    """The scaling of every result against the sweep's baseline, in the same order.
-
-    Where the baseline was measured more than once, its middle run is what all are held against.
-    """
+    """The scaling of every result against the middle run of the sweep's baseline, in the same order."""
     declared = next((result for result in results if result.trial.is_baseline), None)
     runs = [each for each in results if declared and each.performance and _are_one_point(each, declared)]
     baseline = middle_of(counted_runs(runs, disturbances(results))) if runs else declared
@@ -61,25 +59,23 @@ def scalings(results: Sequence[TrialReading]) -> list[Scaling]:
 
 
 def scaling(result: TrialReading, baseline: TrialReading | None) -> Scaling:
-    """Compare `result` with `baseline`.
-
-    Efficiency needs the same model, precision, recomputation, cluster and device; only layout and batch may differ.
-    """
+    """Compare `result` with `baseline`; only layout and batch may differ."""
     if result.trial.stage:
-        return _incomparable("a stage that follows a trial")
+        return Scaling("a stage that follows a trial")
     if baseline is None:
-        return _incomparable("the sweep declares no baseline that can exist")
+        return Scaling("the sweep declares no baseline that can exist")
     if baseline.performance is None or baseline.trial.experiment is None:
-        return _incomparable("the baseline has not been measured")
+        return Scaling("the baseline has not been measured")
     if result.performance is None or result.trial.experiment is None:
-        return _incomparable("not measured")
+        return Scaling("not measured")
+    devices = count_of(result.performance.num_devices, "device")
     if result.trial.trial_id == baseline.trial.trial_id:
-        return Scaling("baseline", 1.0, 1.0, f"the baseline: {_devices(result.performance)}")
+        return Scaling(f"the baseline: {devices}", "baseline", 1.0, 1.0)
     if _are_one_point(result, baseline):
         speed_up = result.performance.tokens_per_second / baseline.performance.tokens_per_second
-        return Scaling("baseline", speed_up, speed_up, f"the baseline, another run: {_devices(result.performance)}")
+        return Scaling(f"the baseline, another run: {devices}", "baseline", speed_up, speed_up)
     if differing := _differences(result, baseline):
-        return _incomparable(f"{' and '.join(differing)} not as in the baseline")
+        return Scaling(f"{' and '.join(differing)} not as in the baseline")
     return _relation(result.trial.experiment, result.performance, baseline.trial.experiment, baseline.performance)
 
 
@@ -88,26 +84,25 @@ def _relation(experiment: Experiment, here: Performance, base_experiment: Experi
     speed_up = here.tokens_per_second / base.tokens_per_second
     efficiency = here.model_flops_per_second_per_device / base.model_flops_per_second_per_device
     ranks, base_ranks = experiment.parallel.world_size, base_experiment.parallel.world_size
-    grown = f"{_devices(base)} to {here.num_devices}" + _sharing_note(ranks, here)
+    # Several ranks share a device on a CPU with fewer cores than ranks.
+    sharing = f" ({ranks} ranks share them)" if ranks > here.num_devices else ""
+    devices = count_of(base.num_devices, "device")
+    kind: Kind = "weak"
+    grown = f"{devices} to {here.num_devices}{sharing}"
     if here.num_devices == base.num_devices:
         # No devices were added, so there is a speed-up and nothing that could be called efficiency.
-        return Scaling("layout", None, speed_up, f"layouts compared on {_devices(here)}; this is not scaling")
+        return Scaling(f"layouts compared on {devices}; this is not scaling", "layout", None, speed_up)
     if batch == base_batch:
-        return _constant_relation("strong", f"global batch of {batch}", efficiency, speed_up, grown)
-    if batch * base.num_devices == base_batch * here.num_devices:
-        return _constant_relation(
-            "weak", f"batch of {batch / here.num_devices:g} per device", efficiency, speed_up, grown
-        )
-    # Ranks may share devices, as on a CPU: the batch of each rank may be constant where that of a device is not.
-    if batch * base_ranks == base_batch * ranks:
-        return _constant_relation("weak", f"batch of {batch / ranks:g} per rank", efficiency, speed_up, grown)
-    return _incomparable(
-        f"neither the global batch ({base_batch} to {batch}) nor the batch per device is held constant, {grown}"
-    )
-
-
-def _constant_relation(kind: ScalingKind, what: str, efficiency: float, speed_up: float, grown: str) -> Scaling:
-    return Scaling(kind, efficiency, speed_up, f"{what} held constant, {grown}", what)
+        kind, what = "strong", f"global batch of {batch}"
+    elif batch * base.num_devices == base_batch * here.num_devices:
+        what = f"batch of {batch / here.num_devices:g} per device"
+    # Where ranks share devices, the batch of each rank may be constant where that of a device is not.
+    elif batch * base_ranks == base_batch * ranks:
+        what = f"batch of {batch / ranks:g} per rank"
+    else:
+        neither = f"neither the global batch ({base_batch} to {batch}) nor the batch per device"
+        return Scaling(f"{neither} is held constant, {grown}")
+    return Scaling(f"{what} held constant, {grown}", kind, efficiency, speed_up, what)
 
 
 def _are_one_point(result: TrialReading, baseline: TrialReading) -> bool:
@@ -116,7 +111,6 @@ def _are_one_point(result: TrialReading, baseline: TrialReading) -> bool:
 
 
 def _differences(result: TrialReading, baseline: TrialReading) -> list[str]:
-    """Names of what must be equal and is not."""
     here, base = result.trial.experiment, baseline.trial.experiment
     assert here is not None
     assert base is not None
@@ -137,19 +131,6 @@ def _device(result: TrialReading) -> str | None:
     return environment.device if environment else None
 
 
-def _sharing_note(ranks: int, performance: Performance) -> str:
-    """Says so where several ranks share a device, as on a CPU with fewer cores than ranks."""
-    return f" ({ranks} ranks share them)" if ranks > performance.num_devices else ""
-
-
-def _devices(performance: Performance) -> str:
-    return count_of(performance.num_devices, "device")
-
-
-def _incomparable(reason: str) -> Scaling:
-    return Scaling(None, None, None, reason)
-
-
 @dataclass(frozen=True)
 class StudyPoint:
     """One number of devices.
@@ -158,7 +139,6 @@ class StudyPoint:
         factor: devices over those of the baseline.
         efficiency: rate per device over the baseline's; the interval combines that of both.
         utilization: of the ideal, in which every device computes at its peak all the time (MFU).
-        shares_devices: there are more ranks than devices, so that the ranks take turns.
     """
 
     label: str
@@ -172,8 +152,12 @@ class StudyPoint:
     efficiency_low: float
     efficiency_high: float
     utilization: float
-    num_runs: int
-    shares_devices: bool
+    num_runs: int = 0
+
+    @property
+    def shares_devices(self) -> bool:
+        """True if there are more ranks than devices, so that the ranks take turns."""
+        return self.num_ranks > self.num_devices
 
 
 @dataclass(frozen=True)
@@ -209,16 +193,17 @@ def measured_study(record: SweepRecord, results: Sequence[TrialReading]) -> Scal
 def predicted_study(
     record: SweepRecord, trials: Sequence[Trial], without: Collection[int] = frozenset()
 ) -> ScalingStudy | None:
-    """The study on paper, of the plan or of the stand-in; None of another sweep, or without its baseline.
-
-    Args:
-        without: numbers of ranks that share devices where they were measured, which is not what is predicted.
-    """
+    """The study on paper, of the plan or of the stand-in; None of another sweep, or without its baseline."""
     baseline = next((trial for trial in trials if trial.is_baseline and trial.estimate), None)
     if record.spec.scaling is None or baseline is None:
         return None
     first = (trial for trial in trials if trial.infeasible_reason is None and not trial.repeat)
-    points = [_predicted_point(trial, baseline) for trial in first if trial.estimate]
+    size, base = baseline.planned.parallel.world_size, baseline.predicted
+    points = [
+        _study_point(experiment.label, experiment, trial.predicted, base, experiment.parallel.world_size / size)
+        for trial in first
+        if trial.estimate and (experiment := trial.planned)
+    ]
     return _study(record.spec.scaling, [point for point in points if point.num_ranks not in without])
 
 
@@ -235,63 +220,44 @@ def _study(kind: Kind, points: list[StudyPoint]) -> ScalingStudy:
 
 
 def _measured_point(point: MeasuredPoint, baseline: MeasuredPoint) -> StudyPoint:
-    here, base, experiment = point.performance, baseline.performance, point.middle.planned
-    # The baseline is 1 by definition, so that its own noise widens the intervals of the others alone.
-    efficiency, ranks = point.rate / baseline.rate, experiment.parallel.world_size
-    low, high = (1.0, 1.0) if point is baseline else _ratio_bounds(efficiency, point, baseline)
-    return StudyPoint(
-        label=point.label,
-        num_ranks=ranks,
-        num_devices=here.num_devices,
-        factor=here.num_devices / base.num_devices,
-        global_batch_size=experiment.batch.global_batch_size,
-        step_seconds=here.step_seconds,
-        speed_up=here.tokens_per_second / base.tokens_per_second,
-        efficiency=efficiency,
-        efficiency_low=low,
-        efficiency_high=high,
-        utilization=here.model_flops_utilization,
-        num_runs=point.seconds.num_runs,
-        shares_devices=ranks > here.num_devices,
-    )
-
-
-def _ratio_bounds(ratio: float, point: MeasuredPoint, baseline: MeasuredPoint) -> tuple[float, float]:
-    """The interval of a ratio of two rates: on logarithms, independent errors add by their squares."""
+    here, base = point.performance, baseline.performance
+    # On logarithms, the independent errors of two rates add by their squares. The baseline is 1 by definition, so that
+    # its own noise widens the intervals of the others alone.
     halves = [log(each.seconds.high / each.seconds.low) / 2 for each in (point, baseline)]
-    half = sum(value**2 for value in halves) ** 0.5
-    return ratio * exp(-half), ratio * exp(half)
+    half = 0.0 if point is baseline else sum(value**2 for value in halves) ** 0.5
+    experiment, factor = point.middle.planned, here.num_devices / base.num_devices
+    same = _study_point(point.label, experiment, here, base, factor, half)
+    return replace(same, num_devices=here.num_devices, num_runs=point.seconds.num_runs)
 
 
-def _predicted_point(trial: Trial, baseline: Trial) -> StudyPoint:
-    here, base, experiment = trial.predicted, baseline.predicted, trial.planned
+def _study_point(
+    label: str,
+    experiment: Experiment,
+    here: Performance | Estimate,
+    base: Performance | Estimate,
+    factor: float,
+    half: float = 0.0,
+) -> StudyPoint:
+    """A point with a device for each rank; `half` is half of the interval of the logarithm of its efficiency."""
     efficiency = here.model_flops_per_second_per_device / base.model_flops_per_second_per_device
-    ranks = experiment.parallel.world_size
     return StudyPoint(
-        label=experiment.label,
-        num_ranks=ranks,
-        num_devices=ranks,
-        factor=ranks / baseline.planned.parallel.world_size,
+        label=label,
+        num_ranks=experiment.parallel.world_size,
+        num_devices=experiment.parallel.world_size,
+        factor=factor,
         global_batch_size=experiment.batch.global_batch_size,
         step_seconds=here.step_seconds,
         speed_up=here.tokens_per_second / base.tokens_per_second,
         efficiency=efficiency,
-        efficiency_low=efficiency,
-        efficiency_high=efficiency,
+        efficiency_low=efficiency * exp(-half),
+        efficiency_high=efficiency * exp(half),
         utilization=here.model_flops_utilization,
-        num_runs=0,
-        shares_devices=False,
     )
 
 
 @dataclass(frozen=True)
 class LawFit:
-    """A law with the share that was fitted.
-
-    Attributes:
-        serial_share: s; negative where the speed-up was better than linear.
-        num_points: beyond the baseline, to which one number was fitted.
-    """
+    """A law with the share s that was fitted to points; negative if the speed-up was better than linear."""
 
     law: ScalingLaw
     serial_share: float

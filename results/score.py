@@ -50,10 +50,7 @@ class RowComparison:
 
     @property
     def predicted_memory_bytes(self) -> int:
-        """The predicted memory that corresponds to the measured one.
-
-        Where the row says that it is what the allocator gave out, it leaves out what the framework reserves beyond it.
-        """
+        """The predicted memory that corresponds to the measured one, which may be what the allocator gave out alone."""
         return self.prediction.allocated_bytes if is_allocated(self.row) else self.prediction.memory_bytes
 
     @property
@@ -127,7 +124,11 @@ def comparison(priced: PricedRow) -> RowComparison | None:
     seconds, memory = measured_step_seconds(row, priced.prediction), number_of(row, "memory_gib")
     ran_out = ran_out_of_memory(row)
     if not ran_out:  # such a row says how much it would have needed
-        require_possible(row, priced.prediction)
+        _require_possible_step(row, priced.prediction)
+        capacity = priced.prediction.estimate.memory_capacity_bytes / GIBIBYTE
+        if memory is not None and memory > math.ceil(capacity):  # in whole GiB as people round them
+            problem = f"is more than the {capacity:.4g} GiB of the device"
+            raise ConfigError("memory_gib", text_of(row, "memory_gib"), problem, _remedy("memory_gib"))
     if seconds is None and memory is None and not ran_out:
         return None
     models_memory = priced.prediction.configuration.models_memory
@@ -166,13 +167,14 @@ def _group_rows(comparisons: Sequence[RowComparison], columns: Sequence[str]) ->
 def score(comparisons: Sequence[RowComparison]) -> Score:
     timed = [one for one in comparisons if one.step_seconds is not None]
     errors = [abs(one.step_error or 0.0) for one in timed]
+    speeds = [(-one.prediction.estimate.step_seconds, -(one.step_seconds or 0.0)) for one in timed]
     memory_errors = [abs(one.memory_error) for one in comparisons if one.memory_error is not None]
     right = [one.prediction.fits == one.fits for one in comparisons if one.fits is not None]
     return Score(
         num_steps=len(timed),
         step_error=_mean(errors),
         worst=max(timed, key=lambda one: abs(one.step_error or 0.0), default=None),
-        rank_correlation=_step_rank_correlation(timed),
+        rank_correlation=spearman(*zip(*speeds, strict=True)) if speeds else None,
         constant_error=constant_error([one.hardware_flops_per_second_per_device or 0.0 for one in timed]),
         inside=_mean([float(one.is_inside) for one in timed]),
         num_memories=len(memory_errors),
@@ -191,11 +193,6 @@ def constant_error(rates: Sequence[float]) -> float | None:
     return min((sum(abs(rate / constant - 1) for rate in rates) / len(rates) for constant in rates), default=None)
 
 
-def _step_rank_correlation(timed: Sequence[RowComparison]) -> float | None:
-    predicted = [-one.prediction.estimate.step_seconds for one in timed]
-    return spearman(predicted, [-(one.step_seconds or 0.0) for one in timed])
-
-
 def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
@@ -211,13 +208,10 @@ def measured_step_seconds(row: Row, prediction: RowPrediction) -> float | None:
     for kind in ("model", "hardware"):
         rate = _measured_flops(row, kind, prediction)
         if rate is not None:
-            return _counted_flops(row, kind, prediction) / setup.parallel.world_size / rate
+            counted = prediction.estimate.model_flops if kind == "model" else prediction.estimate.hardware_flops
+            masked = _masked_flops(prediction) if counts_half_of_attention(row, prediction) else 0
+            return (counted - masked) / setup.parallel.world_size / rate
     return None
-
-
-def fewest_flops(prediction: RowPrediction) -> float:
-    """FLOPs of a step that nobody can do without: of the model, with the half of the scores that a mask leaves."""
-    return prediction.estimate.model_flops - _masked_flops(prediction)
 
 
 def counts_model_flops(row: Row, peak_flops_per_second: float) -> bool:
@@ -256,7 +250,6 @@ def is_allocated(row: Row) -> bool:
 
 
 def ran_out_of_memory(row: Row) -> bool:
-    """True if the row says so, in its column or in its remarks."""
     return flag_of(with_columns(row), "out_of_memory", default=False)
 
 
@@ -270,31 +263,11 @@ def _measured_flops(row: Row, kind: str, prediction: RowPrediction) -> float | N
     return None if percent is None else percent / 100 * peak
 
 
-def _counted_flops(row: Row, kind: str, prediction: RowPrediction) -> float:
-    """FLOPs of a step as the row's source counts them."""
-    estimate = prediction.estimate
-    counted = estimate.model_flops if kind == "model" else estimate.hardware_flops
-    if not counts_half_of_attention(row, prediction):
-        return counted
-    return counted - _masked_flops(prediction)
-
-
 def _masked_flops(prediction: RowPrediction) -> float:
-    """FLOPs of a step on scores that a causal mask hides."""
     setup = prediction.configuration.setup
     # Forward and backward together are three times the forward pass, of which half is left out.
     core = attention_core_forward_flops(setup.model, setup.batch.global_batch_size)
     return 1.5 * setup.model.num_layers * core
-
-
-def require_possible(row: Row, prediction: RowPrediction) -> None:
-    """Refuse a step, a rate or a memory that the row cannot have had.
-
-    Raises:
-        ConfigError: it is so, or a measurement is not a number; with the column as its key.
-    """
-    _require_possible_step(row, prediction)
-    _require_possible_memory(row, prediction)
 
 
 def _require_possible_step(row: Row, prediction: RowPrediction) -> None:
@@ -303,7 +276,9 @@ def _require_possible_step(row: Row, prediction: RowPrediction) -> None:
     if seconds is None:
         return
     column = next(name for name in STEP_COLUMNS if text_of(row, name))
-    peak = _peak(prediction)
+    precision = prediction.configuration.setup.precision
+    recipe = precision.matmul_recipe  # the narrowest type that the row multiplies in
+    peak = device.peak_flops_per_second[precision.dtype if recipe is None else narrow_dtype(recipe)]
     # What a core of a CPU can do is measured anew in each job, and no data sheet says it.
     if device.kind == "gpu" and _rate(row, column, prediction, seconds) > peak:
         problem = f"is a rate above the {peak / TERA:.0f} TFLOP/s that {device.name} has at its peak"
@@ -314,21 +289,6 @@ def _require_possible_step(row: Row, prediction: RowPrediction) -> None:
         raise ConfigError(column, text_of(row, column), problem, _remedy(column))
 
 
-def _require_possible_memory(row: Row, prediction: RowPrediction) -> None:
-    """Refuse more memory than the device has, in whole GiB as people round them."""
-    gibibytes, capacity = number_of(row, "memory_gib"), prediction.estimate.memory_capacity_bytes / GIBIBYTE
-    if gibibytes is not None and gibibytes > math.ceil(capacity):
-        problem = f"is more than the {capacity:.4g} GiB of the device"
-        raise ConfigError("memory_gib", text_of(row, "memory_gib"), problem, _remedy("memory_gib"))
-
-
-def _peak(prediction: RowPrediction) -> float:
-    """FLOP/s of one device in the narrowest type that the row multiplies in."""
-    setup = prediction.configuration.setup
-    recipe, peaks = setup.precision.matmul_recipe, setup.cluster.device.peak_flops_per_second
-    return peaks[setup.precision.dtype if recipe is None else narrow_dtype(recipe)]
-
-
 def _rate(row: Row, column: str, prediction: RowPrediction, seconds: float) -> float:
     """FLOP/s of one device: as the row states it, else of the fewest FLOPs with which such a step can be done."""
     stated = number_of(row, column) or 0.0
@@ -336,7 +296,9 @@ def _rate(row: Row, column: str, prediction: RowPrediction, seconds: float) -> f
         return stated * TERA
     if column in ("mfu_pct", "hfu_pct"):
         return stated / 100 * prediction.estimate.peak_flops_per_second
-    return fewest_flops(prediction) / prediction.configuration.setup.parallel.world_size / seconds
+    # Of the model, nobody can do without these, with the half of the scores that a mask leaves.
+    fewest = prediction.estimate.model_flops - _masked_flops(prediction)
+    return fewest / prediction.configuration.setup.parallel.world_size / seconds
 
 
 def _remedy(column: str) -> str:

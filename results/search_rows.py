@@ -1,7 +1,4 @@
-"""The plans that a search found, as rows of plain values: for JSON, for CSV, and for the table.
-
-Those of one job over several types of devices have a table of their own.
-"""
+"""The plans that a search found, also of one job over several types of devices, as rows and documents."""
 
 from __future__ import annotations
 
@@ -25,25 +22,22 @@ from sweeps.planner.request import Request
 from train_core.costs import model_flops
 
 IN_OTHER_PLACES = ("global_batch_size", "layers_per_stage")
-"""The parts of a mixed job's layout that all plans share, or that have a column of their own."""
 
+BLOCK_FIELDS = ("cluster", "device", "num_devices", "layers_per_stage")
 Cell: TypeAlias = str | int | float | bool | None
 PlanRow: TypeAlias = dict[str, Cell]
 
 
 def search_row(candidate: Candidate, training: Training) -> PlanRow:
     """One plan: its knobs under the names of the configuration, then what is predicted of it."""
-    return {**_plan_cells(candidate), **_predicted_cells(candidate), **training_costs(candidate, training)}
-
-
-def _plan_cells(candidate: Candidate) -> PlanRow:
-    cluster = candidate.space.setting.cluster
+    setting, strategy = candidate.space.setting, candidate.strategy
     place: PlanRow = {
-        "model": candidate.space.setting.model.name,
-        "cluster": cluster.name,
-        "device": cluster.device.name,
+        "model": setting.model.name,
+        "cluster": setting.cluster.name,
+        "device": setting.cluster.device.name,
     }
-    return place | knob_cells(candidate.strategy, [knob for knob in KNOBS if knob.shown != "nowhere"])
+    knobs = knob_cells(strategy, [knob for knob in KNOBS if knob.shown != "nowhere"])
+    return {**place, **knobs, **_predicted_cells(candidate), **training_costs(candidate, training)}
 
 
 def knob_cells(strategy: Strategy, knobs: Sequence[Knob]) -> PlanRow:
@@ -103,12 +97,8 @@ def families_document(
     """The best plan of each family for JSON, and how many of the first cannot be told apart."""
     rivals = num_rivals(choice, shown[0])
     rows = [
-        {
-            **judged_row(judged, training),
-            "layout": layout(judged.candidate),
-            "overrides": overrides(judged.candidate, request),
-        }
-        for judged in shown
+        judged_row(each, training) | {"layout": layout(each.candidate), "overrides": overrides(each.candidate, request)}
+        for each in shown
     ]
     return {
         "families": rows,
@@ -124,7 +114,6 @@ def layout(candidate: Candidate) -> str:
 
 
 def layout_knobs(candidate: Candidate) -> list[tuple[Knob, KnobValue]]:
-    """Return the knobs and values that make up the name of a layout."""
     strategy, num_layers = candidate.strategy, candidate.space.setting.model.num_layers
     values = labelled_values(strategy.parallel, strategy.batch, strategy.layers_per_stage(num_layers))
     return [(knob, value) for knob, value in values if knob.name != "global_batch_size"]
@@ -164,7 +153,9 @@ def as_csv(rows: Sequence[PlanRow]) -> str:
 
 def mixed_row(plan: MixedStrategy, spaces: Sequence[Space], training: Training) -> PlanRow:
     """One assignment: its knobs, then what is predicted of it."""
-    tokens, rate = tokens_per_step(spaces[0]), _dollars_per_second(spaces)
+    tokens, rates = tokens_per_step(spaces[0]), [dollars_per_second(space) for space in spaces]
+    # A sum of the known prices alone would make the plan look cheap.
+    rate = None if None in rates else sum(filter(None, rates))
     hours = total_hours(training, plan.step_seconds)
     terms: PlanRow = {f"predicted_{name}": value for name, value in plan.step_terms.by_term().items()}
     return {
@@ -189,14 +180,6 @@ def _flops_per_device(plan: MixedStrategy, spaces: Sequence[Space]) -> float:
     return flops / plan.step_seconds / plan.num_devices
 
 
-def _dollars_per_second(spaces: Sequence[Space]) -> float | None:
-    """The price of all devices together; None if one type has none."""
-    # A sum of the known prices alone would make the plan look cheap.
-    rates = [dollars_per_second(space) for space in spaces]
-    prices = [rate for rate in rates if rate is not None]
-    return sum(prices) if len(prices) == len(rates) else None
-
-
 def _mixed_block_text(block: MixedBlock) -> str:
     """Return the words for a block, such as `selene 4 stages, 6x4 layers`."""
     count, layers = len(block.layers_per_stage), layers_in_short(block.layers_per_stage)
@@ -206,11 +189,7 @@ def _mixed_block_text(block: MixedBlock) -> str:
 def mixed_document(
     choice: MixedChoice, spaces: Sequence[Space], training: Training, padding: Sequence[str]
 ) -> dict[str, object]:
-    """The answer for JSON. `seconds` is the time of the whole search; `priced` plans are those no bound ruled out.
-
-    Args:
-        padding: overrides that pad the vocabulary, which every plan needs.
-    """
+    """The answer for JSON. `seconds` is the time of the whole search; `priced` plans are those no bound ruled out."""
     return {
         "strategies": choice.num_strategies,
         "priced": choice.num_priced,
@@ -218,15 +197,7 @@ def mixed_document(
         "best": [
             {
                 **mixed_row(plan, spaces, training),
-                "blocks": [
-                    {
-                        "cluster": block.cluster,
-                        "device": block.device,
-                        "num_devices": block.num_devices,
-                        "layers_per_stage": list(block.layers_per_stage),
-                    }
-                    for block in plan.blocks
-                ],
+                "blocks": [{name: getattr(block, name) for name in BLOCK_FIELDS} for block in plan.blocks],
                 "overrides": [*padding, *plan.overrides()],
             }
             for plan in choice.best

@@ -66,11 +66,7 @@ class Table:
 
     @classmethod
     def of(cls, rows: Sequence[Mapping[str, Cell]], marked: Collection[int] = (), words: Collection[str] = ()) -> Table:
-        """The table whose rows, of which there is one at least, name their cells by the heads of the columns.
-
-        Args:
-            words: columns that hold no numbers, although their cells sort by some; all other such columns are numeric.
-        """
+        """The table of at least one row; a column whose cells sort by numbers is numeric, but for `words`."""
         numeric = frozenset(name for name, cell in rows[0].items() if cell.sort is not None and name not in words)
         return cls(tuple(rows[0]), tuple(tuple(row.values()) for row in rows), numeric, frozenset(marked))
 
@@ -89,7 +85,6 @@ class Table:
         return any(cell.note for row in self.rows for cell in row)
 
     def only(self, columns: Collection[str]) -> Table:
-        """The table with these of its columns."""
         positions = [position for position, name in enumerate(self.columns) if name in columns]
         return replace(
             self,
@@ -112,15 +107,22 @@ class Table:
     def markdown(self) -> str:
         """A pipe table whose columns line up, so that it reads well as plain text."""
         has_notes = self.has_notes  # asked once, because each answer looks at every cell
-        heads = [_safe(name) for name in self.columns] + ["note"] * has_notes
-        body = [_safe_row(row, has_notes) for row in self.rows]
+        heads = [_markdown_cell(name) for name in self.columns] + ["note"] * has_notes
+        body = [[_markdown_cell(cell.text) for cell in row] for row in self.rows]
+        if has_notes:
+            for texts, row in zip(body, self.rows, strict=True):
+                texts.append(_markdown_cell(" ".join(cell.note for cell in row if cell.note)))
         # The rule below the heads needs three dashes to be one.
         widths = [max(3, len(head), *(len(row[column]) for row in body)) for column, head in enumerate(heads)]
         right = [name in self.numeric for name in self.columns] + [False] * has_notes
         rule = "|".join(
             f"-{'-' * width}{':' if is_right else '-'}" for width, is_right in zip(widths, right, strict=True)
         )
-        lines = [_line(heads, widths, right), f"|{rule}|", *(_line(row, widths, right) for row in body)]
+        lines = [
+            _markdown_line(heads, widths, right),
+            f"|{rule}|",
+            *(_markdown_line(row, widths, right) for row in body),
+        ]
         return "\n".join(lines)
 
 
@@ -138,7 +140,7 @@ def number(shown: str, value: float | None) -> Cell:
     return Cell(shown, float("-inf") if value is None else float(value))
 
 
-def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
+def _markdown_line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
     padded = (
         cell.rjust(width) if is_right else cell.ljust(width)
         for cell, width, is_right in zip(cells, widths, right, strict=True)
@@ -146,12 +148,7 @@ def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) ->
     return f"| {' | '.join(padded)} |"
 
 
-def _safe_row(row: Sequence[Cell], has_notes: bool) -> list[str]:
-    """The texts of a row; the notes of all its cells come last."""
-    return [_safe(cell.text) for cell in row] + [_safe(" ".join(cell.note for cell in row if cell.note))] * has_notes
-
-
-def _safe(cell: str) -> str:
+def _markdown_cell(cell: str) -> str:
     """The cell on one line, without anything that Markdown would take for a column or a tag."""
     if len(cell) > LONGEST_CELL:
         cell = f"{cell[:SHOWN_OF_LONG]} ... (whole in the CSV)"

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from conf.errors import ConfigError
 from conf.types.sites import TrackingSpec
 from results.mlflow.metric_keys import RANK_MEMORY
-from results.mlflow.run_content import LoggedMetric, RunContent
+from results.mlflow.run_content import RunContent
 from train_core.whole_files import stored_values, write_atomically
 
 TENSORBOARD = "tensorboard"
@@ -29,7 +28,7 @@ MILLISECONDS = 1000
 
 
 def require_trackers(tracking: TrackingSpec) -> None:
-    """Refuse what could not be written once the trials have run.
+    """Refuse what could not be written once the trials have run, as the package for it is not installed.
 
     Raises:
         ConfigError: a package that `tracking.also` needs is not installed.
@@ -40,12 +39,7 @@ def require_trackers(tracking: TrackingSpec) -> None:
 
 
 def write_events(contents: Sequence[RunContent], tracking: TrackingSpec, folder: Path) -> None:
-    """Bring the event files of all runs up to date, if any are wanted; those of unchanged runs are left alone.
-
-    Args:
-        contents: of a sweep's runs, or of one training; a run without steps, such as the sweep's own, gets no file.
-        folder: of the sweep or of the training.
-    """
+    """Bring the event files of all runs up to date, if any are wanted; a run without steps gets none."""
     if TENSORBOARD not in tracking.also:
         return
     require_trackers(tracking)
@@ -71,6 +65,7 @@ def _write_run(content: RunContent, folder: Path) -> None:
 
 def _write_file(content: RunContent, last_step: int, folder: Path) -> None:
     from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.plugins.hparams.summary_v2 import hparams_pb
     from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
@@ -79,24 +74,14 @@ def _write_file(content: RunContent, last_step: int, folder: Path) -> None:
         began = content.start_ms / MILLISECONDS
         parameters = hparams_pb(content.params, trial_id=content.key, start_time_secs=began)
         writer.add_event(Event(wall_time=began, summary=parameters))
-        for metric in _metrics_at_steps(content, last_step):
-            writer.add_event(_scalar_event(metric))
+        metrics = [metric for metric in content.steps.metrics if metric.step > last_step]
+        if content.end_ms is not None:  # what is known of the trial as a whole stands where its curves end
+            for metric in content.metrics:
+                of_ranks = metric.key == RANK_MEMORY  # which has the rank in the place of the step
+                metrics.append(metric if of_ranks else metric._replace(step=content.last_step))
+        for metric in metrics:
+            value = Summary.Value(tag=metric.key, simple_value=metric.value)
+            at = metric.timestamp_ms / MILLISECONDS
+            writer.add_event(Event(wall_time=at, step=metric.step, summary=Summary(value=[value])))
     finally:
         writer.close()
-
-
-def _metrics_at_steps(content: RunContent, last_step: int) -> Iterator[LoggedMetric]:
-    """The steps that are new, and, once the trial has ended, what is known of it as a whole, where its curves end."""
-    yield from (metric for metric in content.steps.metrics if metric.step > last_step)
-    if content.end_ms is not None:
-        for metric in content.metrics:
-            of_ranks = metric.key == RANK_MEMORY  # which has the rank in the place of the step
-            yield metric if of_ranks else metric._replace(step=content.last_step)
-
-
-def _scalar_event(metric: LoggedMetric) -> Any:
-    from tensorboard.compat.proto.event_pb2 import Event
-    from tensorboard.compat.proto.summary_pb2 import Summary
-
-    value = Summary.Value(tag=metric.key, simple_value=metric.value)
-    return Event(wall_time=metric.timestamp_ms / MILLISECONDS, step=metric.step, summary=Summary(value=[value]))

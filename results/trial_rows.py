@@ -9,7 +9,7 @@ Published figures are no columns of this table at all.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pandas
@@ -48,7 +48,6 @@ SIZES = ("model", "cluster", "num_nodes", *PARALLEL_FIELDS, "data_parallel_size"
 
 
 def trial_row(result: TrialReading, relation: Scaling) -> TrialRow:
-    """A trial of a sweep, with its scaling against the baseline."""
     # What a trial has not, or not yet, is None, so that the columns do not depend on what has ended so far.
     trial, measurement = result.trial, result.measurement
     environment = measurement.environment if measurement else None
@@ -126,26 +125,29 @@ def _progress(result: TrialReading) -> TrialRow:
 
 def _predicted_cells(trial: Trial) -> TrialRow:
     experiment, estimate = trial.experiment, trial.estimate
-    values = {f"predicted_{name}": getattr(estimate, name) if estimate else None for name in ESTIMATE_FIELDS}
-    terms = estimate.step_terms if estimate else None
     interval = interval_of(experiment, estimate.implementation, estimate) if experiment and estimate else None
     return {
-        **values,
+        **_fields("predicted", estimate, ESTIMATE_FIELDS),
         "predicted_by_type": _rates_by_type(estimate.blocks if estimate else ()),
         "predicted_low_step_seconds": interval.low_seconds if interval else None,
         "predicted_high_step_seconds": interval.high_seconds if interval else None,
-        **{f"predicted_{name}": getattr(terms, name) if terms else None for name in STEP_TERMS},
+        **_fields("predicted", estimate and estimate.step_terms, STEP_TERMS),
     }
+
+
+def _fields(prefix: str, holder: object, names: Iterable[str]) -> TrialRow:
+    """These fields by name, None where there is no holder."""
+    return {f"{prefix}_{name}": getattr(holder, name, None) for name in names}
 
 
 def _measured_cells(performance: Performance | None) -> TrialRow:
     """Memory is the fullest rank's, as the prediction's is the worst stage's; terms of the step are the slowest's."""
-    values = {f"measured_{name}": getattr(performance, name) if performance else None for name in PERFORMANCE_FIELDS}
+    values = _fields("measured", performance, PERFORMANCE_FIELDS)
     # The device that holds most decides whether the plan fits.
     memory = max(performance.peak_memory_bytes, default=None) if performance else None
     terms = performance.breakdown.slowest if performance and performance.breakdown else None
-    parts = {f"measured_{name}": getattr(terms, name) if terms else None for name in StepTerms.model_fields}
     by_type = {"measured_by_type": _rates_by_type(performance.blocks if performance else ())}
+    parts = _fields("measured", terms, StepTerms.model_fields)
     return values | by_type | {"measured_peak_memory_bytes": memory} | parts
 
 
@@ -182,28 +184,23 @@ def _grams(footprint: Footprint) -> float | None:
 
 def _rates_by_type(blocks: Sequence[BlockRates]) -> str | None:
     """Model TFLOPS per device, share of the own peak and memory of each type of devices; None where all are equal."""
-    return (
-        "; ".join(
-            f"{block.cluster}: {tflops(block.model_flops_per_second_per_device)} TFLOPS,"
-            f" MFU {percent(block.model_flops_utilization)} %, {gib(block.peak_memory_bytes)} GiB"
-            for block in blocks
-        )
-        or None
+    texts = (
+        f"{block.cluster}: {tflops(block.model_flops_per_second_per_device)} TFLOPS,"
+        f" MFU {percent(block.model_flops_utilization)} %, {gib(block.peak_memory_bytes)} GiB"
+        for block in blocks
     )
+    return "; ".join(texts) or None
 
 
 def repeat_columns(record: SweepRecord, results: Sequence[TrialReading]) -> list[dict[str, Any]]:
-    """Return a row for every result: `is_middle_run` marks the trial whose seconds of a step are its point's.
-
-    The place is that of the sweep's own table. Where it seeks no rate, `objective_...` is what the trial measured.
-    """
+    """Return a row for every result: `is_middle_run` marks the trial whose seconds of a step are its point's."""
     points, disturbed = measured_points(results), disturbances(results)
     points_by_trial = {run.trial.trial_id: point for point in points for run in point.runs}
-    placed = _places_of_trials(record, results, points)
+    placed, sought = _places_of_trials(record, results, points), () if record.seeks_rate else record.objective
     return [
         _point_columns(result, points_by_trial.get(result.trial.trial_id), placed.get(result.trial.trial_id))
         | {"disturbed": disturbed.get(result.trial.trial_id)}
-        | _objective_columns(record, result)
+        | {f"objective_{figure_of(each) or each}": measured_value(each, result) for each in sought}
         for result in results
     ]
 
@@ -218,11 +215,6 @@ def _places_of_trials(
     sought = sought_points(record, results)
     by_objective = zip(sought, sought_places(record, sought), strict=True)
     return {run.reading.trial.trial_id: place for point, place in by_objective for run in point.runs}
-
-
-def _objective_columns(record: SweepRecord, result: TrialReading) -> TrialRow:
-    sought = () if record.seeks_rate else record.objective
-    return {f"objective_{figure_of(each) or each}": measured_value(each, result) for each in sought}
 
 
 def _point_columns(result: TrialReading, point: MeasuredPoint | None, place: str | None) -> TrialRow:
@@ -240,10 +232,7 @@ def _point_columns(result: TrialReading, point: MeasuredPoint | None, place: str
 
 
 def collect(record: SweepRecord, results: Sequence[TrialReading]) -> pandas.DataFrame:
-    """A sweep as a table in the order of its record.
-
-    The columns are the same however far it has come, but for the figures of its later stages, which only these know.
-    """
+    """A sweep as a table in the order of its record; its columns do not depend on how far it has come."""
     aligned = zip(results, scalings(results), repeat_columns(record, results), strict=True)
     metrics = chain_metrics(results)
     rows = [

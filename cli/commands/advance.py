@@ -28,16 +28,12 @@ def advance(name: SweepName, overrides: OverrideTexts = None, as_json: AsJson = 
     with lock_folder(folder):
         _, conductor = take_up(folder, own.without(RECORDED))
         step = conductor.advance()
-    phrases = [f"{len(step.started)} started", f"{step.num_in_flight} queued or running", f"{step.num_waiting} waiting"]
-    print_unwrapped(f"{', '.join(phrases)}. {_how_it_goes_on(step.finished, step.held)} {shown_path(folder.path)}")
+    how = f"Nothing further is started: {step.held}" if step.held else "The sweep goes on"
+    how = f"The sweep has ended: {step.finished}" if step.finished else how
+    counts = f"{len(step.started)} started, {step.num_in_flight} queued or running, {step.num_waiting} waiting"
+    print_unwrapped(f"{counts}. {how}. {shown_path(folder.path)}")
     if as_json:
-        counts = {"num_in_flight": step.num_in_flight, "num_waiting": step.num_waiting, "held": step.held or None}
-        print_state("advance", folder, started=step.started, **counts)
+        left = {"num_in_flight": step.num_in_flight, "num_waiting": step.num_waiting, "held": step.held or None}
+        print_state("advance", folder, started=step.started, **left)
     if not step.finished:
         raise typer.Exit(EXIT_GOES_ON)
-
-
-def _how_it_goes_on(finished: str, held: str) -> str:
-    if finished:
-        return f"The sweep has ended: {finished}."
-    return f"Nothing further is started: {held}." if held else "The sweep goes on."

@@ -34,14 +34,12 @@ def cancel(
 
     folder = started_sweep(name, overrides)[0]
     sweep = Sweep.stored_in(folder)
+    job_id, number = None, 0
     if training is not None:
         job_id = cancel_training(training_of(folder.path.parent, sweep.record.name, training))
         again = command_by_name(sweep, Overrides.parse(overrides or ()), "train", "--from-best")
         print_unwrapped(f"Job {job_id} cancelled. `{again}` goes on from its last checkpoint.")
-        if as_json:
-            print_state("cancel", folder, training=training, job_id=job_id, num_cancelled=0)
-        return
-    if trial:
+    elif trial:
         readings = sweep.read()
         named = list({each.name: each for each in (reading_called(readings, text) for text in trial)}.values())
         ended = cancel_trials(sweep, [each.trial for each in named]) + give_up_retries(sweep, named)
@@ -53,12 +51,9 @@ def cancel(
             print_unwrapped(f"{count_of(len(ended), 'trial')} cancelled, run again only by `{again}`:")
         for trial_id in ended:
             console.print(f"  {trial_id}")
-        if as_json:
-            print_state("cancel", folder, training=None, job_id=None, num_cancelled=len(ended))
-        return
-    number = cancel_sweep(sweep)
-    console.print(
-        f"{count_of(number, 'trial')} cancelled in {shown_path(folder.path)}; finished points keep their results."
-    )
+        number = len(ended)
+    else:
+        number, where = cancel_sweep(sweep), shown_path(folder.path)
+        console.print(f"{count_of(number, 'trial')} cancelled in {where}; finished points keep their results.")
     if as_json:
-        print_state("cancel", folder, training=None, job_id=None, num_cancelled=number)
+        print_state("cancel", folder, training=training, job_id=job_id, num_cancelled=number)

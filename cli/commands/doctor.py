@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import socket
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
@@ -19,7 +18,6 @@ from conf.errors import EXIT_FAILED
 from conf.units import count_of
 
 if TYPE_CHECKING:
-    from launcher.doctor.examination import Examination
     from launcher.doctor.node_report import CheckResult
 
 STYLES = {"ok": "green", "warning": "yellow", "problem": "red", "skipped": "dim"}
@@ -38,6 +36,7 @@ def doctor(overrides: Choice = None, no_job: NoJob = False, as_json: AsJson = Fa
     The exit code is 1 where something will not work.
     """
     from launcher.doctor.examination import Examination, examine
+    from train_core.process.git_sha import ROOT, git_sha
     from train_core.process.machine import this_user
 
     examination = Examination.of(overrides_of(None, overrides), with_job=not no_job)
@@ -47,9 +46,14 @@ def doctor(overrides: Choice = None, no_job: NoJob = False, as_json: AsJson = Fa
     counts = Counter(str(finding.status) for finding in findings)
     console.print(_verdict(counts))
     if as_json:
-        nodes = _nodes(examination, findings)
+        from importlib.metadata import version
+
+        # Nodes say something only through this look's job.
+        had_job = any(finding.name == "job" and finding.status != "skipped" for finding in findings)
+        nodes = [report.model_dump() for report in examination.job.folder.read_reports()] if had_job else []
+        about |= {"trisweep_version": version("trisweep"), "git_sha": git_sha(), "installed_at": str(ROOT)}
         results = {"counts": counts, "findings": [asdict(each) for each in findings], "nodes": nodes}
-        print_json("doctor", about | _versions() | results)
+        print_json("doctor", about | results)
     if counts["problem"]:
         raise typer.Exit(EXIT_FAILED)
 
@@ -84,21 +88,7 @@ def _verdict(counts: Counter[str]) -> Text:
     return Text(f"\n{ready}: {', '.join(worth_saying)}.", style="bold red" if counts["problem"] else "bold yellow")
 
 
-def _nodes(examination: Examination, findings: Sequence[CheckResult]) -> list[dict[str, Any]]:
-    """The findings of the ranks of this look's job; none where it had no job."""
-    had_job = any(finding.name == "job" and finding.status != "skipped" for finding in findings)
-    return [report.model_dump() for report in examination.job.folder.read_reports()] if had_job else []
-
-
 def _tell(line: str) -> None:
     """Print what is being waited for, on a terminal alone."""
     if console.is_terminal:
         console.print(Text(f"  {line}", style="dim"), end="\r")
-
-
-def _versions() -> dict[str, Any]:
-    from importlib.metadata import version
-
-    from train_core.process.git_sha import ROOT, git_sha
-
-    return {"trisweep_version": version("trisweep"), "git_sha": git_sha(), "installed_at": str(Path(ROOT))}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +17,7 @@ from conf.units import count_of
 
 if TYPE_CHECKING:
     from results.score import RowComparison
-    from sweeps.table.prices import PricedRow, Record
+    from sweeps.table.prices import PricedRow
 
 MANY_ROWS = 200
 MOST_UNREADABLE = 5
@@ -46,12 +46,17 @@ def estimate(
     if implementation is not None:
         implementation_called(implementation)
     read = read_table(table)
-    rows = price(_with_progress(read.records), implementation)
+    # Thousands of rows take a minute, so that a terminal shows how many are priced.
+    is_slow = complaints.is_terminal and len(read.records) > MANY_ROWS
+    records = track(read.records, "Pricing rows", console=complaints, transient=True, disable=not is_slow)
+    rows = price(records, implementation)
     if out is not None:
         write_table(out, read.columns, [row.cells() for row in rows])
     elif not as_json:
         console.print(priced_table(rows, console.width))
-    console.print(_summary(rows, out))
+    num_priced = sum(row.prediction is not None for row in rows)
+    rest = f"; {len(rows) - num_priced} not{': see column reason' if out else ''}" if num_priced < len(rows) else ""
+    console.print(f"{num_priced} of {count_of(len(rows), 'row')} priced{rest}")
     _print_reasons(rows, MOST_REASONS if out else len(rows))
     if sentence := unread_sentence(read.columns):
         console.print(sentence)
@@ -60,14 +65,8 @@ def estimate(
     compared = _print_scores(rows) if score else []
     if as_json:
         print_json("estimate", _document(rows, out, compared if score else None))
-    if all(row.prediction is None for row in rows):
+    if not num_priced:
         raise typer.Exit(EXIT_FAILED)
-
-
-def _with_progress(records: Sequence[Record]) -> Iterable[Record]:
-    """The rows, whose number a terminal shows while they are priced, as thousands take a minute."""
-    is_slow = complaints.is_terminal and len(records) > MANY_ROWS
-    return track(records, "Pricing rows", console=complaints, transient=True, disable=not is_slow)
 
 
 def _document(rows: Sequence[PricedRow], out: Path | None, compared: Sequence[RowComparison] | None) -> dict[str, Any]:
@@ -95,12 +94,6 @@ def _row_document(row: PricedRow) -> dict[str, Any]:
     }
 
 
-def _summary(rows: Sequence[PricedRow], out: Path | None) -> str:
-    priced = sum(row.prediction is not None for row in rows)
-    rest = f"; {len(rows) - priced} not" if priced < len(rows) else ""
-    return f"{priced} of {count_of(len(rows), 'row')} priced{rest}" + (": see column reason" if rest and out else "")
-
-
 def _print_reasons(rows: Sequence[PricedRow], most: int) -> None:
     """Say why rows were not priced, those with one reason together. An editor's line 1 is the header."""
     lines = grouped(_unpriced_lines(rows), lambda unpriced: unpriced[1])
@@ -116,11 +109,19 @@ def _unpriced_lines(rows: Sequence[PricedRow]) -> list[tuple[int, str]]:
 
 def _print_scores(rows: Sequence[PricedRow]) -> list[RowComparison]:
     """Print the scores, and return the rows that they are about."""
+    from results.score import comparison
     from results.terminal.estimate_tables import score_in_all, score_table, series_table
 
     # A figure that somebody only remembers is no test of a prediction.
     confirmed = [row for row in rows if row.record.row.get("confirmed", "").strip().lower() != "no"]
-    compared, unreadable = _comparisons(confirmed)
+    compared: list[RowComparison] = []
+    unreadable: list[str] = []
+    for row in confirmed:
+        try:
+            compared += filter(None, [comparison(row)])
+        except ConfigError as error:
+            # One cell that is not a number must not cost the score of a table with thousands of rows.
+            unreadable.append(f"line {row.record.line}: {error}")
     console.print(score_table(compared, console.width) if compared else "No row that was priced holds a measurement.")
     by_series = series_table(compared)
     if by_series is not None:
@@ -135,20 +136,3 @@ def _print_scores(rows: Sequence[PricedRow]) -> list[RowComparison]:
     if compared:
         console.print(score_in_all(compared))
     return compared
-
-
-def _comparisons(rows: Sequence[PricedRow]) -> tuple[list[RowComparison], list[str]]:
-    """Rows beside their measurements, and what is wrong with measurements that cannot be used."""
-    from results.score import comparison
-
-    compared: list[RowComparison] = []
-    unreadable: list[str] = []
-    for row in rows:
-        try:
-            beside = comparison(row)
-        except ConfigError as error:
-            # One cell that is not a number must not cost the score of a table with thousands of rows.
-            unreadable.append(f"line {row.record.line}: {error}")
-            continue
-        compared += [beside] if beside else []
-    return compared, unreadable

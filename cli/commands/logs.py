@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -15,10 +15,6 @@ from conf.errors import UsageError
 from conf.folders import groups
 from conf.overrides import Override
 from conf.units import count_of
-
-if TYPE_CHECKING:
-    from sweeps.reading import Reading
-    from sweeps.trial import SweepFolder
 
 Words = Annotated[
     list[str] | None,
@@ -35,10 +31,16 @@ Rank = Annotated[int | None, typer.Option(help="The log of this rank; else of th
 def logs(name: SweepName, words: Words = None, follow: Follow = False, rank: Rank = None) -> None:
     """Print what a trial has printed; which trial and which file goes to stderr."""
     from cli.output.trial_log import follow_log, print_log
+    from launcher.state import look_here
+    from launcher.trainings import trainings_of
     from sweeps.log_choice import most_interesting, reading_called
+    from sweeps.sweep import Sweep
 
     trial, overrides = _trial_and_overrides(words or [])
-    readings = _readings(started_sweep(name, overrides)[0])
+    # Slurm is asked only about the one that is followed.
+    sweep = Sweep.stored_in(started_sweep(name, overrides)[0])
+    trainings = [run.read() for run in trainings_of(sweep.folder.path.parent, sweep.record.name)]
+    readings = [look_here(each) for each in (*sweep.read(), *trainings)]
     chosen = reading_called(readings, trial) if trial else most_interesting(readings, to_follow=follow)
     if follow:
         follow_log(chosen, rank)
@@ -51,27 +53,15 @@ def logs(name: SweepName, words: Words = None, follow: Follow = False, rank: Ran
 
 
 def _trial_and_overrides(words: Sequence[str]) -> tuple[str | None, list[str]]:
-    names = [word for word in words if _names_a_trial(Override.parse(word))]
-    if len(names) > 1:
-        raise UsageError(f"{len(names)} trials were named: {', '.join(names)}", "Name one.")
-    return (names[0] if names else None), [word for word in words if word not in names]
-
-
-def _names_a_trial(word: Override) -> bool:
-    """True for a trial's name such as `lr=0.01`: what is overridden is a key of the configuration, or one within it."""
+    """The name of a trial, such as `lr=0.01`: what is overridden is a key of the configuration, or one within it."""
     from conf.compose.model_from import KEY as MODEL_FROM
     from conf.compose.settings import Settings
 
-    keys = {*groups(), *Settings.model_fields, MODEL_FROM}
-    return word.value is None or ("." not in word.key and word.key not in keys)
-
-
-def _readings(folder: SweepFolder) -> list[Reading]:
-    """Every trial and training of the sweep; Slurm is asked only about the one that is followed."""
-    from launcher.state import look_here
-    from launcher.trainings import trainings_of
-    from sweeps.sweep import Sweep
-
-    sweep = Sweep.stored_in(folder)
-    trainings = [run.read() for run in trainings_of(folder.path.parent, sweep.record.name)]
-    return [look_here(each) for each in (*sweep.read(), *trainings)]
+    keys, names = {*groups(), *Settings.model_fields, MODEL_FROM}, []
+    for word in words:
+        override = Override.parse(word)
+        if override.value is None or ("." not in override.key and override.key not in keys):
+            names.append(word)
+    if len(names) > 1:
+        raise UsageError(f"{len(names)} trials were named: {', '.join(names)}", "Name one.")
+    return (names[0] if names else None), [word for word in words if word not in names]

@@ -53,11 +53,7 @@ def resume(name: SweepName, overrides: OverrideTexts = None, as_json: AsJson = F
 
 
 def _require_that_it_goes_on(sweep: Sweep, done: str = "") -> None:
-    """Raises UsageError where nothing of the sweep will be started, whether it is paused or not.
-
-    Args:
-        done: what the command did all the same.
-    """
+    """Raises UsageError where nothing of the sweep will be started, whether it is paused or not."""
     from sweeps.folder.journal import History
 
     history, again = History.kept_in(sweep.folder), begun_command(sweep)

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from conf.types.sites import TrackingSpec
     from launcher.trainings import LongRun
     from sweeps.sweep import Sweep
-    from sweeps.trial import SweepFolder
 
 BESIDE_A_STORE = {"tracking.also", "tracking.live_seconds"}
 """Values of the group that choose no store."""
@@ -77,10 +76,16 @@ def write_all_anew(tracking: TrackingSpec, chosen: TrackingSpec | None, root: Pa
     """
     from launcher.trainings import damaged_error, damaged_trainings, trainings_of
     from results.mlflow.sweep_import import move_store_aside
+    from sweeps.sweep import Sweep
     from sweeps.trial import SweepFolder
 
     folders = sorted(SweepFolder.started_in(root, "*"), key=lambda folder: folder.path)
-    sweeps = [sweep for folder in folders if (sweep := _readable(folder))]
+    sweeps = list[Sweep]()
+    for folder in folders:
+        try:
+            sweeps.append(Sweep.stored_in(folder))
+        except (TrisweepError, OSError) as error:  # the others must be written
+            _say_left_out(folder.path, error)
     if not sweeps:  # nothing could take the place of the store
         raise UsageError(f"No sweep in {root} can be read", "Give the command again once one can.")
     if tracking.kind == "sqlite":
@@ -100,17 +105,6 @@ def write_all_anew(tracking: TrackingSpec, chosen: TrackingSpec | None, root: Pa
     for training in damaged_trainings(root):
         _say_left_out(training.path, damaged_error(training))
     return not left_out
-
-
-def _readable(folder: SweepFolder) -> Sweep | None:
-    """The sweep; None and a word on stderr where it cannot be read, as the others must be written."""
-    from sweeps.sweep import Sweep
-
-    try:
-        return Sweep.stored_in(folder)
-    except (TrisweepError, OSError) as error:
-        _say_left_out(folder.path, error)
-        return None
 
 
 def _say_left_out(folder: Path, error: Exception) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,7 +22,6 @@ from conf.units import count_of
 if TYPE_CHECKING:
     from conf.compose.load import Composition
     from conf.types.sites import TrackingSpec
-    from results.comparison import ComparedPoint
     from sweeps.later_command import Restriction
     from sweeps.reading import TrialReading
     from sweeps.sweep import Sweep
@@ -63,7 +61,11 @@ def report(
 
     if live and (out is not None or as_json):
         raise UsageError("--live serves a page and writes nothing", "Leave out --out and --json.")
-    second, overrides = _second_sweep(overrides)
+    # The word among the overrides that is none names the other sweep.
+    words = [text for text in overrides or () if "=" not in text and not text.startswith(("+", "~"))]
+    if len(words) > 1:
+        raise UsageError(f"{', '.join(words)}: two sweeps can be compared, and more were named", "Name two.")
+    second, overrides = next(iter(words), None), [text for text in overrides or () if text not in words]
     if live and second is not None:
         raise UsageError("--live serves the report of one sweep, and two were named", "Name one.")
     if second is not None:
@@ -72,7 +74,7 @@ def report(
     folder, composition = started_sweep(name, overrides)
     record = folder.read_record()
     restriction = restriction_of(composition, proxy=record.mode == "proxy")
-    _say_what_changes_nothing(_without_effect(record, composition, restriction))
+    _say_without_effect([(record, composition)], restriction)
     if live:
         _serve_live(folder, restriction, port)
         return
@@ -83,22 +85,20 @@ def report(
         from launcher.state import reconcile
 
         part = _part(sweep, restriction)
-        content = _report_into(out, part, reconcile(part.read()))
+        content = _write_report_into(out, part, reconcile(part.read()))
     if as_json:
         print_json("report", content)
 
 
-def _without_effect(record: SweepRecord, composition: Composition, restriction: Restriction | None) -> list[str]:
-    """The overrides that a report cannot follow: what was measured stays what it is."""
+def _say_without_effect(asked: Sequence[tuple[SweepRecord, Composition]], restriction: Restriction | None) -> None:
+    """Name the overrides that a report cannot follow: what was measured stays what it is."""
     from sweeps.points.plan import JOB_GROUPS
 
-    others = composition.overrides.without(JOB_GROUPS | {"cluster"})
-    given = [override for override in others if override.text not in record.overrides]
-    followed = restriction.values if restriction else {}
-    return [override.text for override in given if override.key not in followed]
-
-
-def _say_what_changes_nothing(texts: Sequence[str]) -> None:
+    followed, texts = restriction.values if restriction else {}, dict[str, None]()
+    for record, composition in asked:
+        for override in composition.overrides.without(JOB_GROUPS | {"cluster"}):
+            if override.text not in record.overrides and override.key not in followed:
+                texts[override.text] = None
     if texts:
         words = hide_credentials(", ".join(texts))
         complaints.print(f"{words}: changes nothing, as a report is of what was measured.")
@@ -107,13 +107,7 @@ def _say_what_changes_nothing(texts: Sequence[str]) -> None:
 def report_on(
     sweep: Sweep, configured: TrackingSpec, restriction: Restriction | None = None, chosen: TrackingSpec | None = None
 ) -> dict[str, Any]:
-    """Write the report, bring MLflow up to date, print the ranked table, and return all of that as plain values.
-
-    Args:
-        configured: where MLflow is by the configuration: the record keeps no password, the configuration may.
-        restriction: the part of the sweep that the report is about; that of the whole stays.
-        chosen: the store that the command names in place of the record's.
-    """
+    """Write the report, bring MLflow (`chosen`, else the record's) up to date, and return what was done."""
     from launcher.slurm.job_records import keep_job_records
     from launcher.state import reconcile
     from results.mlflow.reachable import DamagedStore
@@ -122,7 +116,7 @@ def report_on(
     whole, sweep = sweep, _part(sweep, restriction)
     readings = reconcile(sweep.read())
     keep_job_records(readings)
-    content = _report_into(None, sweep, readings)
+    content = _write_report_into(None, sweep, readings)
     tracking, root = chosen or sweep.record.tracking.signed_in_as(configured), sweep.folder.path.parent
     try:
         imported = import_sweep(whole, tracking, root, lambda sweep: reconcile(sweep.read()))
@@ -140,7 +134,7 @@ def _part(sweep: Sweep, restriction: Restriction | None) -> Sweep:
     return restriction.part(sweep) if restriction else sweep
 
 
-def _report_into(out: Path | None, sweep: Sweep, readings: Sequence[TrialReading]) -> dict[str, Any]:
+def _write_report_into(out: Path | None, sweep: Sweep, readings: Sequence[TrialReading]) -> dict[str, Any]:
     """Write the report into that folder, else into the sweep's, print the ranked table, and return its rows."""
     from results.documents import report_document
     from results.report.findings.verdict import verdict
@@ -181,24 +175,8 @@ def _serve_live(folder: SweepFolder, restriction: Restriction | None, port: int)
     serve(LiveReport(read), port, PERIOD_SECONDS, tell)
 
 
-def _second_sweep(texts: Sequence[str] | None) -> tuple[str | None, list[str]]:
-    """The word among the overrides that is none, which names the other sweep, and the overrides.
-
-    Raises:
-        UsageError: there are several such words.
-    """
-    words = [text for text in texts or () if "=" not in text and not text.startswith(("+", "~"))]
-    if len(words) > 1:
-        raise UsageError(f"{', '.join(words)}: two sweeps can be compared, and more were named", "Name two.")
-    return (words[0] if words else None), [text for text in texts or () if text not in words]
-
-
 def _compare(first: str, second: str, overrides: Sequence[str], out: Path | None, *, as_json: bool) -> None:
-    """Write the page of two sweeps, and say in one sentence what it comes to.
-
-    Raises:
-        UsageError: a name is no sweep's, or both are the same one's.
-    """
+    """Write the page of two sweeps, and say in one sentence what it comes to."""
     from launcher.state import reconcile
     from results.comparison import compare_sweeps
     from results.report.comparison_page import finding, sides_of, write_comparison
@@ -206,22 +184,22 @@ def _compare(first: str, second: str, overrides: Sequence[str], out: Path | None
 
     given = [started_sweep(name, overrides) for name in (first, second)]
     sweeps = [Sweep.stored_in(folder) for folder, _ in given]
-    unfollowed = (_without_effect(sweep.record, asked, None) for sweep, (_, asked) in zip(sweeps, given, strict=True))
-    _say_what_changes_nothing(list(dict.fromkeys(chain.from_iterable(unfollowed))))
+    asked = [composition for _, composition in given]
+    _say_without_effect(list(zip((sweep.record for sweep in sweeps), asked, strict=True)), None)
     before, after = sides_of([(sweep, reconcile(sweep.read())) for sweep in sweeps])
     page, markdown = write_comparison(before, after, out)
     both = compare_sweeps(before.results, after.results)
     console.print(f"A: {before.name}\nB: {after.name}\n{finding(before, after)}")
     console.print(f"Comparison: {shown_path(page)}\n            {shown_path(markdown)}")
     if as_json:
-        files = {"html": str(page), "markdown": str(markdown)}
-        content = {"before": before.name, "after": after.name, "files": files}
+        points: list[dict[str, Any]] = []
+        for point in both.points:
+            points.append({"layout": point.label})
+            if point.why_not:
+                points[-1]["not_comparable_because"] = point.why_not
+            else:
+                ratios = zip(("ratio", "ratio_low", "ratio_high"), (point.ratio, *point.ratio_bounds), strict=True)
+                points[-1] |= dict(ratios)
+        content = {"before": before.name, "after": after.name, "files": {"html": page, "markdown": markdown}}
         only = {"only_before": both.only_before, "only_after": both.only_after}
-        print_json("comparison", content | {"points": [_point_values(point) for point in both.points]} | only)
-
-
-def _point_values(point: ComparedPoint) -> dict[str, Any]:
-    if point.why_not:
-        return {"layout": point.label, "not_comparable_because": point.why_not}
-    low, high = point.ratio_bounds
-    return {"layout": point.label, "ratio": point.ratio, "ratio_low": low, "ratio_high": high}
+        print_json("comparison", content | {"points": points} | only)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,7 +15,6 @@ from conf.units import count_of
 
 if TYPE_CHECKING:
     from sweeps.reading import TrialReading
-    from sweeps.sweep import Sweep
 
 Failed = Annotated[
     bool, typer.Option("--failed", help="All of the last command that failed, timed out or lost their node.")
@@ -32,6 +30,7 @@ def retry(
     as_json: AsJson = False,
 ) -> None:
     """Have trials run again. Whoever carries the sweep out starts them; else this command submits them to Slurm."""
+    from cli.output.progress import NAMED, ends_in_words
     from launcher.control.orders import failed_trials, retry_failed_trials
     from launcher.control.orders import retry as retry_trials
     from launcher.controller import start_now
@@ -53,34 +52,21 @@ def retry(
         others = [each for each in failed_trials(sweep.read()) if not each.trial.selected and each.name not in again]
     for trial_id in again:
         console.print(f"  {trial_id}")
+    to_run = f"{count_of(len(again), 'trial')} to run again"
     if not again:
-        print_unwrapped(_why_none(sweep, others))
+        # Trials may have ended otherwise; then how, and what runs them again.
+        readings = sweep.read()
+        otherwise = f": {ends_in_words(sweep, readings)}" if any(each.outcome in NAMED for each in readings) else ""
+        print_unwrapped(f"No trial{' of the last command' if others else ''} has failed{otherwise}.")
     elif (step := start_now(sweep)) is not None:
         why = step.held or step.finished
         not_all = f": {why}" if why and not set(again) <= set(step.started) else ""
-        print_unwrapped(f"{_to_run(again)}; {count_of(len(step.started), 'job')} submitted{not_all}.")
+        print_unwrapped(f"{to_run}; {count_of(len(step.started), 'job')} submitted{not_all}.")
     else:
         command = begun_command(sweep) or next_command("advance", sweep)
-        print_unwrapped(f"{_to_run(again)}. If nobody carries the sweep out: {command}")
+        print_unwrapped(f"{to_run}. If nobody carries the sweep out: {command}")
     if others:
         one, left = next_command("retry", sweep, "--trial", "ID"), count_of(len(others), "failed trial")
         print_unwrapped(f"{left} of earlier commands left alone; `{one}` runs one of them again.")
     if as_json:
         print_state("retry", sweep.folder, to_run_again=again)
-
-
-def _why_none(sweep: Sweep, others: Sequence[TrialReading]) -> str:
-    """Return that nothing has failed; where trials ended otherwise, how, and what runs them again.
-
-    Args:
-        others: those that failed, and that the sweep's last command did not ask for.
-    """
-    from cli.output.progress import NAMED, ends_in_words
-
-    readings = sweep.read()
-    otherwise = f": {ends_in_words(sweep, readings)}" if any(each.outcome in NAMED for each in readings) else ""
-    return f"No trial{' of the last command' if others else ''} has failed{otherwise}."
-
-
-def _to_run(trial_ids: Sequence[str]) -> str:
-    return f"{count_of(len(trial_ids), 'trial')} to run again"

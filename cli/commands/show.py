@@ -54,7 +54,9 @@ def show(overrides: OverrideTexts = None, everything: All = False, as_json: AsJs
     sources = _sources(composition)
     if (file := own.stated_value(KEY)) is not None:
         sources["model"] = {KEY: str(Path(file).absolute())}
-    named = {_place_of(override.group, sources) for override in composition.overrides}
+    # The values of a group may stand under another's: a device is a part of its cluster.
+    places = {key.partition("=")[0]: place for place, files in reversed(sources.items()) for key in files}
+    named = {places.get(override.group, override.group) for override in composition.overrides}
     tree = shown_tree(composition.tree)
     parts = {name: tree[name] for name in tree if everything or not named or name in named}
     if as_json:
@@ -67,12 +69,6 @@ def show(overrides: OverrideTexts = None, everything: All = False, as_json: AsJs
         for override in (each for each in own if each.group == name and each.pins):
             print_unwrapped(f"# {hide_credentials(hide_variables(override.text))} from the command line")
         print_unwrapped(hide_credentials(yaml.safe_dump({name: values}, sort_keys=False)))
-
-
-def _place_of(group: str, sources: dict[str, dict[str, str]]) -> str:
-    """The top of the tree under which a group's values stand: a device is a part of its cluster."""
-    within = (place for place, files in sources.items() if any(key.startswith(f"{group}=") for key in files))
-    return next(within, group)
 
 
 def _sources(composition: Composition) -> dict[str, dict[str, str]]:
@@ -99,19 +95,14 @@ def list_options(group: Group = None, as_json: AsJson = False) -> None:
         print_json("list", folders_read | {"groups": rows})
         return
     if group is None:
-        _print_groups(chosen)
+        table = _table("group", "options")
+        for name, offered in chosen.items():
+            table.add_row(name, Text(", ").join(map(_option_name, offered)))
+        console.print(table)
+        console.print("`trisweep list GROUP` says what each is; GROUP=OPTION chooses it.")
     else:
         _print_options(group, chosen[group])
     _print_folders()
-
-
-def _print_groups(chosen: dict[str, list[Option]]) -> None:
-    table = _table("group", "options")
-    for group, offered in chosen.items():
-        names = Text(", ").join(Text(option.name, style="bold" if option.is_own else "") for option in offered)
-        table.add_row(group, names)
-    console.print(table)
-    console.print("`trisweep list GROUP` says what each is; GROUP=OPTION chooses it.")
 
 
 def _print_options(group: str, offered: list[Option]) -> None:
@@ -119,8 +110,12 @@ def _print_options(group: str, offered: list[Option]) -> None:
     for option in offered:
         whose = "yours" if option.is_own else "package"
         note = " (in place of the package's)" if option.hides_ours else ""
-        table.add_row(Text(option.name, style="bold" if option.is_own else ""), whose, f"{option.says}{note}")
+        table.add_row(_option_name(option), whose, f"{option.says}{note}")
     console.print(table)
+
+
+def _option_name(option: Option) -> Text:
+    return Text(option.name, style="bold" if option.is_own else "")
 
 
 def _table(*heads: str) -> Table:

@@ -24,6 +24,9 @@ Watch = Annotated[bool, typer.Option("--watch", help="Draw it again every few se
 
 def status(name: SweepName, overrides: OverrideTexts = None, watch: Watch = False, as_json: AsJson = False) -> None:
     """Show every trial: state, age, progress, cause of failure, last log line, log path."""
+    from launcher.state import reconcile
+    from launcher.trainings import trainings_of
+    from sweeps.reading import TrialReading
     from sweeps.sweep import Sweep
 
     folder, composition = started_sweep(name, overrides)
@@ -34,27 +37,18 @@ def status(name: SweepName, overrides: OverrideTexts = None, watch: Watch = Fals
             raise UsageError("--watch goes on, and --json is one document", "Give one of them.")
         watch_sweep(folder, folder.read_record().name, console)
         return
-    stored = Sweep.stored_in(folder)
-    trials, trainings = _readings(stored, composition.settings.slurm.poll_seconds)
+    stored, patience = Sweep.stored_in(folder), composition.settings.slurm.poll_seconds
+    begun = [run.read() for run in trainings_of(folder.path.parent, stored.record.name)]
+    # They go together, because every call of Slurm's tools costs time and load on its controller.
+    readings = reconcile([*stored.read(), *begun], patience, lambda: complaints.print(SILENT))
+    trials = [each for each in readings if isinstance(each, TrialReading)]
+    trainings = readings[len(trials) :]
     if as_json:
         print_json("status", state_document(stored, trials, trainings))
         return
     _print_tables(stored, trials, trainings)
-    for line in job_lines(stored, composition.settings.slurm.poll_seconds):
+    for line in job_lines(stored, patience):
         print_unwrapped(line)
-
-
-def _readings(stored: Sweep, patience: float) -> tuple[list[TrialReading], list[Reading]]:
-    """Every trial of the sweep, and every training that was begun from it."""
-    from launcher.state import reconcile
-    from launcher.trainings import trainings_of
-    from sweeps.reading import TrialReading
-
-    trainings = [run.read() for run in trainings_of(stored.folder.path.parent, stored.record.name)]
-    # They go together, because every call of Slurm's tools costs time and load on its controller.
-    readings = reconcile([*stored.read(), *trainings], patience, lambda: complaints.print(SILENT))
-    trials = [each for each in readings if isinstance(each, TrialReading)]
-    return trials, readings[len(trials) :]
 
 
 def _print_tables(stored: Sweep, trials: Sequence[TrialReading], trainings: Sequence[Reading]) -> None:

@@ -47,9 +47,8 @@ def train(overrides: Arguments = None, from_best: FromBest = None, name: RunName
         _train_best(overrides_of(from_best, texts), name, here=here)
         return
     if name is not None or here:
-        raise UsageError(
-            "--name and --here apply only to a training from a sweep", "Give --from-best SWEEP, or leave them out."
-        )
+        problem = "--name and --here apply only to a training from a sweep"
+        raise UsageError(problem, "Give --from-best SWEEP, or leave them out.")
     # With options of Hydra's own, such as --cfg, nothing is trained, and only Hydra can say what they mean.
     if not any(argument.startswith("-") for argument in texts):
         from train_core.costs import estimate
@@ -91,9 +90,8 @@ def _train_best(overrides: Overrides, name: str | None, *, here: bool) -> None:
         problem = f"{run.source} was measured with trainer {run.experiment.trainer.name}, whose checkpoints are its own"
         raise UsageError(problem, "Start the long training with that program.")
     if run.experiment.checkpoint.every_steps is None:
-        raise ConfigError(
-            "checkpoint.every_steps", None, "would lose a long run at its first interruption", "Give a number."
-        )
+        problem = "would lose a long run at its first interruption"
+        raise ConfigError("checkpoint.every_steps", None, problem, "Give a number.")
     require_memory(estimate(run.experiment))
     prepare(run.experiment, token_folder(run.folder, run.experiment))
     # A folder that was there already keeps the plan that its training was begun with.
@@ -106,16 +104,13 @@ def _train_best(overrides: Overrides, name: str | None, *, here: bool) -> None:
         print_unwrapped(line)
     # MLflow is brought up to date even after Ctrl-C or a failure, as the steps until then are worth a look.
     try:
-        if place.on_slurm:
-            _on_slurm(run, place)
-        else:
-            on_this_machine(run)
+        _train_on_slurm(run, place) if place.on_slurm else on_this_machine(run)
     finally:
         if run.folder.metrics.exists():
-            _into_mlflow(run, place)
+            _import_into_mlflow(run, place)
 
 
-def _into_mlflow(run: LongRun, place: SweepPlace) -> None:
+def _import_into_mlflow(run: LongRun, place: SweepPlace) -> None:
     from results.mlflow.sweep_import import import_training
 
     record = place.folder.read_record()
@@ -201,7 +196,7 @@ def _conclude(measurement: Measurement) -> None:
     )
 
 
-def _on_slurm(run: LongRun, place: SweepPlace) -> None:
+def _train_on_slurm(run: LongRun, place: SweepPlace) -> None:
     from launcher.state import reconcile
     from launcher.trainings import keep_others_out, submit_long_run
 

@@ -39,10 +39,7 @@ def print_unwrapped(text: str) -> None:
 
 
 def print_sentences(text: str) -> None:
-    """Print sentences broken between words to the width of the terminal; a command in backticks stays whole.
-
-    In a pipe or a file, where programs search for lines, nothing is broken.
-    """
+    """Print sentences broken to the width of a terminal, with commands in backticks whole; in a pipe as they are."""
     if console.is_terminal:
         whole = COMMAND.sub(lambda command: command[1].replace(" ", NO_BREAK), text)
         lines = textwrap.wrap(whole, console.width, break_long_words=False, break_on_hyphens=False)

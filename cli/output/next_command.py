@@ -39,10 +39,7 @@ def command_by_name(sweep: Sweep, overrides: Overrides, *command: str) -> str:
 
 
 def begun_command(sweep: Sweep) -> str | None:
-    """The `trisweep sweep` command with which the sweep goes on: what its last one was given, as `advance` takes it.
-
-    None where that is not to be shown, or nobody knows it.
-    """
+    """The `trisweep sweep` command with which the sweep goes on; None where it is not known or not to be shown."""
     from launcher.where import slurm_answers
     from sweeps.folder.journal import History
 

@@ -1,7 +1,4 @@
-"""Live progress of a sweep on this machine: a table in a terminal, and elsewhere a plain line for each event.
-
-How trials have ended is told in words, with what runs each kind again.
-"""
+"""Live progress of a sweep on this machine: a table in a terminal, and elsewhere a plain line for each event."""
 
 from __future__ import annotations
 
@@ -39,12 +36,7 @@ NAMED = {Outcome.OUT_OF_MEMORY: "out of memory", Outcome.CANCELLED: "cancelled"}
 
 @dataclass(frozen=True)
 class SweepUnderWay:
-    """The traits of a sweep that its progress is shown by.
-
-    Attributes:
-        objective: what it seeks.
-        may_grow: a search may yet ask for trials beside those that are known.
-    """
+    """The traits of a sweep that its progress is shown by: it may grow where a search may yet ask for trials."""
 
     objective: tuple[Objective, ...] = ("throughput",)
     may_grow: bool = False
@@ -54,15 +46,7 @@ PLAIN_SWEEP = SweepUnderWay()
 
 
 class LiveProgress:
-    """A table that is drawn again in place, as wide as the terminal, and below it why trials failed.
-
-    Attributes:
-        sweep: what is shown.
-        hint: what Ctrl-C does, for the last line.
-
-    Args:
-        stays: leave the last table on the screen.
-    """
+    """A table that is drawn again in place, as wide as the terminal, and below it why trials failed."""
 
     def __init__(
         self, console: Console, sweep: SweepUnderWay = PLAIN_SWEEP, hint: str = GOES_ON, *, stays: bool = False
@@ -84,7 +68,6 @@ class LiveProgress:
         self._live.update(self._picture(states), refresh=True)
 
     def say(self, text: str) -> None:
-        """Print a line above the table."""
         self._console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
     def _picture(self, states: Sequence[Reading]) -> RenderableType:
@@ -95,17 +78,24 @@ class LiveProgress:
         causes = troubled[: min(MOST_CAUSES, room // 3)]
         rows = worth_showing(states, room - len(causes), sought[0])
         left_out = sum(state.outcome is not None for state in states) - len(rows)
-        lines = [_cause_line(state, width) for state in causes]
+        # One line each: the live picture counts lines, and one that wrapped would push the table out of its place.
+        lines = [
+            Text.assemble((f"{state.title}: ", "bold"), state.cause.replace("\n", " "), no_wrap=True)
+            for state in causes
+        ]
+        for line in lines:
+            line.truncate(width, overflow="ellipsis")
         table = state_table(rows, width, by_loss="loss" in sought)
-        return Group(table, *lines, *_footer(states, self.sweep, left_out, self.hint))
+        unseen = f"; {left_out} more are not shown" if left_out else ""
+        counts = Text(f"{outcome_counts(states)}{unseen}", style="bold", no_wrap=True, overflow="ellipsis")
+        far = Text(
+            f"{_progress_sentence(states, self.sweep)}. {self.hint}", style="dim", no_wrap=True, overflow="ellipsis"
+        )
+        return Group(table, *lines, counts, far)
 
 
 class PlainProgress(ProgressDisplay):
-    """A line when a trial starts and one when it ends, without control codes; for logs and pipes.
-
-    Attributes:
-        sweep: what is shown.
-    """
+    """A line when a trial starts and one when it ends, without control codes; for logs and pipes."""
 
     def __init__(self, console: Console, sweep: SweepUnderWay = PLAIN_SWEEP) -> None:
         self._console, self.sweep = console, sweep
@@ -127,7 +117,7 @@ class PlainProgress(ProgressDisplay):
             took = (
                 f" after {duration(state.end_time - state.start_time)}" if state.end_time and state.start_time else ""
             )
-            summary = _how_far(states, self.sweep)
+            summary = _progress_sentence(states, self.sweep)
             self.say(f"finished  {state.title}: {state.outcome}{took}{_numbers(state)} [{summary}]")
 
     def say(self, text: str) -> None:
@@ -136,7 +126,6 @@ class PlainProgress(ProgressDisplay):
 
 
 def progress_on(console: Console, sweep: SweepUnderWay = PLAIN_SWEEP) -> ProgressDisplay:
-    """Live in a terminal, plain lines elsewhere."""
     is_live = console.is_terminal and not console.is_dumb_terminal
     return LiveProgress(console, sweep) if is_live else PlainProgress(console, sweep)
 
@@ -169,25 +158,10 @@ def _waits_again(state: Reading) -> bool:
     return isinstance(state, TrialReading) and state.waits_again
 
 
-def _how_far(states: Sequence[Reading], sweep: SweepUnderWay) -> str:
+def _progress_sentence(states: Sequence[Reading], sweep: SweepUnderWay) -> str:
     """The share that has ended, and how long the rest takes, where it is known what the rest is."""
     remaining = None if sweep.may_grow else sweep_seconds_left(states, time.time())
     return share_ended(states, sweep) + ("" if remaining is None else f", about {duration(remaining)} left")
-
-
-def _cause_line(state: Reading, width: int) -> Text:
-    # One line each: the live picture counts lines, and one that wrapped would push the table out of its place.
-    line = Text.assemble((f"{state.title}: ", "bold"), state.cause.replace("\n", " "), no_wrap=True)
-    line.truncate(width, overflow="ellipsis")
-    return line
-
-
-def _footer(states: Sequence[Reading], sweep: SweepUnderWay, left_out: int, hint: str) -> tuple[Text, Text]:
-    unseen = f"; {left_out} more are not shown" if left_out else ""
-    return (
-        Text(f"{outcome_counts(states)}{unseen}", style="bold", no_wrap=True, overflow="ellipsis"),
-        Text(f"{_how_far(states, sweep)}. {hint}", style="dim", no_wrap=True, overflow="ellipsis"),
-    )
 
 
 def outcome_counts(states: Sequence[Reading], num_disturbed: int = 0) -> str:
@@ -217,10 +191,7 @@ GOOD_ENDS = (Outcome.COMPLETED, Outcome.PRUNED, Outcome.INFEASIBLE)
 
 
 def worth_showing(states: Sequence[Reading], rows: int, objective: Objective = "throughput") -> list[Reading]:
-    """As many trials as rows: the best, the last that failed, those that run, the last that ended, those that wait.
-
-    A quarter of the rows is kept for failures, which would otherwise be lost behind hundreds that run.
-    """
+    """As many trials as rows: the best, the last that failed, those that run, the last that ended, those that wait."""
     relevant = [state for state in states if state.outcome is not None]
     if len(relevant) <= rows:
         return relevant
@@ -242,7 +213,6 @@ def is_troubled(state: Reading) -> bool:
 
 
 def has_failed(state: Reading) -> bool:
-    """True if it ended badly."""
     return state.outcome is not None and state.outcome.is_final and state.outcome not in GOOD_ENDS
 
 
@@ -261,13 +231,13 @@ def ends_in_words(sweep: Sweep, readings: Sequence[TrialReading]) -> str:
     failed = num_run_again(readings)
     ends = [f"{count_of(len(completed) - stages, 'trial')} measured"]
     ends += [f"{count_of(stages, 'stage')} completed"] if stages else []
-    ends += [f"{failed} failed (--retry-failed runs {_them(failed)} again)"] if failed else []
+    ends += [f"{failed} failed (--retry-failed runs {_pronoun(failed)} again)"] if failed else []
     for outcome, words in NAMED.items():
         if number := sum(each.outcome is outcome and not _is_taken_up_again(each) for each in readings):
             again = next_command("retry", sweep, "--trial", "ID")
-            ends.append(f"{number} {words} (only `{again}` runs {_them(number)} again)")
+            ends.append(f"{number} {words} (only `{again}` runs {_pronoun(number)} again)")
     taken_up = sum(map(_is_taken_up_again, readings))
-    ends += [f"{taken_up} cancelled (the sweep's command runs {_them(taken_up)} again)"] if taken_up else []
+    ends += [f"{taken_up} cancelled (the sweep's command runs {_pronoun(taken_up)} again)"] if taken_up else []
     return ", ".join(ends)
 
 
@@ -281,5 +251,5 @@ def _is_taken_up_again(reading: TrialReading) -> bool:
     return reading.outcome is Outcome.CANCELLED and reading.cause != CANCELLED_BY_NAME
 
 
-def _them(number: int) -> str:
+def _pronoun(number: int) -> str:
     return "it" if number == 1 else "them"

@@ -25,7 +25,6 @@ LOG_COLUMNS = 40
 NAME_COLUMNS = 12
 """A trial is known by so much of its name at least, before columns of numbers have any room."""
 GIVE_WAY = ("nodes", "predicted", "TFLOPS", "step", "age")
-"""The columns that a narrow terminal goes without, in this order."""
 
 
 class Column(NamedTuple):
@@ -109,33 +108,29 @@ def predicted_flops(state: Reading) -> float | None:
     return estimate.model_flops_per_second_per_device if estimate else None
 
 
-def _age(state: Reading, now: float) -> str:
-    seconds = age_seconds(state, now) if state.outcome is not Outcome.INFEASIBLE else None
+def _tera(flops_per_second: float | None) -> str:
+    return tflops(flops_per_second) if flops_per_second else ""
+
+
+def _duration(seconds: float | None) -> str:
     return "" if seconds is None else duration(seconds)
 
 
-def _loss(state: Reading, now: float) -> str:
+def _loss(state: Reading) -> str:
     # Of a trial that has ended, the one that the report shows; else that of its last step.
     loss = measured_value("loss", state)
     loss = state.loss if loss is None else loss
     return "" if loss is None else f"{loss:.4g}"
 
 
-def _time_left(state: Reading, now: float) -> str:
-    remaining = trial_seconds_left(state)
-    return "" if remaining is None else duration(remaining)
-
-
-def _tera(flops_per_second: float | None) -> str:
-    return tflops(flops_per_second) if flops_per_second else ""
-
-
 COLUMNS = (
-    Column("age", 0, _age),
+    Column(
+        "age", 0, lambda each, now: _duration(None if each.outcome is Outcome.INFEASIBLE else age_seconds(each, now))
+    ),
     Column("nodes", 0, lambda state, now: str(state.experiment.num_nodes) if state.experiment else ""),
     Column("step", 0, lambda state, now: f"{state.num_steps_done}/{state.num_steps}" if state.num_steps_done else ""),
     Column("TFLOPS", 0, lambda state, now: _tera(state.model_flops_per_second_per_device)),
     Column("predicted", 0, lambda state, now: _tera(predicted_flops(state))),
-    Column("loss", 100, _loss),
-    Column("left", 100, _time_left),
+    Column("loss", 100, lambda state, now: _loss(state)),
+    Column("left", 100, lambda state, now: _duration(trial_seconds_left(state))),
 )

@@ -19,7 +19,7 @@ from rich.text import Text
 from cli.output.progress import LiveProgress, PlainProgress, SweepUnderWay, outcome_counts
 from cli.output.state_table import state_table
 from conf.nearest import listed
-from conf.units import SECONDS_PER_HOUR
+from conf.units import SECONDS_PER_HOUR, count_of
 from launcher.folder_lock import holder
 from launcher.slurm.answers import WATCHING
 from launcher.state import reconcile
@@ -50,13 +50,14 @@ REPEAT_SECONDS = 60.0
 
 
 def status_table(states: Sequence[Reading], width: int, *, by_loss: bool = False) -> RenderableType:
-    """A table of all chosen trials, and below it details of those that run, stopped or ended badly.
-
-    Args:
-        by_loss: as for `state_table`.
-    """
+    """A table of all chosen trials, and below it details of those that run, stopped or ended badly."""
     chosen = [state for state in in_chains(states) if state.outcome is not None]
-    shown = [state for state in chosen if not _never_began(state)] if len(chosen) > MOST_ROWS else chosen
+    began = [
+        state
+        for state in chosen
+        if not state.is_called_off and (state.outcome is not Outcome.PENDING or _has_more_to_say(state))
+    ]
+    shown = began if len(chosen) > MOST_ROWS else chosen
     details = _details_of([state for state in chosen if _has_more_to_say(state)])
     impossible = [
         Text.assemble("\n", (f"{state.title} ", "bold"), ("INFEASIBLE ", "dim"), state.cause)
@@ -65,23 +66,16 @@ def status_table(states: Sequence[Reading], width: int, *, by_loss: bool = False
     ]
     disturbed = disturbances(state for state in chosen if isinstance(state, TrialReading))
     table = state_table(shown, width, by_loss=by_loss, disturbed=disturbed)
-    unlisted = _not_listed(len(chosen) - len(shown), any(state.is_called_off for state in chosen))
+    number, is_cancelled = len(chosen) - len(shown), any(state.is_called_off for state in chosen)
+    be, wait, is_or_are, them = (
+        ("was", "only waits", "is", "it") if number == 1 else ("were", "only wait", "are", "them")
+    )
+    how = f"that {be} cancelled with the sweep" if is_cancelled else f"that {wait}"
+    lists = f"`trisweep status --json` lists {them}"
+    note = f"{count_of(number, 'trial')} {how} {is_or_are} not listed; {lists}."
+    unlisted = [Text(note, style="dim")] if number else []
     counts = Text(f"\n{outcome_counts(states, len(disturbed))}", style="bold")
-    return Group(table, *unlisted, *details, *impossible, counts, *_waits(states), *_left_out(states))
-
-
-def _never_began(state: Reading) -> bool:
-    """True if it only waits, or was cancelled when it did."""
-    return state.is_called_off or (state.outcome is Outcome.PENDING and not _has_more_to_say(state))
-
-
-def _not_listed(number: int, is_cancelled: bool) -> list[Text]:
-    if number == 1:
-        how = "was cancelled with the sweep" if is_cancelled else "only waits"
-        return [Text(f"1 trial that {how} is not listed; `trisweep status --json` lists it.", style="dim")]
-    how = "were cancelled with the sweep" if is_cancelled else "only wait"
-    note = f"{number:,} trials that {how} are not listed; `trisweep status --json` lists them."
-    return [Text(note, style="dim")] if number else []
+    return Group(table, *unlisted, *details, *impossible, counts, *_waiting_lines(states), *_left_out_lines(states))
 
 
 def _has_more_to_say(state: Reading) -> bool:
@@ -109,8 +103,8 @@ def _details(state: Reading, others: Sequence[Reading]) -> RenderableType:
         "rank": "" if state.failing_rank is None else str(state.failing_rank),
         "job": job if state.job_id else "",
         "last line": state.last_log_line,
-        "log": _short(state.log),
-        "aside": ", ".join(_short(path) for path in state.damaged_files),
+        "log": _shorter_path(state.log),
+        "aside": ", ".join(_shorter_path(path) for path in state.damaged_files),
         "likewise": listed([each.title for each in others], MOST_NAMED) if others else "",
     }
     grid = Table.grid(padding=(0, 1))
@@ -122,13 +116,12 @@ def _details(state: Reading, others: Sequence[Reading]) -> RenderableType:
     return Group(title, Padding(grid, (0, 0, 0, 2)))
 
 
-def _short(path: Path | None) -> str:
+def _shorter_path(path: Path | None) -> str:
     """The path, or its form relative to the current folder if that is shorter."""
     return min((str(path), os.path.relpath(path)), key=len) if path else ""
 
 
-def _left_out(states: Sequence[Reading]) -> list[Text]:
-    """The trials that are not to run, by the reason why."""
+def _left_out_lines(states: Sequence[Reading]) -> list[Text]:
     titles: dict[str, list[str]] = {}
     for state in states:
         if state.outcome is None:
@@ -136,7 +129,7 @@ def _left_out(states: Sequence[Reading]) -> list[Text]:
     return [Text(f"Left out ({cause}): {listed(names, MOST_NAMED)}.") for cause, names in titles.items()]
 
 
-def _waits(states: Sequence[Reading]) -> list[Text]:
+def _waiting_lines(states: Sequence[Reading]) -> list[Text]:
     """A line that says for what jobs wait, in Slurm's words; none where no job does."""
     waiting = (state.job for state in states if state.job is not None and state.job.is_waiting)
     reasons = Counter(job.reason for job in waiting if job.reason not in ("", "None"))
@@ -145,10 +138,7 @@ def _waits(states: Sequence[Reading]) -> list[Text]:
 
 
 def state_lines(sweep: Sweep, trials: Sequence[TrialReading]) -> list[str]:
-    """The lines that a sweep's journal adds to the table of its trials; none where it was only submitted.
-
-    Slurm is not asked.
-    """
+    """The lines that a sweep's journal adds to the table of its trials, without asking Slurm."""
     journal = Journal(sweep.folder.journal)
     history = History.of(journal.read_new())
     lines: list[str] = []
@@ -156,7 +146,10 @@ def state_lines(sweep: Sweep, trials: Sequence[TrialReading]) -> list[str]:
         lines.append("Cancelled: nothing is started until `trisweep sweep` is given again.")
     elif history.is_paused:
         lines.append("Paused: nothing new is started until `trisweep resume`.")
-    elif history.finished and (history.asked or _is_cut_short(history, trials)):
+    # A limit, such as a budget's, may have ended a sweep of which trials are left.
+    elif history.finished and (
+        history.asked or (history.finished != ALL_TRIED and any(each.outcome is Outcome.PENDING for each in trials))
+    ):
         lines.append(f"Ended: {history.finished}.")
     # Until a further attempt begins, a trial's own line tells of its last end, such as that it was cancelled.
     again = [each for each in sweep.record.trials if history.course_of(each.trial_id).retry_after is not None]
@@ -169,11 +162,6 @@ def state_lines(sweep: Sweep, trials: Sequence[TrialReading]) -> list[str]:
         numbers = ", ".join(map(str, journal.damaged))
         lines.append(f"{journal.path.name}: lines {numbers} cannot be read, and are passed over.")
     return lines
-
-
-def _is_cut_short(history: History, trials: Sequence[TrialReading]) -> bool:
-    """True if a limit, such as a budget's, has ended a sweep of which trials are left."""
-    return history.finished != ALL_TRIED and any(each.outcome is Outcome.PENDING for each in trials)
 
 
 class PlainWatch(PlainProgress):

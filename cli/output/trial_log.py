@@ -67,7 +67,6 @@ class _Following:
         self._waits = False
 
     def show(self, reading: Reading) -> None:
-        """Print what is new."""
         path = self._path(reading)
         if path is None:
             if not self._waits and reading.outcome in LIVE:
@@ -88,19 +87,16 @@ class _Following:
     def _path(self, reading: Reading) -> Path | None:
         """The file that was chosen stays, as ranks speak by turns, until another job or a failure matters more."""
         job = (reading.submission, reading.failing_rank)
-        if self._file is None or job != self._job or not _has_words(self._file.path):
+        path = self._file.path if self._file else None
+        if path is None or job != self._job or not (path.exists() and path.stat().st_size > 0):
             self._job = job
             return log_file(reading, self._rank)
-        return self._file.path
+        return path
 
 
 def _steps_beside(reading: Reading) -> tuple[StepMetrics, ...]:
     """The steps that the log does not hold: another program has printed its own."""
     return () if reading.is_of_program else reading.steps
-
-
-def _has_words(path: Path) -> bool:
-    return path.exists() and path.stat().st_size > 0
 
 
 def _say(reading: Reading, path: Path) -> None:

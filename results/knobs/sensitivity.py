@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from conf.units import count_of
-from results.knobs.table import KnobColumn, KnobTable, RatesAre, Set, columns_of, setting_text
+from results.knobs.table import KnobColumn, KnobPoint, KnobTable, RatesAre, Set, columns_of, setting_text
 from results.units import percent
 
 if TYPE_CHECKING:
@@ -44,6 +44,8 @@ MOST_ROWS = 6
 QUANTILES = (0.1, 0.9)
 NUM_DRAWS, NUM_TREES, NUM_TREES_OF_DRAW, SEED = 40, 64, 16, 0
 
+Draw: TypeAlias = tuple[Floats, list[Floats]]
+"""Of one forest the share of each knob, and the rate for each of its values."""
 KnobShare: TypeAlias = tuple[KnobColumn, float]
 ORDERS = Path(__file__).parents[1] / "published_knob_order.csv"
 
@@ -139,10 +141,7 @@ def why_untold(table: KnobTable) -> str:
 
 
 def sensitivity(table: KnobTable) -> Sensitivity:
-    """The knobs in the order of their shares. The same points give the same answer.
-
-    The points must be able to tell; see `why_untold`.
-    """
+    """The knobs in the order of their shares; the points must be able to tell (see `why_untold`). Repeatable."""
     assert not why_untold(table)
     # Importing what is behind this takes seconds.
     from results.knobs.forest import Forest, fanova_shares
@@ -162,14 +161,6 @@ def sensitivity(table: KnobTable) -> Sensitivity:
     )
 
 
-@dataclass(frozen=True)
-class Draw:
-    """The result of one forest: the share of each knob, and the rate for each of its values."""
-
-    shares: Floats
-    rates: list[Floats]
-
-
 def _draw(
     forest_of: type[Forest], codes: Floats, values: Floats, grid: Floats, columns: Sequence[KnobColumn], number: int
 ) -> Draw:
@@ -177,16 +168,23 @@ def _draw(
     # A draw has a seed of its own, so that the same points give the same answer in whatever order draws are made.
     rows = np.random.default_rng([SEED, number]).integers(0, len(values), len(values))
     forest = forest_of(codes[rows], values[rows], NUM_TREES_OF_DRAW, number)
-    return Draw(_shares_of(forest.shap_values(codes)), _dependence(forest.predict(grid), columns))
+    # The mean prediction for every value of every knob, as a rate; the grid has all points once for each of them.
+    sizes = [len(column.values) for column in columns]
+    means = forest.predict(grid).reshape(sum(sizes), -1).mean(axis=1)
+    rates = [np.exp(part) for part in np.split(means, np.cumsum(sizes)[:-1])]
+    return _shares_of(forest.shap_values(codes)), rates
 
 
 def _arrays(table: KnobTable) -> tuple[Floats, Floats]:
     """Codes of the knobs and logarithms of the rates, of all points or of some evenly over their ranking."""
     ranked = sorted(table.rated_points, key=lambda point: point.rate or 0.0)
     taken = [ranked[int(row)] for row in np.linspace(0, len(ranked) - 1, min(len(ranked), MOST_POINTS))]
-    codes = [[column.code(point.settings[column.name]) for column in table.columns] for point in taken]
     # Of logarithms, so that the effects of knobs multiply, as times and shares of a step do.
-    return np.array(codes, dtype=float), np.log([point.rate or 0.0 for point in taken])
+    return _codes(taken, table.columns), np.log([point.rate or 0.0 for point in taken])
+
+
+def _codes(points: Sequence[KnobPoint], columns: Sequence[KnobColumn]) -> Floats:
+    return np.array([[column.code(point.settings[column.name]) for column in columns] for point in points], dtype=float)
 
 
 def _shares_of(shap_values: Floats) -> Floats:
@@ -206,15 +204,8 @@ def _grid(codes: Floats, columns: Sequence[KnobColumn]) -> Floats:
     return np.concatenate(blocks)
 
 
-def _dependence(predicted: Floats, columns: Sequence[KnobColumn]) -> list[Floats]:
-    """The mean prediction for every value of every knob, as a rate; predictions are those for `_grid`."""
-    means = predicted.reshape(sum(len(column.values) for column in columns), -1).mean(axis=1)
-    ends = np.cumsum([len(column.values) for column in columns])[:-1]
-    return [np.exp(part) for part in np.split(means, ends)]
-
-
 def _effect(number: int, column: KnobColumn, draws: Sequence[Draw], fanova: float) -> KnobEffect:
-    shares, rates = np.array([draw.shares for draw in draws]), np.array([draw.rates[number] for draw in draws])
+    shares, rates = np.array([shares for shares, _ in draws]), np.array([rates[number] for _, rates in draws])
     low, high = np.quantile(shares[:, number], QUANTILES)
     low_rates, high_rates = np.quantile(rates, QUANTILES, axis=0)
     return KnobEffect(
@@ -244,9 +235,8 @@ def _interactions(columns: Sequence[KnobColumn], moved: Floats) -> tuple[Interac
 
 def finding(sensitivity: Sensitivity) -> str:
     """Return the sentence that names the knob that mattered most, or says that the trials do not tell."""
-    trials = (
-        f"{sensitivity.num_points} {'measured trials' if sensitivity.rates_are == 'measured' else 'predicted points'}"
-    )
+    what = "measured trials" if sensitivity.rates_are == "measured" else "predicted points"
+    trials = f"{sensitivity.num_points} {what}"
     if not sensitivity.is_told:
         explained = percent(max(0.0, sensitivity.explained))
         return (
@@ -254,32 +244,19 @@ def finding(sensitivity: Sensitivity) -> str:
             f" between trials that were left out."
         )
     leaders = sensitivity.leaders
-    if len(leaders) == 1:
-        return f"{_capitalize(leaders[0].column.words)} mattered most in {trials}: {_what_it_does(leaders[0])}."
-    words = [effect.column.words for effect in leaders]
-    named = f"{', '.join(words[:-1])} and {words[-1]}"
-    does = _what_it_does(max(leaders, key=lambda effect: effect.share))
-    return f"{_capitalize(named)} mattered most, and {trials} do not tell which of them more: {does}."
-
-
-def _what_it_does(effect: KnobEffect) -> str:
+    *others, last = [effect.column.words for effect in leaders]
+    named = f"{', '.join(others)} and {last}" if others else last
+    untold = f", and {trials} do not tell which of them more" if others else f" in {trials}"
+    most = max(leaders, key=lambda effect: effect.share)
     return (
-        f"{effect.column.words} {setting_text(effect.fastest_at)} is {100 * effect.gain:.0f} % faster than"
-        f" {setting_text(effect.slowest_at)} with all other knobs as they were"
+        f"{named[0].upper()}{named[1:]} mattered most{untold}: {most.column.words} {setting_text(most.fastest_at)} is"
+        f" {100 * most.gain:.0f} % faster than {setting_text(most.slowest_at)} with all other knobs as they were."
     )
-
-
-def _capitalize(text: str) -> str:
-    return text[0].upper() + text[1:]
 
 
 @dataclass(frozen=True)
 class PublishedPlace:
-    """The place of one knob in a study's order; two may share a place.
-
-    Attributes:
-        confirmed: `yes` where the order was looked up in the source, `no` where it is recalled.
-    """
+    """The place of one knob in a study's order; two may share a place."""
 
     place: int
     knob: str
@@ -290,11 +267,8 @@ class PublishedPlace:
 def published_order(sweep: str) -> list[PublishedPlace]:
     """Return the order of the study that the sweep of this name repeats; empty for all other sweeps."""
     with ORDERS.open(newline="") as lines:
-        return [
-            PublishedPlace(int(row["place"]), row["knob"], row["source"], row["confirmed"])
-            for row in csv.DictReader(lines)
-            if row["sweep"] == sweep
-        ]
+        rows = [row for row in csv.DictReader(lines) if row.pop("sweep") == sweep]
+    return [PublishedPlace(int(row["place"]), row["knob"], row["source"], row["confirmed"]) for row in rows]
 
 
 @dataclass(frozen=True)
@@ -309,8 +283,7 @@ class MemoryCount:
     @property
     def words(self) -> str:
         """The value, or the first and the last of several."""
-        ends = dict.fromkeys((setting_text(self.values[0]), setting_text(self.values[-1])))
-        return " to ".join(ends)
+        return " to ".join(dict.fromkeys(map(setting_text, (self.values[0], self.values[-1]))))
 
     @property
     def share(self) -> float:
@@ -318,10 +291,7 @@ class MemoryCount:
 
 
 def memory_counts(table: KnobTable) -> list[MemoryCount]:
-    """A row for every value of every knob that varies, the knob with the largest differences first.
-
-    Empty where nothing ran out of memory.
-    """
+    """A row for every value of every knob that varies, the most different first; empty if nothing ran out."""
     if all(point.rate is not None for point in table.points):
         return []
     by_column = [_counts_of(table, column) for column in columns_of(table.points)]
@@ -330,11 +300,7 @@ def memory_counts(table: KnobTable) -> list[MemoryCount]:
 
 
 def memory_shares(table: KnobTable) -> list[KnobShare]:
-    """Return each knob's share in whether a point runs out of memory, the largest first.
-
-    The shares are those of SHAP values of trees that tell the points with a rate from those without. Empty where there
-    are too few of either.
-    """
+    """Return each knob's share (SHAP) in whether a point runs out of memory, largest first; empty if untold."""
     out = np.array([point.rate is None for point in table.points], dtype=float)
     if min(out.sum(), len(out) - out.sum()) < FEWEST_OF_EACH:
         return []
@@ -343,8 +309,8 @@ def memory_shares(table: KnobTable) -> list[KnobShare]:
 
     columns = columns_of(table.points)
     rows = np.random.default_rng(SEED).permutation(len(out))[:MOST_POINTS]
-    codes = np.array([[column.code(table.points[row].settings[column.name]) for column in columns] for row in rows])
-    shares = _shares_of(Forest(codes.astype(float), out[rows], NUM_TREES, SEED).shap_values(codes.astype(float)))
+    codes = _codes([table.points[row] for row in rows], columns)
+    shares = _shares_of(Forest(codes, out[rows], NUM_TREES, SEED).shap_values(codes))
     return sorted(zip(columns, map(float, shares), strict=True), key=lambda share: -share[1])
 
 
@@ -352,8 +318,7 @@ def _counts_of(table: KnobTable, column: KnobColumn) -> list[MemoryCount]:
     every = Counter(point.settings[column.name] for point in table.points)
     out = Counter(point.settings[column.name] for point in table.points if point.rate is None)
     groups = np.array_split(np.arange(len(column.values)), min(len(column.values), MOST_ROWS))
-    groups_of_values = [tuple(column.values[number] for number in group) for group in groups]
     return [
         MemoryCount(column, values, sum(every[value] for value in values), sum(out[value] for value in values))
-        for values in groups_of_values
+        for values in (tuple(column.values[number] for number in group) for group in groups)
     ]

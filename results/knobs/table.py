@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from typing import Literal, TypeAlias
@@ -20,6 +20,7 @@ from train_core.measurement import Outcome
 
 RatesAre = Literal["measured", "predicted"]
 Set: TypeAlias = str | int | float | bool | None
+RatedTrial: TypeAlias = tuple[Trial, Experiment, float | None]
 DERIVED_KNOBS = ("data_parallel_size", "layers_per_stage")
 """Follows from the other sizes, or has a value for every stage."""
 PLAN_KNOBS = tuple(knob.name for knob in KNOBS if knob.name not in DERIVED_KNOBS)
@@ -54,12 +55,7 @@ class KnobPoint:
 
 @dataclass(frozen=True)
 class KnobColumn:
-    """A knob that varies.
-
-    Attributes:
-        values: all that it was set to, in order.
-        together_with: other knobs that change whenever it does, so that no trial tells them apart.
-    """
+    """A knob that varies, its values in order, and others that no trial tells apart from it."""
 
     name: str
     values: tuple[Set, ...]
@@ -77,11 +73,7 @@ class KnobColumn:
 
 @dataclass(frozen=True)
 class KnobTable:
-    """Points whose rates are all of one kind.
-
-    Attributes:
-        num_others: trials that say nothing here: they failed otherwise, were ended early, or are still to run.
-    """
+    """Points whose rates are all of one kind, and the number of trials that failed or are still to run."""
 
     rates_are: RatesAre
     points: tuple[KnobPoint, ...]
@@ -99,42 +91,43 @@ class KnobTable:
 
 def measured_table(results: Sequence[TrialReading]) -> KnobTable:
     """Return the table of what the trials of a sweep measured, and of those that ran out of memory."""
-    points, baselines, disturbed = [], [], disturbances(results)
-    keys = _other_keys(result.trial for result in results)
+    disturbed, known = disturbances(results), list[RatedTrial]()
     for result in results:
-        if result.trial.trial_id in disturbed:
-            continue  # a knob must not seem to do what something else on the machine did
         rate = result.performance.model_flops_per_second_per_device if result.performance else None
-        if result.experiment is not None and (rate is not None or result.outcome is Outcome.OUT_OF_MEMORY):
-            points.append(KnobPoint(settings_of(result.experiment, result.trial.point, keys), rate))
-            baselines += [points[-1]] if result.trial.is_baseline else []
-    started = [result for result in results if result.outcome not in (None, Outcome.INFEASIBLE)]
-    return KnobTable("measured", _without_outsiders(points, baselines), len(started) - len(points))
+        is_known = rate is not None or result.outcome is Outcome.OUT_OF_MEMORY
+        # A knob must not seem to do what something else on the machine did.
+        if is_known and result.experiment is not None and result.trial.trial_id not in disturbed:
+            known.append((result.trial, result.experiment, rate))
+    started = sum(result.outcome not in (None, Outcome.INFEASIBLE) for result in results)
+    return KnobTable("measured", _points_of(known, [result.trial for result in results]), started - len(known))
 
 
 def predicted_table(trials: Sequence[Trial]) -> KnobTable:
     """Return the table of what is predicted of points; those that do not fit have no rate."""
-    points, baselines, keys = [], [], _other_keys(trials)
-    for trial in trials:
-        if trial.experiment is not None and trial.estimate is not None:
-            rate = None if trial.infeasible_reason else trial.estimate.model_flops_per_second_per_device
-            points.append(KnobPoint(settings_of(trial.experiment, trial.point, keys), rate))
-            baselines += [points[-1]] if trial.is_baseline else []
-    return KnobTable("predicted", _without_outsiders(points, baselines))
+    known = [
+        (each, each.experiment, None if each.infeasible_reason else each.estimate.model_flops_per_second_per_device)
+        for each in trials
+        if each.experiment is not None and each.estimate is not None
+    ]
+    return KnobTable("predicted", _points_of(known, trials))
 
 
-def _without_outsiders(points: Sequence[KnobPoint], baselines: Sequence[KnobPoint]) -> tuple[KnobPoint, ...]:
+def _points_of(known: Sequence[RatedTrial], trials: Sequence[Trial]) -> tuple[KnobPoint, ...]:
     """The points without a baseline that is none of the axes' points: a value that it alone has is no knob's doing."""
+    keys = _other_keys(trials)
+    points = [KnobPoint(settings_of(experiment, trial.point, keys), rate) for trial, experiment, rate in known]
     # Of settings and not of runs: a baseline that is measured again is still alone with its values.
     distinct = {frozenset(point.settings.items()) for point in points}
     counts = Counter(item for settings in distinct for item in settings)
-    outside = [each.settings for each in baselines if any(counts[item] == 1 for item in each.settings.items())]
+    baselines = [point.settings for (trial, _, _), point in zip(known, points, strict=True) if trial.is_baseline]
+    outside = [settings for settings in baselines if any(counts[item] == 1 for item in settings.items())]
     return tuple(point for point in points if point.settings not in outside)
 
 
 def settings_of(experiment: Experiment, point: Mapping[str, Value], other_keys: Iterable[str]) -> dict[str, Set]:
     """Every knob of the plan, and the values of these keys: the point's own, else those that it was run with."""
-    settings: dict[str, Set] = {name: _plain(experiment.knob_value(name)) for name in PLAN_KNOBS}
+    values = {name: experiment.knob_value(name) for name in PLAN_KNOBS}
+    settings = {name: value if isinstance(value, str | int | float) else None for name, value in values.items()}
     settings["num_micro_batches"] = experiment.num_micro_batches
     return settings | {key: point[key] if key in point else dotted_value(experiment, key) for key in other_keys}
 
@@ -150,13 +143,15 @@ def _other_keys(trials: Iterable[Trial]) -> list[str]:
 
 
 def columns_of(points: Sequence[KnobPoint]) -> tuple[KnobColumn, ...]:
-    """The knobs that vary over these points."""
     columns: dict[tuple[int, ...], KnobColumn] = {}
     for name in _varied_names(points):
-        column = KnobColumn(name, _sort_values(name, {point.settings[name] for point in points}))
-        pattern = _pattern([point.settings[name] for point in points])
+        settings, order = [point.settings[name] for point in points], KNOB[name].values if name in KNOB else ()
+        column = KnobColumn(name, tuple(sorted(set(settings), key=lambda value: _place(value, order))))
+        # Two knobs that change together have one pattern of which points share a value.
+        first_seen: dict[Set, int] = {}
+        pattern = tuple(first_seen.setdefault(value, len(first_seen)) for value in settings)
         first = columns.get(pattern)
-        columns[pattern] = KnobColumn(first.name, first.values, (*first.together_with, name)) if first else column
+        columns[pattern] = replace(first, together_with=(*first.together_with, name)) if first else column
     return tuple(columns.values())
 
 
@@ -180,24 +175,9 @@ def _varied_names(points: Sequence[KnobPoint]) -> list[str]:
     return [name for name in names if distinct[name] > 1 and name != left_out]
 
 
-def _sort_values(name: str, values: Iterable[Set]) -> tuple[Set, ...]:
-    order = KNOB[name].values if name in KNOB else ()
-    return tuple(sorted(values, key=lambda value: _place(value, order)))
-
-
 def _place(value: Set, order: Sequence[object]) -> tuple[int, float, str]:
     if value in order:
         return 0, order.index(value), ""
     if isinstance(value, int | float):
         return 1, float(value), ""
     return 2, 0.0, setting_text(value)
-
-
-def _pattern(values: Sequence[Set]) -> tuple[int, ...]:
-    """Return a pattern of which points share a value: it is equal for two knobs that change together."""
-    first: dict[Set, int] = {}
-    return tuple(first.setdefault(value, len(first)) for value in values)
-
-
-def _plain(value: object) -> Set:
-    return value if isinstance(value, str | int | float | bool) else None

@@ -14,15 +14,13 @@ import select
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from conf.types.sites import TrackingSpec
     from sweeps.sweep import Sweep
-    from sweeps.trial import SweepFolder
 
 LOWEST_PRIORITY = 19
 STOP_SECONDS = 5.0
@@ -30,11 +28,7 @@ STOP_SECONDS = 5.0
 
 @contextmanager
 def followed_in_mlflow(folder: Path, tracking: TrackingSpec) -> Iterator[None]:
-    """While the block runs, its sweep is imported every `tracking.live_seconds`; not at all where that is null.
-
-    Args:
-        folder: of the sweep, or of sweeps, of which those are imported that have not ended.
-    """
+    """While the block runs, a sweep, or all of a folder that go on, are imported every `tracking.live_seconds`."""
     if tracking.live_seconds is None:
         yield
         return
@@ -70,7 +64,7 @@ def follow(folder: Path, tracking: dict[str, Any]) -> None:
     """Import every `live_seconds` until standard input ends."""
     os.nice(LOWEST_PRIORITY)  # trials that are measured on this machine come first
     bring_up_to_date: Callable[[], None] | None = None
-    while not _ends_within(tracking["live_seconds"]):
+    while not select.select([sys.stdin], [], [], tracking["live_seconds"])[0]:
         if bring_up_to_date is None:
             from conf.types.sites import TrackingSpec
 
@@ -78,35 +72,26 @@ def follow(folder: Path, tracking: dict[str, Any]) -> None:
         bring_up_to_date()
 
 
-def _ends_within(seconds: float) -> bool:
-    readable, _, _ = select.select([sys.stdin], [], [], seconds)
-    return bool(readable)
-
-
 def import_of(folder: Path, store: TrackingSpec) -> Callable[[], None]:
     """Return a function that brings the sweep, or all sweeps that have not ended, up to date in the store."""
     from sweeps.trial import SweepFolder
 
-    sweep = SweepFolder(folder)
-    return partial(_import_one, sweep, store) if sweep.record.exists() else UnfinishedSweeps(folder, store).import_all
+    if not SweepFolder(folder).record.exists():
+        return UnfinishedSweeps(folder, store).import_all
 
+    def import_one() -> None:
+        from conf.errors import TrisweepError
+        from results.mlflow.sweep_import import import_sweep
+        from sweeps.sweep import Sweep
 
-def _import_one(folder: SweepFolder, store: TrackingSpec) -> None:
-    from conf.errors import TrisweepError
-    from results.mlflow.sweep_import import import_sweep
-    from sweeps.sweep import Sweep
+        with suppress(TrisweepError, FileNotFoundError):  # the import at the end of the sweep says what is wrong
+            import_sweep(Sweep.stored_in(SweepFolder(folder)), store, folder.parent)
 
-    try:
-        import_sweep(Sweep.stored_in(folder), store, folder.path.parent)
-    except (TrisweepError, FileNotFoundError):
-        return  # the import at the end of the sweep says what is wrong
+    return import_one
 
 
 class UnfinishedSweeps:
-    """The sweeps of a folder that belong into one store. One that had ended before stays as it is in the store.
-
-    A sweep whose jobs Slurm runs by itself has no command that could import it.
-    """
+    """The sweeps of a folder that belong into one store, as Slurm's jobs import none; one that had ended stays so."""
 
     def __init__(self, root: Path, store: TrackingSpec) -> None:
         self.root, self.store = root, store
@@ -115,23 +100,18 @@ class UnfinishedSweeps:
 
     def import_all(self) -> None:
         from conf.errors import TrisweepError
+        from results.mlflow.sweep_import import import_sweep
         from sweeps.sweep import Sweep
         from sweeps.trial import SweepFolder
 
         for folder in SweepFolder.started_in(self.root, "*"):
-            try:
-                self._import(Sweep.stored_in(folder))
-            except (TrisweepError, OSError):
-                continue  # the sweep's report says what is wrong
-
-    def _import(self, sweep: Sweep) -> None:
-        from results.mlflow.sweep_import import import_sweep
-
-        if sweep.record.tracking.store_identity != self.store.store_identity:
-            return
-        if sweep.folder.path in self._followed or not self._had_ended(sweep):
-            self._followed.add(sweep.folder.path)
-            import_sweep(sweep, sweep.record.tracking.signed_in_as(self.store), self.root)
+            with suppress(TrisweepError, OSError):  # the sweep's report says what is wrong
+                sweep = Sweep.stored_in(folder)
+                tracking = sweep.record.tracking
+                is_ours = tracking.store_identity == self.store.store_identity
+                if is_ours and (folder.path in self._followed or not self._had_ended(sweep)):
+                    self._followed.add(folder.path)
+                    import_sweep(sweep, tracking.signed_in_as(self.store), self.root)
 
     def _had_ended(self, sweep: Sweep) -> bool:
         from sweeps.sweep import glance_at, is_settled

@@ -27,11 +27,7 @@ NOT_FOR_MLFLOW = re.compile(r"[^\w. /-]", re.ASCII)
 
 
 class Quantity(NamedTuple):
-    """A field of a value of ours, and what MLflow calls it.
-
-    Attributes:
-        times, over: MLflow gets the field's value multiplied and divided by these.
-    """
+    """A field of a value of ours, and what MLflow calls it, multiplied by `times` and divided by `over`."""
 
     name: str
     field: str
@@ -51,7 +47,6 @@ RATES = (
     Quantity("step_s", "step_seconds"),
     Quantity("tok_per_s", "tokens_per_second"),
 )
-"""The figures that a prediction and a measurement share."""
 
 MEASURED = (
     *RATES,
@@ -144,25 +139,22 @@ def objective_metrics(objectives: Sequence[Objective], reading: TrialReading) ->
 
 
 def stage_metrics(reading: TrialReading) -> dict[str, float]:
-    """The figures that the program of a later stage measured."""
-    # A figure may have any name, and MLflow takes few signs in the key of a metric.
-    names = {name: NOT_FOR_MLFLOW.sub("_", name) for name in reading.metrics}
-    return {f"{reading.trial.stage}/{names[name]}": value for name, value in reading.metrics.items()}
+    """The figures that the program of a later stage measured, whose names may hold signs that MLflow does not take."""
+    stage = reading.trial.stage
+    return {f"{stage}/{NOT_FOR_MLFLOW.sub('_', name)}": value for name, value in reading.metrics.items()}
 
 
 def objective_key(objective: Objective) -> str:
-    return (
-        "meas/TFLOPS"
-        if objective == "throughput"
-        else SOUGHT + NOT_FOR_MLFLOW.sub("_", figure_of(objective) or objective)
-    )
+    if objective == "throughput":
+        return "meas/TFLOPS"
+    return SOUGHT + NOT_FOR_MLFLOW.sub("_", figure_of(objective) or objective)
 
 
 def scaling_metrics(relation: Scaling) -> dict[str, float]:
     """Scaling efficiency by its kind. The baseline's own is 100 % of either kind, so that curves begin there."""
     kinds = ("weak", "strong") if relation.kind == "baseline" else (relation.kind,)
-    efficiency = {f"scale/{kind}_pct": relation.efficiency for kind in kinds}
-    values = {key: PERCENT * value for key, value in efficiency.items() if value is not None}
+    efficiency = relation.efficiency
+    values = {} if efficiency is None else {f"scale/{kind}_pct": PERCENT * efficiency for kind in kinds}
     return values if relation.speed_up is None else values | {"scale/speedup": relation.speed_up}
 
 

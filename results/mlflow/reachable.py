@@ -108,7 +108,7 @@ def require_entry(client: MlflowClient, uri: str) -> None:
 
 
 class DamagedStore(UsageError):
-    """The SQLite store is torn, as after a full disk. All of it can be made anew from the sweeps' folders."""
+    """The SQLite store is torn, as after a full disk, and can be made anew from the sweeps' folders."""
 
 
 def require_sqlite(path: Path) -> None:
@@ -136,7 +136,7 @@ def require_sqlite(path: Path) -> None:
 
 
 def require_writable(path: Path) -> None:
-    """Tell a part of the store that this user may not write from one that is damaged.
+    """Tell a part of the store that this user may not write from one that is damaged, and say whose it is.
 
     Raises:
         UsageError: it is there, and may not be read and written; says whose it is.
@@ -180,15 +180,11 @@ def remedy_of(message: str, uri: str) -> str | None:
     if match is None:
         return None
     anew = f"{KEPT}, so a store of sweeps alone may be moved aside instead, and `trisweep reindex` makes it anew."
-    if _is_known(match[1]):
+    import mlflow
+
+    # One that has had this layout of its tables can upgrade it.
+    versions = Path(mlflow.__file__).parent / "store" / "db_migrations" / "versions"
+    if any(versions.glob(f"{match[1]}_*.py")):
         address = without_credentials(uri)
         return f"An older MLflow wrote it: take a backup of it, then give `mlflow db upgrade {address}`. {anew}"
     return f"A newer MLflow wrote it: install that one. {anew}"
-
-
-def _is_known(revision: str) -> bool:
-    """True if the MLflow that is installed has had this layout of its tables, and so can upgrade it."""
-    import mlflow
-
-    versions = Path(mlflow.__file__).parent / "store" / "db_migrations" / "versions"
-    return any(versions.glob(f"{revision}_*.py"))

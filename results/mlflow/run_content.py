@@ -1,7 +1,4 @@
-"""The content of one MLflow run, as plain values that can be compared with what the store holds already.
-
-A run keeps a few files, all of which MLflow's page can show.
-"""
+"""The content of one MLflow run, as plain values that can be compared with what the store holds already."""
 
 from __future__ import annotations
 
@@ -68,12 +65,7 @@ class LoggedMetric(NamedTuple):
 
 @dataclass(frozen=True)
 class StepHistory:
-    """The metrics of optimizer steps. They are made only where they are to be written: mostly nothing is new.
-
-    Attributes:
-        lines: what they are made of.
-        make: makes them.
-    """
+    """The metrics of optimizer steps. They are made only where they are to be written: mostly nothing is new."""
 
     lines: bytes = b""
     make: Callable[[], Sequence[LoggedMetric]] = tuple
@@ -145,12 +137,10 @@ def milliseconds(time_seconds: float) -> int:
 
 
 def tag(text: str) -> str:
-    """Text as long as MLflow takes."""
     return text[:MAX_TAG_LENGTH]
 
 
 def param(value: object) -> str:
-    """The text of a parameter, as long as MLflow keeps it."""
     return str(value)[:MAX_PARAM_LENGTH]
 
 
@@ -196,10 +186,7 @@ def _trial_files(reading: Reading) -> Mapping[str, str]:
 
 
 def _sbatch_text(submission: Submission) -> str:
-    """Return the script that sbatch was given, kept beside the job's output, without the values of its variables.
-
-    Empty for a job of this machine.
-    """
+    """Return the script that sbatch was given, without the values of its variables; empty for a job of this machine."""
     if submission.executor != "slurm" or submission.job_id is None:
         return ""
     array = submission.job_id.split("_")[0].split(".")[0]

@@ -1,7 +1,4 @@
-"""The MLflow store of a sweep: where it is, that it can be reached, and a quiet client for it.
-
-Everything that MLflow takes only from the environment is set here, just before mlflow is imported.
-"""
+"""The MLflow store of a sweep: where it is, that it can be reached, and a quiet client for it."""
 
 from __future__ import annotations
 
@@ -44,10 +41,7 @@ def database_path(output_dir: Path) -> Path:
 
 
 def journals_of(database: Path) -> dict[str, Path]:
-    """The files that SQLite keeps beside a store while it is written, by what follows the name of the store.
-
-    A writer that was killed leaves them, and SQLite plays them into whatever next has the store's name.
-    """
+    """The files that a killed writer leaves beside a store; SQLite plays them into whatever next has its name."""
     beside = {end: database.with_name(f"{database.name}{end}") for end in JOURNAL_ENDS}
     return {end: path for end, path in beside.items() if path.exists()}
 
@@ -58,7 +52,6 @@ def artifact_dir(output_dir: Path) -> Path:
 
 
 def tracking_uri(tracking: TrackingSpec, output_dir: Path) -> str:
-    """The URI of the store, as MLflow spells it."""
     if tracking.kind == "sqlite":
         return f"sqlite:///{database_path(output_dir)}"
     assert tracking.uri is not None
@@ -75,7 +68,7 @@ def apply_quiet_settings() -> None:
 
 
 def connect(tracking: TrackingSpec, output_dir: Path) -> MlflowClient:
-    """A client for the store; creates the SQLite file when there is none.
+    """A client for the store; creates the SQLite file when there is none, and refuses a store that does not open.
 
     Raises:
         UsageError: the store cannot be opened, or the tracking server does not answer within seconds, or refuses.
@@ -139,11 +132,11 @@ def _leave_flushing_to_the_end() -> None:
     from sqlalchemy import event
     from sqlalchemy.engine import Engine
 
-    if not event.contains(Engine, "connect", _without_waiting):
-        event.listen(Engine, "connect", _without_waiting)
+    if not event.contains(Engine, "connect", _skip_flushing):
+        event.listen(Engine, "connect", _skip_flushing)
 
 
-def _without_waiting(connection: object, _record: object) -> None:
+def _skip_flushing(connection: object, _record: object) -> None:
     if isinstance(connection, sqlite3.Connection):
         connection.execute("PRAGMA synchronous = OFF")
 
@@ -155,7 +148,7 @@ def flush(database: Path) -> None:
 
 
 def experiment_id(client: MlflowClient, tracking: TrackingSpec, output_dir: Path) -> str:
-    """The id of the MLflow experiment, created when it does not exist.
+    """The id of the MLflow experiment, created when it does not exist; MLflow lets nobody recreate a deleted one.
 
     Raises:
         UsageError: an experiment of that name was deleted, which MLflow neither shows nor lets anyone recreate, or it

@@ -44,7 +44,6 @@ WHERE runs.lifecycle_stage = 'active' AND experiments.lifecycle_stage = 'active'
 """
 
 PACKAGES = ("conf", "train_core", "sweeps", "results")
-"""Those that make the content of a run."""
 
 
 @dataclass(frozen=True)
@@ -66,11 +65,8 @@ def first_if_all_stored(
     contents: Sequence[RunContent], database: Path, experiment: str, sweep_id: str
 ) -> StoredRun | None:
     """The run of the first content, if the store holds every content as it is now; None where that is not known."""
-    stored = stored_runs(database, experiment, sweep_id) or {}
-    keys = {content.key for content in contents}
-    if any(key not in keys and run.digest != LEFT for key, run in stored.items()):
-        return None
-    if all(content.key in stored and stored[content.key].digest == content.digest for content in contents):
+    stored = _runs_of_points(database, experiment, sweep_id)
+    if {key: run.digest for key, run in stored.items()} == {content.key: content.digest for content in contents}:
         return stored[contents[0].key]
     return None
 
@@ -85,6 +81,12 @@ def stored_runs(database: Path, experiment: str, sweep_id: str) -> dict[str, Sto
             return {key: StoredRun(run, str(place), digest, parent) for key, run, place, digest, parent in rows}
     except sqlite3.Error:
         return None
+
+
+def _runs_of_points(database: Path, experiment: str, sweep_id: str) -> dict[str, StoredRun]:
+    """The runs but for those of points that the sweep no longer has; none where the store cannot be asked."""
+    runs = stored_runs(database, experiment, sweep_id) or {}
+    return {key: run for key, run in runs.items() if run.digest != LEFT}
 
 
 @dataclass(frozen=True)
@@ -107,8 +109,11 @@ class LastImport:
 
     @classmethod
     def of(cls, sweep: Sweep, database: Path, experiment: str, sweep_id: str) -> LastImport:
-        memory = sweep.folder.imported
-        taken_ns, glance = _file_system_time(memory), glance_at(sweep)
+        memory, taken_ns = sweep.folder.imported, 0
+        with contextlib.suppress(OSError):  # of a folder that is not ours to write
+            memory.touch(mode=0o600)
+            taken_ns = memory.stat().st_mtime_ns  # now, by the clock of the file system
+        glance = glance_at(sweep)
         whole = repr((FORMAT, experiment, glance.summary, report_digest(sweep.folder), list(_code())))
         files = hashlib.sha256(whole.encode()).hexdigest()
         return cls(memory, files, glance.is_sharp(taken_ns), database, experiment, sweep_id)
@@ -130,24 +135,14 @@ class LastImport:
             with contextlib.suppress(OSError):  # the next import reads the sweep, as this one did
                 write_atomically(self.memory, json.dumps(record, indent=1) + "\n", durable=False)
 
-    def _read_stored_runs(self) -> Mapping[str, StoredRun]:
-        runs = stored_runs(self.database, self.experiment, self.sweep_id) or {}
-        return {key: run for key, run in runs.items() if run.digest != LEFT}
+    def _read_stored_runs(self) -> dict[str, StoredRun]:
+        return _runs_of_points(self.database, self.experiment, self.sweep_id)
 
 
 def _digest_of(stored: Mapping[str, StoredRun]) -> str:
     """Equal only for the same runs of one store with the same content, as the ids of runs are random."""
     whole = repr(sorted((key, *vars(run).values()) for key, run in stored.items()))
     return hashlib.sha256(whole.encode()).hexdigest()
-
-
-def _file_system_time(path: Path) -> int:
-    """Now, by the clock of the file system, which writes it to the file; 0 where the folder is not ours to write."""
-    try:
-        path.touch(mode=0o600)
-        return path.stat().st_mtime_ns
-    except OSError:
-        return 0
 
 
 def _code() -> Iterator[tuple[str, int, int]]:

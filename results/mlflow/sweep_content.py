@@ -1,11 +1,9 @@
-"""The MLflow runs of a sweep, of its trials, and of a long training: pure functions of what is on disk.
-
-The run of the whole sweep holds the question, how its trials ended, the best of them, and the baseline.
-"""
+"""The MLflow runs of a sweep, of its trials, and of a long training: pure functions of what is on disk."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+import math
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -34,7 +32,7 @@ from sweeps.repeats.by_objective import best_measured, best_middle, best_reading
 from sweeps.repeats.ranking import disturbances
 from sweeps.trial import SweepRecord
 from train_core.costs import Estimate, estimate
-from train_core.measurement import LIVE, Environment, Outcome
+from train_core.measurement import LIVE, Outcome
 from train_core.trial_folder import steps_of
 
 NO_FAILURES = (None, *LIVE, Outcome.COMPLETED, Outcome.INFEASIBLE, Outcome.PRUNED)
@@ -44,20 +42,15 @@ BEST = ("TFLOPS", "MFU_pct", "step_s", "tok_per_s", "mem_GiB")
 
 
 def sweep_runs(record: SweepRecord, results: Sequence[TrialReading], report: str = "") -> list[RunContent]:
-    """The parent, and after it one child for every trial in the order of the results.
-
-    Args:
-        report: changes when the report does, which is among the parent's artifacts.
-    """
+    """The parent, and after it one child for every trial in the order of the results."""
     relations, disturbed = scalings(results), disturbances(results)
     baseline = next((result for result in results if result.trial.is_baseline), None)
     name = _run_title(baseline) if baseline else ""
     both = list(zip(results, relations, strict=True))
     ends = [each.measurement.ended for each, relation in both if relation.kind == "baseline" and each.measurement]
-    since = max(ends, default=0.0)
     keys = dict.fromkeys(key for result in results for key in result.trial.point)
     trials = [
-        _trial_run(record, result, relation, name, since, disturbed.get(result.trial.trial_id, ""), keys)
+        _trial_run(record, result, relation, name, max(ends, default=0.0), disturbed.get(result.name, ""), keys)
         for result, relation in both
     ]
     return [_parent(record, results, relations, report), *trials]
@@ -113,14 +106,12 @@ def _best(record: SweepRecord, results: Sequence[TrialReading]) -> dict[str, flo
 
 def _best_scaling(relations: Sequence[Scaling]) -> dict[str, float]:
     """The highest efficiency of each kind; the baseline itself does not count."""
-    efficiencies = [
-        (relation.kind, relation.efficiency) for relation in relations if relation.kind in ("weak", "strong")
-    ]
-    best = {
-        kind: max(value for other, value in efficiencies if other == kind and value is not None)
-        for kind, _ in efficiencies
-    }
-    return {f"best/{kind}_pct": metric_keys.PERCENT * efficiency for kind, efficiency in best.items()}
+    best: dict[str, float] = {}
+    for relation in relations:
+        if relation.kind in ("weak", "strong") and relation.efficiency is not None:
+            key = f"best/{relation.kind}_pct"
+            best[key] = max(best.get(key, -math.inf), metric_keys.PERCENT * relation.efficiency)
+    return best
 
 
 def _baseline_tags(results: Sequence[TrialReading]) -> dict[str, str]:
@@ -133,26 +124,20 @@ def _baseline_tags(results: Sequence[TrialReading]) -> dict[str, str]:
     return {"baseline": "none"}
 
 
-def _layouts(record: SweepRecord, results: Sequence[TrialReading]) -> str:
-    setups = (result.experiment for result in results if result.experiment)
-    return legend_text(setups) if record.labels.names_layouts else ""
-
-
-def _keys(record: SweepRecord) -> Iterator[str]:
-    return (f"{name} = {key}" for name, key in record.labels.legend)
-
-
 def _note(record: SweepRecord, results: Sequence[TrialReading], best: TrialReading | None) -> str:
     """Markdown, which MLflow shows at the top of the parent's page; its answer is the report's, word for word."""
     finding = verdict(record, results, [best] if best else [])
     answer = " ".join(filter(None, (finding.headline, finding.figures)))
     where = "a small stand-in, measured on one machine" if record.mode == "proxy" else "at full size"
+    setups = (result.experiment for result in results if result.experiment)
+    layouts = legend_text(setups) if record.labels.names_layouts else ""
+    names = filter(None, (layouts, *(f"{name} = {key}" for name, key in record.labels.legend)))
     return "\n\n".join(
         (
             record.spec.question,
             f"{answer} The sweep is of {where}.",
             "The report is `report.html` among the artifacts.",
-            f"Names: {'; '.join(filter(None, (_layouts(record, results), *_keys(record))))}.",
+            f"Names: {'; '.join(names)}.",
         )
     )
 
@@ -166,14 +151,7 @@ def _trial_run(
     disturbed: str,
     keys: Collection[str],
 ) -> RunContent:
-    """The child of one trial.
-
-    Args:
-        baseline: the short name of the sweep's baseline; empty where there is none.
-        since: when the baseline had been measured, in seconds since the epoch.
-        disturbed: what disturbed the trial; empty where it was steady.
-        keys: those that any point of the sweep names.
-    """
+    """The child of one trial; the baseline, which had been measured at `since`, may be empty."""
     trial, name = result.trial, _run_title(result)
     run = _shared_content(record, result, trial.estimate)
     point = whole_point(trial.point, trial.experiment, keys)
@@ -263,30 +241,18 @@ def _trial_tags(result: Reading) -> dict[str, str]:
     }
     if performance is not None:
         tags |= {"flops_formula": performance.flops_formula, "peak_source": performance.peak_source}
-    if measurement and measurement.environment:
-        tags |= _environment_tags(measurement.environment)
-    return tags | _experiment_tags(result.experiment)
-
-
-def _experiment_tags(experiment: Experiment | None) -> dict[str, str]:
-    if experiment is None:
-        return {}
-    return {
-        "fingerprint": experiment.fingerprint,
-        "shape": f"{experiment.num_nodes}x{experiment.tasks_per_node}",
-        "cluster": experiment.place,
-        "model": experiment.model.name,
-        "trainer": experiment.trainer.name,
-    }
-
-
-def _environment_tags(environment: Environment) -> dict[str, str]:
-    return {
-        "device": environment.device,
-        "hostname": environment.hostname,
-        "torch_version": environment.torch_version,
-        "measured_git_sha": environment.git_sha,
-    }
+    if measurement and (environment := measurement.environment):
+        tags |= {name: getattr(environment, name) for name in ("device", "hostname", "torch_version")}
+        tags["measured_git_sha"] = environment.git_sha
+    if experiment := result.experiment:
+        tags |= {
+            "fingerprint": experiment.fingerprint,
+            "shape": f"{experiment.num_nodes}x{experiment.tasks_per_node}",
+            "cluster": experiment.place,
+            "model": experiment.model.name,
+            "trainer": experiment.trainer.name,
+        }
+    return tags
 
 
 def _params(experiment: Experiment | None) -> dict[str, str]:

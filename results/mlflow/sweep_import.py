@@ -40,13 +40,7 @@ LOCK_WAIT_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class ImportSummary:
-    """The numbers of what an import did, and where the runs are.
-
-    Attributes:
-        uri: the MLflow store.
-        run_id: of the sweep, or of the training.
-        created, updated, unchanged: numbers of runs, the parent included.
-    """
+    """The runs that an import created, updated and left unchanged, the parent included, and where they are."""
 
     uri: str
     experiment_id: str
@@ -78,7 +72,9 @@ def import_sweep(
         last = None  # a server would have to be asked for all runs even so
         if tracking.kind == "sqlite":
             last = LastImport.of(sweep, database_path(output_dir), tracking.experiment, sweep_id)
-        if last and not anew and _has_events(tracking, sweep.folder.path) and (parent := last.parent_if_all_stored()):
+        # Event files may be asked for after the sweep.
+        has_events = TENSORBOARD not in tracking.also or (sweep.folder.path / TENSORBOARD).exists()
+        if last and not anew and has_events and (parent := last.parent_if_all_stored()):
             return _summary_of_no_change(parent, 1 + len(sweep.record.trials), tracking, output_dir)
         results = read(sweep)
         contents = sweep_runs(sweep.record, results, report_digest(sweep.folder))
@@ -102,7 +98,7 @@ def _write(
         written[result.name] = writer.write(trial, above, partial(log_trial_files, reading=result))
     writer.leave(contents)
     keep_view(writer.client, writer.experiment_id, writer.sweep_id, sweep.record, contents)
-    return _summary(writer, parent)
+    return ImportSummary(writer.uri, writer.experiment_id, parent, **writer.counts)
 
 
 def import_training(
@@ -116,11 +112,6 @@ def import_training(
 ) -> ImportSummary:
     """Bring the run of a long training up to date with its folder: losses, rates, and how it ended.
 
-    Args:
-        record: of the sweep whose trial `from_trial` gave its plan.
-        tracking: the record's, with the credentials that it does not keep.
-        anew: as for `import_sweep`.
-
     Raises:
         UsageError: as `import_sweep`.
     """
@@ -131,12 +122,8 @@ def import_training(
         if not anew and (unchanged := _nothing_to_do([content], tracking, output_dir, training_id)):
             return unchanged
         writer = _writer(tracking, output_dir, training_id, anew=anew)
-        return _summary(writer, writer.write(content, None, partial(log_trial_files, reading=training)))
-
-
-def _has_events(tracking: TrackingSpec, folder: Path) -> bool:
-    """False where event files are wanted and none are there, as when somebody asks for them after the sweep."""
-    return TENSORBOARD not in tracking.also or (folder / TENSORBOARD).exists()
+        run_id = writer.write(content, None, partial(log_trial_files, reading=training))
+        return ImportSummary(writer.uri, writer.experiment_id, run_id, **writer.counts)
 
 
 def move_store_aside(output_dir: Path) -> list[Path]:
@@ -161,10 +148,6 @@ def _writer(tracking: TrackingSpec, output_dir: Path, sweep_id: str, *, anew: bo
     return writer
 
 
-def _summary(writer: RunWriter, run_id: str) -> ImportSummary:
-    return ImportSummary(writer.uri, writer.experiment_id, run_id, **writer.counts)
-
-
 def _nothing_to_do(
     contents: Sequence[RunContent], tracking: TrackingSpec, output_dir: Path, sweep_id: str
 ) -> ImportSummary | None:
@@ -172,9 +155,7 @@ def _nothing_to_do(
     if tracking.kind != "sqlite":
         return None
     first = first_if_all_stored(contents, database_path(output_dir), tracking.experiment, sweep_id)
-    if first is None:
-        return None
-    return _summary_of_no_change(first, len(contents), tracking, output_dir)
+    return None if first is None else _summary_of_no_change(first, len(contents), tracking, output_dir)
 
 
 def _summary_of_no_change(first: StoredRun, num_runs: int, tracking: TrackingSpec, output_dir: Path) -> ImportSummary:

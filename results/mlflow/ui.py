@@ -60,10 +60,23 @@ def serve_ui(tracking: TrackingSpec, output_dir: Path, port: int, on_ready: Call
     if tracking.kind == "server":
         on_ready(links_in(connect(tracking, output_dir), tracking_uri(tracking, output_dir), tracking.experiment))
         return
-    _require_store(tracking, output_dir)
-    _require_free(port)
+    path = database_path(output_dir)
+    if tracking.kind == "database":
+        require_database(tracking_uri(tracking, output_dir))
+    elif path.is_file():
+        require_sqlite(path)
+    else:
+        remedy = "Run a sweep or its report first, or name the folder with output_dir=PATH."
+        raise UsageError(f"There is no MLflow store at {path} yet", remedy)
+    with socket.socket() as probe:
+        # Without it, connections of an earlier server that are still closing would make the port look taken.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError as error:
+            raise UsageError(f"Port {port} on {LOOPBACK} is taken ({error.strerror})", "Choose another one.") from None
     # The server writes into a file, because a pipe that nobody reads would stop it once it is full.
-    with tempfile.TemporaryFile("w+") as log, _endings_as_interrupts():
+    with tempfile.TemporaryFile("w+") as log, _interrupt_on_endings():
         process = _start(tracking_uri(tracking, output_dir), output_dir, port, log)
         try:
             address = f"http://{LOOPBACK}:{port}"
@@ -102,7 +115,7 @@ def links_in(client: MlflowClient, address: str, experiment: str) -> Links:
 
 
 @contextmanager
-def _endings_as_interrupts() -> Iterator[None]:
+def _interrupt_on_endings() -> Iterator[None]:
     """A closed terminal or a plain `kill` must stop the server too, which lives in a session of its own."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -114,29 +127,6 @@ def _endings_as_interrupts() -> Iterator[None]:
     finally:
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)
-
-
-def _require_store(tracking: TrackingSpec, output_dir: Path) -> None:
-    if tracking.kind == "database":
-        require_database(tracking_uri(tracking, output_dir))
-        return
-    path = database_path(output_dir)
-    if not path.is_file():
-        raise UsageError(
-            f"There is no MLflow store at {path} yet",
-            "Run a sweep or its report first, or name the folder with output_dir=PATH.",
-        )
-    require_sqlite(path)
-
-
-def _require_free(port: int) -> None:
-    with socket.socket() as probe:
-        # Without it, connections of an earlier server that are still closing would make the port look taken.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((LOOPBACK, port))
-        except OSError as error:
-            raise UsageError(f"Port {port} on {LOOPBACK} is taken ({error.strerror})", "Choose another one.") from None
 
 
 def _start(uri: str, output_dir: Path, port: int, log: IO[str]) -> subprocess.Popen[str]:
@@ -170,7 +160,6 @@ def _wait_until_it_answers(process: subprocess.Popen[str], port: int, log: IO[st
 
 
 def _last_error(log: str) -> str:
-    """The last line that names an error, else the last line."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     return next((line for line in reversed(lines) if "Error" in line), lines[-1] if lines else "it said nothing")
 

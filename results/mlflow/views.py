@@ -41,7 +41,6 @@ LAYOUT = ("parallel.", "batch.", "cluster.")
 NAME, PIXELS_PER_LETTER, PIXELS_BESIDE = "attributes.`Run Name`", 8, 36
 WIDE = {NAME: 260, "tags.`outcome`": 130, "tags.`cause`": 400}
 LAST = ("runDateAndNestInfo", "duration")
-"""MLflow's own columns, of which it leaves out neither."""
 
 CARD_PIXELS = 380
 SECTION, COORDINATES, RATES = "trisweep-charts", "trisweep-coordinates", "trisweep-rates"
@@ -49,18 +48,13 @@ TRAININGS = "trisweep-trainings"
 
 
 def view_key(sweep_id: str) -> str:
-    """The key of a sweep's view."""
     return f"trisweep-{sweep_id[:12]}"
 
 
 def keep_view(
     client: MlflowClient, experiment_id: str, sweep_id: str, record: SweepRecord, contents: Sequence[RunContent]
 ) -> None:
-    """Have the experiment offer a sweep's trials, the best first, and long trainings apart from them.
-
-    Args:
-        contents: the sweep's runs, the parent first.
-    """
+    """Have the experiment offer a sweep's trials, the best first, and long trainings apart from them."""
     made_ms, objectives = contents[0].start_ms, record.objective
     clusters = [trial.experiment.place for trial in record.trials if trial.experiment is not None]
     where = "proxy" if record.mode == "proxy" else next(iter(clusters), record.mode)  # as its folder is called
@@ -87,7 +81,6 @@ def runs_page(experiment_id: str, view: str | None = None, *, charts: bool = Fal
 
 
 def run_page(experiment_id: str, run_id: str, artifact: str = "") -> str:
-    """The page of one run, or of one of its artifacts."""
     path = f"/artifacts/{quote(artifact)}" if artifact else ""
     return f"/#/experiments/{experiment_id}/runs/{run_id}{path}?workflowType=machine_learning"
 
@@ -132,7 +125,6 @@ def _table(search: str, columns: tuple[str, ...], *, ascending: bool = False) ->
 
 
 def _width(column: str) -> int:
-    """Wide enough for the column's name in bold."""
     return WIDE.get(column, PIXELS_BESIDE + PIXELS_PER_LETTER * len(column.split("`")[1]))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from results.mlflow.run_content import SWEEP, LoggedMetric, RunContent
+from results.mlflow.run_content import SWEEP, RunContent
 from results.mlflow.stored_runs import ATTEMPT, DIGEST, KEY, LAST_STEP, LEFT, PARENT, SWEEP_ID, StoredRun
 from train_core.process.machine import this_user
 
@@ -21,7 +21,6 @@ BATCH_LIMIT = 1000
 PARAM_LIMIT = 100
 
 LogFiles = Callable[[Any], None]
-"""Writes the files of a run into the artifact repository that it is given."""
 
 
 class RunWriter:
@@ -62,8 +61,11 @@ class RunWriter:
         if run is None:
             tags = self._tags(content, parent_run_id) | {"mlflow.user": this_user()}
             run = self.client.create_run(self.experiment_id, content.start_ms, tags, content.name)
+        from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
         # Files, status and values come before the digest: a run with a digest is whole, whenever an import dies.
-        log_files(self._repository(run.info.artifact_uri))
+        # A client asks the store for the whole run before each file; the repository is asked for once.
+        log_files(get_artifact_repository(run.info.artifact_uri, tracking_uri=self.uri))
         self._close(run.info.run_id, content)
         self._log(run.info.run_id, content, previous, parent_run_id)
         return str(run.info.run_id)
@@ -82,13 +84,11 @@ class RunWriter:
                 self.client.delete_run(stored.run_id)
 
     def delete_all(self) -> None:
-        """Delete every run of the sweep."""
         for stored in self._existing.values():
             self.client.delete_run(stored.run_id)
         self._existing = {}
 
     def _whole_run(self, stored: StoredRun) -> Any:
-        """All that MLflow has of a run."""
         return self._whole.get(stored.run_id) or self.client.get_run(stored.run_id)
 
     def _find(self) -> dict[str, StoredRun]:
@@ -101,17 +101,15 @@ class RunWriter:
             self._whole |= {run.info.run_id: run for run in page if KEY in run.data.tags}
             token = page.token
             if not token:
-                return {run.data.tags[KEY]: _stored_run(run) for run in self._whole.values()}
+                tagged = ((run.info, run.data.tags) for run in self._whole.values())
+                return {
+                    tags[KEY]: StoredRun(info.run_id, info.experiment_id, tags.get(DIGEST), tags.get(PARENT))
+                    for info, tags in tagged
+                }
 
     def _tags(self, content: RunContent, parent_run_id: str | None) -> dict[str, str]:
         own = {SWEEP_ID: self.sweep_id, KEY: content.key, ATTEMPT: content.attempt, "in_sweep": "true"}
         return content.tags | own | ({PARENT: parent_run_id} if parent_run_id else {})
-
-    def _repository(self, artifact_uri: str) -> Any:
-        # A client asks the store for the whole run before each file; the repository is asked for once.
-        from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
-
-        return get_artifact_repository(artifact_uri, tracking_uri=self.uri)
 
     def _close(self, run_id: str, content: RunContent) -> None:
         if content.end_ms is None:
@@ -121,7 +119,7 @@ class RunWriter:
 
     def _log(self, run_id: str, content: RunContent, stored: Any | None, parent_run_id: str | None) -> None:
         """Params, metrics but for the steps that the known run holds, and tags, the digest among the very last."""
-        from mlflow.entities import Param, RunTag
+        from mlflow.entities import Metric, Param, RunTag
 
         seal = {LAST_STEP: str(content.last_step), DIGEST: content.digest}
         changed = self._tags(content, parent_run_id) if stored else {}
@@ -133,15 +131,12 @@ class RunWriter:
             self.client.log_batch(run_id, params=params[:PARAM_LIMIT])
             params = params[PARAM_LIMIT:]
         # The last request also holds the params and tags that are left, and all entries count together.
-        *rest, last = _batches(content.metrics_after(last_step), BATCH_LIMIT - PARAM_LIMIT - len(tags))
+        size, new = BATCH_LIMIT - PARAM_LIMIT - len(tags), content.metrics_after(last_step)
+        logged = [Metric(each.key, each.value, each.timestamp_ms, each.step) for each in new]
+        *rest, last = (logged[start : start + size] for start in range(0, max(1, len(logged)), size))
         for metrics in rest:
             self.client.log_batch(run_id, metrics)
         self.client.log_batch(run_id, last, params, tags)
-
-
-def _stored_run(run: Any) -> StoredRun:
-    tags = run.data.tags
-    return StoredRun(run.info.run_id, run.info.experiment_id, tags.get(DIGEST), tags.get(PARENT))
 
 
 def _starts_over(run: Any, content: RunContent) -> bool:
@@ -157,11 +152,3 @@ def _starts_over(run: Any, content: RunContent) -> bool:
     lost = run.data.metrics.keys() - content.metric_keys
     changed = any(content.params.get(key) != value for key, value in run.data.params.items())
     return measured_anew or reopened or started or bool(lost) or changed
-
-
-def _batches(metrics: Sequence[LoggedMetric], size: int) -> list[list[Any]]:
-    """Split the metrics into batches: at least one, even when there is no metric."""
-    from mlflow.entities import Metric
-
-    logged = [Metric(metric.key, metric.value, metric.timestamp_ms, metric.step) for metric in metrics]
-    return [logged[start : start + size] for start in range(0, max(1, len(logged)), size)]

@@ -28,18 +28,23 @@ def by_layout(values: Values) -> dict[str, Any]:
 
 
 def category(field: str, **more: object) -> dict[str, Any]:
-    """The encoding of a field whose values are names, without a title."""
+    """The encoding of a field of names, without a title."""
     return {"field": field, "type": "nominal", "title": None, **more}
 
 
 def quantity(field: str, title: str, **more: object) -> dict[str, Any]:
-    """The encoding of a field whose values are numbers."""
+    """The encoding of a field of numbers."""
     return {"field": field, "type": "quantitative", "title": title, **more}
 
 
 def dots(size: int, **style: object) -> dict[str, Any]:
-    """The mark of filled points."""
     return {"type": "point", "filled": True, "size": size, **style}
+
+
+def layer(mark: dict[str, Any], values: Values | None = None, **encoding: object) -> Spec:
+    """Marks of one kind, of values of their own or of those of the whole plot."""
+    data = {} if values is None else {"data": {"values": values}}
+    return data | {"mark": mark, "encoding": encoding}
 
 
 def tooltip(*fields: str) -> list[dict[str, str]]:

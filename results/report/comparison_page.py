@@ -15,7 +15,7 @@ from results.comparison import (
     differences,
     joint_labels,
 )
-from results.report.charts import by_layout, dots, quantity, tooltip
+from results.report.charts import by_layout, dots, layer, quantity, tooltip
 from results.report.comparison_sought import seeks_otherwise, sought_finding, sought_section, sought_winners
 from results.report.page import markdown, page
 from results.report.section import Block, Head, Heading, NamedTable, Paragraph, Plot, Section
@@ -57,7 +57,14 @@ def write_comparison(before: Side, after: Side, out: Path | None = None) -> tupl
     folder = out or after.sweep.folder.path
     stem = f"compared-with-{before.name.strip('/').replace('/', '-')}"
     of_page, of_markdown = folder / f"{stem}.html", folder / f"{stem}.md"
-    sections, head = comparison_sections(before, after), _head(before, after)
+    head = Head(
+        title=f"{before.name} and {after.name}",
+        kicker="Trisweep comparison of two sweeps",
+        question=f"How does {after.name} (B) compare with {before.name} (A)?",
+        note="",
+        origin=f"A was planned with git {before.sweep.record.git_sha}, B with {after.sweep.record.git_sha}.",
+    )
+    sections = comparison_sections(before, after)
     try:
         write_atomically(of_markdown, markdown(head, sections, ()))
         write_atomically(of_page, page(head, sections, ()))
@@ -67,16 +74,6 @@ def write_comparison(before: Side, after: Side, out: Path | None = None) -> tupl
     return of_page, of_markdown
 
 
-def _head(before: Side, after: Side) -> Head:
-    return Head(
-        title=f"{before.name} and {after.name}",
-        kicker="Trisweep comparison of two sweeps",
-        question=f"How does {after.name} (B) compare with {before.name} (A)?",
-        note="",
-        origin=f"A was planned with git {before.sweep.record.git_sha}, B with {after.sweep.record.git_sha}.",
-    )
-
-
 def comparison_sections(before: Side, after: Side) -> list[Section]:
     both = compare_sweeps(before.results, after.results)
     sought = compare_sought(before, after)
@@ -84,8 +81,10 @@ def comparison_sections(before: Side, after: Side) -> list[Section]:
         winners = _winners(before, after)
     else:
         winners = sought_winners(before, after)
+    title = "Points that both measured" if sought is None else "Their speed"
+    points = Section("points", title, "measured", speed_finding(both), tuple(_point_blocks(both)))
     first = [] if sought is None else [sought_section(sought)]
-    return [*first, _points(both, is_beside=sought is not None), winners, _circumstances(before, after)]
+    return [*first, points, winners, _circumstances(before, after)]
 
 
 def finding(before: Side, after: Side) -> str:
@@ -98,7 +97,6 @@ def finding(before: Side, after: Side) -> str:
 
 
 def speed_finding(both: SweepComparison) -> str:
-    """Return the result of the comparison by tokens a second in one sentence."""
     points, mean = both.comparable, both.mean_ratio
     if mean is None:
         reason = both.points[0].why_not if both.points else "they measured no layout in common"
@@ -116,16 +114,6 @@ def speed_finding(both: SweepComparison) -> str:
         f" that both measured; it is faster in {faster} of them, and in {clear} the difference is larger than the"
         " spread of the timed steps."
     )
-
-
-def _points(both: SweepComparison, *, is_beside: bool) -> Section:
-    """The speeds.
-
-    Args:
-        is_beside: they stand beside a comparison by what the sweeps seek.
-    """
-    title = "Their speed" if is_beside else "Points that both measured"
-    return Section("points", title, "measured", speed_finding(both), tuple(_point_blocks(both)))
 
 
 def _point_blocks(both: SweepComparison) -> Iterator[Block]:
@@ -158,34 +146,23 @@ def _point_row(point: ComparedPoint) -> dict[str, Cell]:
         "TFLOPS B": number(tflops(rate_after), rate_after),
         "tokens/s B over A": number(significant(point.ratio), point.ratio),
         "by the steps": text(f"{significant(low)} to {significant(high)}"),
-        "clearly": text(_clearly(point)),
+        "clearly": text(("faster" if point.ratio > 1 else "slower") if point.is_clear else "no difference"),
     }
-
-
-def _clearly(point: ComparedPoint) -> str:
-    if not point.is_clear:
-        return "no difference"
-    return "faster" if point.ratio > 1 else "slower"
 
 
 def _ratios(points: Sequence[ComparedPoint]) -> Plot:
     shown = points[:MOST_BARS]
-    values = [
-        {
-            "layout": point.label,
-            "ratio": round_to_digits(point.ratio),
-            "low": round_to_digits(low),
-            "high": round_to_digits(high),
-        }
-        for point in shown
-        for low, high in [point.ratio_bounds]
-    ]
+    values = []
+    for point in shown:
+        figures = zip(("ratio", "low", "high"), (point.ratio, *point.ratio_bounds), strict=True)
+        values.append({"layout": point.label, **{name: round_to_digits(figure) for name, figure in figures}})
     title = "tokens a second, B over A"
     # Within a decade, an axis of logarithms has hardly any room for labels but at its upper end.
     ends = [1.0, *(bound for point in shown for bound in point.ratio_bounds)]
     kind = {"type": "log"} if max(ends) > DECADE * min(ends) else {"zero": False}
     scale = kind | {"nice": False, "padding": 12}
     x, y = quantity("ratio", title, scale=scale), by_layout(values)
+    equal, low = x | {"field": "equal"}, x | {"field": "low"}
     both_ends = tooltip("layout", "ratio", "low", "high")
     left_out = f" The first {MOST_BARS} of {len(points)}." if len(points) > MOST_BARS else ""
     return Plot(
@@ -194,21 +171,9 @@ def _ratios(points: Sequence[ComparedPoint]) -> Plot:
         {
             "height": ROW_HEIGHT * len(shown),
             "layer": [
-                {
-                    "data": {"values": [{"equal": 1}]},
-                    "mark": {"type": "rule", "strokeDash": [4, 4], "color": "var(--soft)"},
-                    "encoding": {"x": x | {"field": "equal"}},
-                },
-                {
-                    "data": {"values": values},
-                    "mark": {"type": "rule", "strokeWidth": 2},
-                    "encoding": {"y": y, "x": x | {"field": "low"}, "x2": {"field": "high"}, "tooltip": both_ends},
-                },
-                {
-                    "data": {"values": values},
-                    "mark": dots(80, color="var(--measured)"),
-                    "encoding": {"y": y, "x": x, "tooltip": both_ends},
-                },
+                layer({"type": "rule", "strokeDash": [4, 4], "color": "var(--soft)"}, [{"equal": 1}], x=equal),
+                layer({"type": "rule", "strokeWidth": 2}, values, y=y, x=low, x2={"field": "high"}, tooltip=both_ends),
+                layer(dots(80, color="var(--measured)"), values, y=y, x=x, tooltip=both_ends),
             ],
         },
     )
@@ -221,16 +186,10 @@ def _winners(before: Side, after: Side) -> Section:
     for letter, side, reading in zip("AB", (before, after), best, strict=True):
         performance = reading.performance if reading else None
         name = labels.of(reading.trial.point, reading.experiment) if reading else "nothing was measured"
-        row = {
-            "": text(letter),
-            "sweep": text(side.name),
-            "fastest per device": text(name),
-            "model TFLOPS": number(
-                tflops(performance.model_flops_per_second_per_device if performance else None), None
-            ),
-            "MFU %": number(share_of_peak(performance.model_flops_utilization if performance else None), None),
-        }
-        rows.append(row)
+        row = {"": text(letter), "sweep": text(side.name), "fastest per device": text(name)}
+        rate = performance.model_flops_per_second_per_device if performance else None
+        share = performance.model_flops_utilization if performance else None
+        rows.append(row | {"model TFLOPS": number(tflops(rate), None), "MFU %": number(share_of_peak(share), None)})
     winners = (NamedTable("winners", Table.of(rows)),)
     return Section("winners", "The winner of each", "measured", _winners_sentence(best, labels), winners)
 
@@ -255,11 +214,8 @@ def _circumstances(before: Side, after: Side) -> Section:
     has_program = any(
         not each.planned.trainer.is_own for side in (before, after) for each in side.results if each.experiment
     )
-    same = (
-        "Cluster, machine and the software and code of Trisweep"
-        if has_program
-        else "Cluster, machine, software and code"
-    )
+    software = " and the software and code of Trisweep" if has_program else ", software and code"
+    same = f"Cluster, machine{software}"
     sentence = f"Between the two sweeps differ: {names}." if differing else f"{same} are the same."
     if has_program:
         sentence += " The code and the software of the program that they ran were not compared."

@@ -26,7 +26,7 @@ def sought_finding(both: SoughtComparison) -> str:
     if not pairs:
         reason = both.pairs[0].why_not if both.pairs else "they measured no point in common"
         return f"Nothing of the two sweeps can be compared by {words}: {reason}."
-    counts = Counter(_became(pair, both.objectives[0]) for pair in pairs)
+    counts = Counter(_change_word(pair, both.objectives[0]) for pair in pairs)
     found = listed([f"{word} in {counts[word]}" for word in ("better", "worse", "equal") if counts[word]], len(counts))
     clear = [pair.is_clear for pair in pairs]
     if any(each is not None for each in clear):
@@ -37,10 +37,10 @@ def sought_finding(both: SoughtComparison) -> str:
     return f"{counted}, B is by {words} {found}; {sure}."
 
 
-def _became(pair: SoughtPair, objective: Objective) -> str:
+def _change_word(pair: SoughtPair, objective: Objective) -> str:
     """How the second sweep compares with the first: better, worse or equal. A loss that is no number is the worst."""
-    costs = (cost(objective, side.values[0]) if side.is_number else inf for side in (pair.before, pair.after))
-    before, after = costs
+    sides = (pair.before, pair.after)
+    before, after = (cost(objective, side.values[0]) if side.is_number else inf for side in sides)
     return "equal" if before == after else "better" if after < before else "worse"
 
 
@@ -76,7 +76,7 @@ def _row(both: SoughtComparison, pair: SoughtPair) -> dict[str, Cell]:
         "point": text(pair.label),
         **values,
         **{f"± {side}": number(half_width_text(objective, half), half) for side, half in halves.items()},
-        "B is": text(_became(pair, objective)),
+        "B is": text(_change_word(pair, objective)),
         "clearly": text({None: ABSENT, True: "yes", False: "no"}[pair.is_clear]),
     }
 

@@ -50,7 +50,6 @@ class LiveReport:
     _lock: Lock = field(default_factory=Lock)
 
     def renew(self) -> None:
-        """Read the sweep, and make the page anew where anything has changed."""
         sweep, readings = self.read()
         seen = [(each.trial.trial_id, each.outcome, each.cause, each.num_steps_done) for each in readings]
         text, finished = _news_of(sweep, readings)
@@ -82,33 +81,31 @@ def _news_of(sweep: Sweep, readings: Sequence[TrialReading]) -> tuple[str, str]:
     ended = f"{counts.total() - not_ended} of {count_of(counts.total(), 'trial', 'has', 'have')} ended"
     if not history.has_ended(counts):
         return f"Live: {ended}, {counts[Outcome.RUNNING]} running. The page follows by itself.", ""
-    if history.is_cancelled:
-        finished = f"The sweep was cancelled: {ended}"
-    else:
-        finished = f"The sweep is finished: {history.finished or ended}"
-    return f"{finished}.", finished
+    how = f"was cancelled: {ended}" if history.is_cancelled else f"is finished: {history.finished or ended}"
+    return f"The sweep {how}.", f"The sweep {how}"
 
 
 def serve(report: LiveReport, port: int, period_seconds: float, tell: Callable[[str], None]) -> None:
     """Serve the page until Ctrl-C, and say once when the sweep is finished.
-
-    Args:
-        tell: is told the address, and later that the sweep has ended.
 
     Raises:
         UsageError: the port is taken, or not this user's to serve.
     """
     with contextlib.suppress(KeyboardInterrupt), serve_page(report, port) as address:
         tell(address)
-        _follow(report, period_seconds, tell)
+        sent = ""
+        while True:
+            if report.finished not in ("", sent):
+                tell(f"{report.finished}. The page stays until Ctrl-C.")
+            sent = report.finished
+            begun = time.monotonic()
+            report.renew()
+            time.sleep(max(period_seconds, SHARE_OF_TIME * (time.monotonic() - begun)))
 
 
 @contextlib.contextmanager
 def serve_page(report: LiveReport, port: int) -> Iterator[str]:
-    """Serve the page on loopback while the block runs, which is given its address.
-
-    Args:
-        port: 0 takes any that is free.
+    """Serve the page on loopback while the block runs, which is given its address; port 0 takes any that is free.
 
     Raises:
         UsageError: the port is taken, or not this user's to serve.
@@ -127,18 +124,6 @@ def serve_page(report: LiveReport, port: int) -> Iterator[str]:
     finally:
         server.shutdown()
         server.server_close()
-
-
-def _follow(report: LiveReport, period_seconds: float, tell: Callable[[str], None]) -> None:
-    sent = ""
-    while True:
-        if report.finished != sent:
-            sent = report.finished
-            if sent:
-                tell(f"{sent}. The page stays until Ctrl-C.")
-        begun = time.monotonic()
-        report.renew()
-        time.sleep(max(period_seconds, SHARE_OF_TIME * (time.monotonic() - begun)))
 
 
 def _handler_of(report: LiveReport) -> type[BaseHTTPRequestHandler]:

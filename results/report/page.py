@@ -85,14 +85,15 @@ def markdown(head: Head, sections: Sequence[Section], legend: Sequence[tuple[str
     """The whole report as one text; a plot is its caption, because its data is in a table nearby."""
     parts = [f"# {head.title}", head.question, head.note]
     for section in sections:
-        parts += [_heading(section), section.finding, *(text for block in section.blocks for text in _block(block))]
+        kind = f" ({section.numbers_are})" if section.numbers_are else ""
+        parts += [
+            f"## {section.title}{kind}",
+            section.finding,
+            *(text for block in section.blocks for text in _block(block)),
+        ]
         if section is sections[0] and legend:
             parts += ["Layouts: " + "; ".join(f"`{part}` {meaning}" for part, meaning in legend) + "."]
     return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def _heading(section: Section) -> str:
-    return f"## {section.title}" + (f" ({section.numbers_are})" if section.numbers_are else "")
 
 
 def _block(block: Block) -> Iterator[str]:

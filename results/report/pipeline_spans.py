@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from conf.plan.experiment import Experiment
 from conf.units import MILLI
+from results.report.charts import tooltip
 from results.report.section import Plot
 from results.units import round_to_digits, seconds
 from train_core.costs import Implementation
@@ -87,7 +88,6 @@ class PipelineStep:
         return max(of_stage[-1].end for of_stage in self.spans)
 
     def seconds(self, stage: int, kind: Kind) -> float:
-        """The seconds for which the rank of a stage does a kind of thing in the step."""
         return self.sums[stage].get(kind, 0.0)
 
     def share(self, stage: int, *kinds: Kind) -> float:
@@ -100,11 +100,7 @@ class PipelineStep:
 
 
 def predicted_step(experiment: Experiment, implementation: Implementation) -> PipelineStep:
-    """The passes of the schedule that the trainer runs, each as long as the cost model says, and what follows them.
-
-    Args:
-        experiment: each rank is taken to have a device of its own.
-    """
+    """The passes of the schedule that the trainer runs, each as long as the cost model says, and what follows them."""
     stages = stage_times(experiment, implementation)
     is_split = experiment.parallel.schedule == "zero-bubble"
 
@@ -255,7 +251,6 @@ class DrawnStep(NamedTuple):
 
     @property
     def spans(self) -> list[StageSpan]:
-        """The spans of the stages that are shown."""
         return [span for stage in self.stages for span in self.step.spans[stage]]
 
 
@@ -273,22 +268,22 @@ def stages_to_draw(num_stages: int) -> list[int]:
 
 
 def gantt_plots(name: str, what: str, drawn: Sequence[DrawnStep]) -> Iterator[Plot]:
-    """The whole of every step, or where that has too many passes to be seen its beginning and its end.
-
-    Args:
-        what: what kind of numbers the pictures show, such as `predicted`.
-        drawn: steps that share the pictures, one below the other on one axis of time.
-    """
+    """The whole of every step on one axis of time, or where that is too much to be seen its beginning and its end."""
     of = drawn[0].step.num_stages
     which = f" The first and the last {OF_EACH_END} of {of} stages." if of > MOST_STAGES else ""
     if all(each.step.unlisted is None for each in drawn) and sum(len(each.spans) for each in drawn) <= MOST_SPANS:
         window = Window(0.0, max(each.step.total_seconds for each in drawn))
         yield _gantt(name, f"One step, {what}.{which}", drawn, [window] * len(drawn), "since the step began")
         return
-    length = min(max(ROOM * each.step.filled_seconds for each in drawn), *(_most(each, len(drawn)) for each in drawn))
+    length = min(
+        max(ROOM * each.step.filled_seconds for each in drawn), *(_longest_window(each, len(drawn)) for each in drawn)
+    )
     fill = [Window(0.0, length)] * len(drawn)
     yield _gantt(f"{name}-fill", f"How the pipeline fills, {what}.{which}", drawn, fill, "since the step began")
-    after = max(_seconds_after_passes(each, length) for each in drawn)
+    # The wait for the slowest device may be longer than all else, and is cut.
+    lasts = [max(span.end for span in each.spans if span.kind in ("communication", "optimizer")) for each in drawn]
+    shown_ends = [min(each.step.total_seconds, last + length / 8) for each, last in zip(drawn, lasts, strict=True)]
+    after = max(end - each.step.pipeline_seconds for end, each in zip(shown_ends, drawn, strict=True))
     ends = [each.step.pipeline_seconds for each in drawn]
     drain = [Window(end - length, end + after, origin=end) for end in ends]
     totals = " and ".join(f"{seconds(each.step.total_seconds)} s" for each in drawn)
@@ -296,7 +291,7 @@ def gantt_plots(name: str, what: str, drawn: Sequence[DrawnStep]) -> Iterator[Pl
     yield _gantt(f"{name}-drain", caption, drawn, drain, "since the last backward pass ended")
 
 
-def _most(each: DrawnStep, num_drawn: int) -> float:
+def _longest_window(each: DrawnStep, num_drawn: int) -> float:
     """Return the seconds, of the beginning and of the end, whose spans are listed and not too many to draw."""
     half, passes_end = MOST_SPANS // 2 // num_drawn, each.step.pipeline_seconds
     starts = sorted(span.start for span in each.spans)
@@ -306,13 +301,6 @@ def _most(each: DrawnStep, num_drawn: int) -> float:
         return min(by_number)
     first, last = each.step.unlisted
     return min(*by_number, first, passes_end - last)
-
-
-def _seconds_after_passes(each: DrawnStep, length: float) -> float:
-    """Seconds after the last pass that are shown; the wait for the slowest device may be longer than all else."""
-    step = each.step
-    last = max(span.end for span in each.spans if span.kind in ("communication", "optimizer"))
-    return min(step.total_seconds, last + length / 8) - step.pipeline_seconds
 
 
 def _gantt(name: str, caption: str, drawn: Sequence[DrawnStep], windows: Sequence[Window], since: str) -> Plot:
@@ -330,6 +318,7 @@ def _gantt(name: str, caption: str, drawn: Sequence[DrawnStep], windows: Sequenc
         "title": f"{unit} {since}",
         "scale": {"domain": [low / scale, high / scale], "nice": False},
     }
+    axis, colours = {"ticks": False, "domain": False}, {"domain": kinds, "range": [COLOURS[kind] for kind in kinds]}
     values = [value for each, window in zip(drawn, windows, strict=True) for value in _values(each, window, scale)]
     return Plot(
         name,
@@ -338,22 +327,11 @@ def _gantt(name: str, caption: str, drawn: Sequence[DrawnStep], windows: Sequenc
             "data": {"values": values},
             "mark": {"type": "bar", "clip": True},
             "encoding": {
-                "y": {
-                    "field": "stage",
-                    "type": "nominal",
-                    "scale": {"domain": rows},
-                    "title": None,
-                    "axis": {"ticks": False, "domain": False},
-                },
+                "y": {"field": "stage", "type": "nominal", "scale": {"domain": rows}, "title": None, "axis": axis},
                 "x": {"field": "from", **x},
                 "x2": {"field": "to"},
-                "color": {
-                    "field": "what",
-                    "type": "nominal",
-                    "scale": {"domain": kinds, "range": [COLOURS[kind] for kind in kinds]},
-                    "title": None,
-                },
-                "tooltip": [{"field": field} for field in ("stage", "what", "micro-batch", "chunk", "from", "to")],
+                "color": {"field": "what", "type": "nominal", "scale": colours, "title": None},
+                "tooltip": tooltip("stage", "what", "micro-batch", "chunk", "from", "to"),
             },
             "height": ROW_HEIGHT * len(rows),
         },

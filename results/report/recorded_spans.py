@@ -32,7 +32,7 @@ from results.units import percent
 from sweeps.reading import TrialReading
 from sweeps.repeats.ranking import ranking_of
 from train_core.costs import IMPLEMENTATIONS
-from train_core.stage_timeline import PassKind, RecordedPass, StageTimeline
+from train_core.stage_timeline import PassKind, StageTimeline
 
 KIND: dict[str, Kind] = {"forward": "forward", "backward": "backward", "weight": "weight gradient"}
 WORLD = "world"
@@ -42,12 +42,16 @@ SHARES: dict[str, tuple[Kind, ...]] = {"busy": WORK, "communication": ("communic
 
 
 def recorded_step(stages: Sequence[StageTimeline]) -> PipelineStep:
-    """The step in seconds since the first of its stages began it.
-
-    Args:
-        stages: first to last.
-    """
+    """The step in seconds since the first of its stages began it."""
     late = offsets(stages)
+    # Between what seconds passes of some stage are not listed.
+    cut = [
+        (stage.passes, len(stage.passes) // 2, offset)
+        for stage, offset in zip(stages, late, strict=True)
+        if stage.is_cut
+    ]
+    first_missed = min((offset + passes[half - 1].end for passes, half, offset in cut), default=0.0)
+    last_missed = max((offset + passes[half].start for passes, half, offset in cut), default=0.0)
     total = max(offset + stage.ended for offset, stage in zip(late, stages, strict=True))
     listed = zip(stages, late, strict=True)
     first_gradient = next((each.end for each in stages[0].passes if each.kind == "backward"), stages[0].ended)
@@ -58,7 +62,7 @@ def recorded_step(stages: Sequence[StageTimeline]) -> PipelineStep:
         sums=tuple(_sums(stage, total) for stage in stages),
         filled_seconds=late[0] + first_gradient,
         pipeline_seconds=max(offset + stage.passes[-1].end for stage, offset in zip(stages, late, strict=True)),
-        unlisted=_unlisted_range(stages, late),
+        unlisted=(first_missed, last_missed) if cut else None,
     )
 
 
@@ -79,19 +83,14 @@ def _spans_of(stage: StageTimeline, offset: float, total: float) -> Iterator[Sta
     yield StageSpan(stage.stage, "bubble", 0.0, offset)
     # Gradients are set to zero before the first pass.
     yield StageSpan(stage.stage, "optimizer", offset, offset + stage.passes[0].start)
-    for each in stage.passes:
-        yield from _spans_of_pass(stage.stage, each, offset)
+    for each in stage.passes:  # the wait for its input, its work, and at its end all other waits, which lie inside it
+        start, end, named = offset + each.start, offset + each.end, (each.micro_batch, each.chunk)
+        arrived, worked = start + each.input_wait, end - each.communication
+        yield StageSpan(stage.stage, "bubble", start, arrived)
+        yield StageSpan(stage.stage, KIND[each.kind], arrived, worked, *named)
+        yield StageSpan(stage.stage, "communication", worked, end, *named)
     yield from _spans_after_passes(stage, offset)
     yield StageSpan(stage.stage, "bubble", offset + stage.ended, total)
-
-
-def _spans_of_pass(stage: int, each: RecordedPass, offset: float) -> Iterator[StageSpan]:
-    """The wait for its input, its work, and at its end all other waits, although they lie inside it."""
-    start, end = offset + each.start, offset + each.end
-    arrived, worked = start + each.input_wait, end - each.communication
-    yield StageSpan(stage, "bubble", start, arrived)
-    yield StageSpan(stage, KIND[each.kind], arrived, worked, each.micro_batch, each.chunk)
-    yield StageSpan(stage, "communication", worked, end, each.micro_batch, each.chunk)
 
 
 def _spans_after_passes(stage: StageTimeline, offset: float) -> Iterator[StageSpan]:
@@ -103,59 +102,35 @@ def _spans_after_passes(stage: StageTimeline, offset: float) -> Iterator[StageSp
     yield StageSpan(stage.stage, "optimizer", offset + at, offset + stage.ended)
 
 
-def _unlisted_range(stages: Sequence[StageTimeline], late: Sequence[float]) -> tuple[float, float] | None:
-    """Return the seconds between which passes of some stage are not listed."""
-    cut = [(stage, offset) for stage, offset in zip(stages, late, strict=True) if stage.is_cut]
-    if not cut:
-        return None
-    first = min(offset + stage.passes[len(stage.passes) // 2 - 1].end for stage, offset in cut)
-    return first, max(offset + stage.passes[len(stage.passes) // 2].start for stage, offset in cut)
-
-
 def offsets(stages: Sequence[StageTimeline]) -> list[float]:
     """Return, for each stage, how many seconds after the earliest one it began the step."""
     late = [0.0]
     for before, after in pairwise(stages):
-        late.append(late[-1] + _delay(before, after))
+        delay = after.began_at - before.began_at
+        if before.machine != after.machine:
+            low, high = _bounds(before, after)
+            # Where the bounds contradict each other, because marks are not exact, the middle is as good as any other.
+            delay = (low + high) / 2 if low > high else min(max(0.0, low), high)
+        late.append(late[-1] + delay)
     return [offset - min(late) for offset in late]
 
 
 def uncertainty(stages: Sequence[StageTimeline]) -> float:
-    """Seconds by which two neighbouring stages may be misplaced against each other; 0 on one machine.
-
-    Infinite where nothing was sent between stages of two machines.
-    """
+    """Seconds by which two neighbouring stages may be misplaced against each other; infinite where nothing was sent."""
     apart = [_bounds(before, after) for before, after in pairwise(stages) if before.machine != after.machine]
     return max((abs(high - low) / 2 for low, high in apart), default=0.0)
 
 
-def _delay(before: StageTimeline, after: StageTimeline) -> float:
-    """Return by how many seconds a stage began later than the one before it."""
-    if before.machine == after.machine:
-        return after.began_at - before.began_at
-    low, high = _bounds(before, after)
-    # Where the two bounds contradict each other, because marks are not exact, the middle is as good as any other.
-    return (low + high) / 2 if low > high else min(max(0.0, low), high)
-
-
 def _bounds(before: StageTimeline, after: StageTimeline) -> tuple[float, float]:
     """The least and the most by which `after` can have begun later, so that nothing arrives before it is sent."""
-    low = _earliest(_send_times(before, "forward"), _arrival_times(after, "forward"))
-    high = -_earliest(_send_times(after, "backward"), _arrival_times(before, "backward"))
-    return low, high
+    return _earliest(before, after, "forward"), -_earliest(after, before, "backward")
 
 
-def _earliest(sent: dict[tuple[int, int], float], arrived: dict[tuple[int, int], float]) -> float:
-    """Return by how much the receiver's clock has to be put forward at least."""
+def _earliest(sender: StageTimeline, receiver: StageTimeline, kind: PassKind) -> float:
+    """Return by how much the receiver's clock has to be put forward at least, for what passes of this kind send."""
+    sent = {(each.micro_batch, each.chunk): each.end for each in sender.passes if each.kind == kind}
+    arrived = {(each.micro_batch, each.chunk): each.arrived for each in receiver.passes if each.kind == kind}
     return max((sent[name] - arrived[name] for name in sent.keys() & arrived.keys()), default=-math.inf)
-
-
-def _send_times(stage: StageTimeline, kind: PassKind) -> dict[tuple[int, int], float]:
-    return {(each.micro_batch, each.chunk): each.end for each in stage.passes if each.kind == kind}
-
-
-def _arrival_times(stage: StageTimeline, kind: PassKind) -> dict[tuple[int, int], float]:
-    return {(each.micro_batch, each.chunk): each.arrived for each in stage.passes if each.kind == kind}
 
 
 class ComparedStep(NamedTuple):
@@ -183,21 +158,20 @@ def shares_table(experiment: Experiment, predicted: PipelineStep, measured: Pipe
         groups.append((text("all"), "", range(measured.num_stages)))
     rows = [
         {
-            "stage": name,
+            "stage": stage,
             **({"devices": text(of)} if experiment.mixed else {}),
             "numbers are": text(what),
-            **{f"{share} %": _share_cell(step, stages, kinds) for share, kinds in SHARES.items()},
+            **{f"{name} %": number(percent(share), share) for name, share in shares.items()},
         }
-        for name, of, stages in groups
+        for stage, of, stages in groups
         for what, step in (("predicted", predicted), ("measured", measured))
+        for shares in [{name: _mean_share(step, stages, kinds) for name, kinds in SHARES.items()}]
     ]
     return Table.of(rows)
 
 
-def _share_cell(step: PipelineStep, stages: Sequence[int], kinds: Sequence[Kind]) -> Cell:
-    """The share of a stage, or the mean over several."""
-    share = sum(step.share(stage, *kinds) for stage in stages) / len(stages)
-    return number(percent(share), share)
+def _mean_share(step: PipelineStep, stages: Sequence[int], kinds: Sequence[Kind]) -> float:
+    return sum(step.share(stage, *kinds) for stage in stages) / len(stages)
 
 
 def shares_rows(subject: ReportSubject) -> list[dict[str, object]]:
@@ -216,13 +190,7 @@ def shares_rows(subject: ReportSubject) -> list[dict[str, object]]:
 
 @dataclass(frozen=True)
 class RecordedTrial:
-    """A measured trial whose ranks left when their passes ran.
-
-    Attributes:
-        stages: first to last.
-        is_fastest: no trial was measured to be faster per device.
-        of: what the trials are of, where that is not the model that the sweep asks about.
-    """
+    """A measured trial whose ranks left when their passes ran; `of` is empty where it is of the model in question."""
 
     reading: TrialReading
     stages: Sequence[StageTimeline]

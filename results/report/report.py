@@ -1,7 +1,4 @@
-"""Write the report of a sweep: one HTML page that needs nothing but itself, Markdown, and CSV.
-
-A report is a row of sections. None of them ever mixes what was measured, what is predicted and what others published.
-"""
+"""Write the report of a sweep: one HTML page that needs nothing but itself, Markdown, and CSV."""
 
 from __future__ import annotations
 
@@ -44,7 +41,6 @@ from train_core.whole_files import write_atomically
 MakeSection: TypeAlias = Callable[[ReportSubject], Section | None]
 
 ON_PAPER: tuple[MakeSection, ...] = (predicted.section, memory.section, step_over_time.section, cost.section)
-"""The sections about the plan that answers the question, where that is only predicted."""
 OF_TRIALS: tuple[MakeSection, ...] = (
     trials.section,
     followed.section,
@@ -94,22 +90,17 @@ def write_report(sweep: Sweep, results: Sequence[TrialReading], out: Path | None
     paths = ReportPaths(place.report("md"), place.report("csv"), place.report("html"))
     texts = (markdown(head, sections, legend), csv_text(subject, results), page(head, sections, legend))
     for path, text in zip((paths.markdown, paths.csv, paths.html), texts, strict=True):
-        _write(path, text, record.name)
+        try:
+            write_atomically(path, text)
+        except OSError as error:
+            remedy = f"Write the report into a folder of your own: trisweep report {record.name} --out FOLDER"
+            raise ReportNotWritten(f"{path} cannot be written: {error.strerror}", remedy) from None
     return paths
 
 
 def report_page(sweep: Sweep, results: Sequence[TrialReading]) -> str:
-    """The HTML page alone, as text."""
     sections = sections_of(ReportSubject.of(sweep, results))
     return page(head_of(sweep), sections, answer.layouts(sweep.record))
-
-
-def _write(path: Path, text: str, sweep: str) -> None:
-    try:
-        write_atomically(path, text)
-    except OSError as error:
-        remedy = f"Write the report into a folder of your own: trisweep report {sweep} --out FOLDER"
-        raise ReportNotWritten(f"{path} cannot be written: {error.strerror}", remedy) from None
 
 
 def sections_of(subject: ReportSubject) -> list[Section]:
@@ -123,11 +114,7 @@ def sections_of(subject: ReportSubject) -> list[Section]:
 
 
 def csv_text(subject: ReportSubject, results: Sequence[TrialReading]) -> str:
-    """All parts in one table; the column `part` tells them apart, and no part fills another's columns.
-
-    Args:
-        results: of all trials, later stages among them.
-    """
+    """All parts in one table; the column `part` tells them apart, and no part fills another's columns."""
     record = subject.sweep.record
     # The age of a heartbeat is another one at every reading, and the report is to stay the same.
     trials = collect(record, results).drop(columns="heartbeat_age_seconds", errors="ignore").assign(part="trial")

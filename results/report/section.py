@@ -24,12 +24,7 @@ HOW = frozenset({"search"})
 
 @dataclass(frozen=True)
 class ReportSubject:
-    """The subject of a report: one sweep, and how each of its trials stood when it was read.
-
-    Attributes:
-        results: of the sweep's points, which are compared with each other.
-        later: of the stages that follow them.
-    """
+    """The subject of a report: one sweep, how each of its points stood when it was read, and the stages after them."""
 
     sweep: Sweep
     results: Sequence[TrialReading]
@@ -157,20 +152,12 @@ class Head:
 
 
 def head_of(sweep: Sweep) -> Head:
-    """The head of one sweep's report."""
+    """The head of one sweep's report; its note says which points it is of, if not those of the sweep's file."""
     record = sweep.record
-    return Head(
-        title=f"Sweep {record.name}",
-        kicker=f"Trisweep report of sweep {record.name}",
-        question=record.spec.question,
-        note=_note(sweep),
-        origin=f"Sweep planned with git {record.git_sha}.",
-    )
-
-
-def _note(sweep: Sweep) -> str:
-    """A sentence on the points, if they are not those of the sweep's file; else empty."""
-    changed = ", ".join(Overrides.parse(sweep.record.overrides).without(HOW).texts)
+    changed, note = ", ".join(Overrides.parse(record.overrides).without(HOW).texts), ""
     if sweep.folder.reports_a_part:
-        return f"A part of the sweep: {changed}."
-    return f"The sweep as it is filed, but with: {changed}." if changed else ""
+        note = f"A part of the sweep: {changed}."
+    elif changed:
+        note = f"The sweep as it is filed, but with: {changed}."
+    kicker, origin = f"Trisweep report of sweep {record.name}", f"Sweep planned with git {record.git_sha}."
+    return Head(f"Sweep {record.name}", kicker, record.spec.question, note, origin)

@@ -1,7 +1,4 @@
-"""A table as rich draws it in a terminal: the one place that knows how every table looks there.
-
-A long name of a layout breaks between its parts, and a legend says what each part means.
-"""
+"""A table as rich draws it in a terminal, with names of layouts that break between their parts, and a legend."""
 
 from __future__ import annotations
 
@@ -31,38 +28,28 @@ FEWEST_CHARACTERS = 11
 
 
 @dataclass(frozen=True, slots=True)
-class OutcomeCell:
-    """Words that make room for a layout in a narrow terminal by standing on several lines."""
-
-    words: str
-    style: str = ""
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for line in break_lines(self.words, options.max_width, after=" "):
-            yield Text(line.rstrip(), style=self.style, no_wrap=True)
-
-    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        narrow = min(len(self.words), max(FEWEST_CHARACTERS, *map(len, self.words.split())))
-        return Measurement(narrow, narrow if options.max_width < NARROW else len(self.words))
-
-
-@dataclass(frozen=True, slots=True)
 class LayoutCell:
     """A name such as `tp4-pp8-dp32-mb1-zero1`; a plain text would break within `zero1` or lose its end.
 
     Attributes:
         after: the characters after which it may break.
+        gives_way: they are words that make room for names in a narrow terminal by standing on several lines.
     """
 
     name: str
     after: str = "-"
+    style: str = ""
+    gives_way: bool = False
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         for line in break_lines(self.name, options.max_width, self.after):
-            yield Text(line, no_wrap=True, overflow="ellipsis")
+            yield Text(line.rstrip(), style=self.style, no_wrap=True, overflow="ellipsis")
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         longest = max(map(len, _parts(self.name, self.after)))
+        if self.gives_way:
+            narrow = min(len(self.name), max(FEWEST_CHARACTERS, *map(len, self.name.split())))
+            return Measurement(narrow, narrow if options.max_width < NARROW else len(self.name))
         return Measurement(min(longest, options.max_width), min(len(self.name), options.max_width))
 
 
@@ -81,10 +68,7 @@ def _parts(name: str, after: str) -> list[str]:
 
 
 def legend(setups: Iterable[Setup]) -> tuple[tuple[str, str], ...]:
-    """Each part that occurs in the names of these layouts, with its meaning, in the order of the names.
-
-    A part that differs in its number alone is explained once, by its largest number.
-    """
+    """Each part of the names of these layouts with its meaning, once for those that differ in their number alone."""
     return _explain_parts(labelled_values(each.parallel, each.batch, each.layers_per_stage) for each in setups)
 
 
@@ -94,7 +78,8 @@ def _explain_parts(names: Iterable[Sequence[tuple[Knob, KnobValue]]]) -> tuple[t
         for knob, value in name:
             seen = values.setdefault(knob.name, {})
             explained = str(value) if knob.value_meanings else ""
-            seen[explained] = _larger(value, seen.get(explained))
+            other = seen.get(explained)
+            seen[explained] = max(value, other) if isinstance(value, int) and isinstance(other, int) else value
     return tuple(
         (knob.label_of(value), knob.meaning_of(value))
         for knob in IN_ORDER_OF_LABELS
@@ -121,16 +106,8 @@ def _short_text(legend: Iterable[tuple[str, str]]) -> str:
     return ", ".join(f"{part}: {meaning.partition(':')[0]}" for part, meaning in legend)
 
 
-def _larger(value: KnobValue, other: KnobValue) -> KnobValue:
-    return max(value, other) if isinstance(value, int) and isinstance(other, int) else value
-
-
 def drawing_of(table: Table, width: int) -> Drawing:
-    """The table with its title above and its caption below; numbers stay on one line, texts wrap.
-
-    Args:
-        width: columns of the terminal.
-    """
+    """The table with its title above and its caption below; numbers stay on one line, texts wrap."""
     drawing = Drawing(
         title=table.title or None,
         caption=table.caption or None,
@@ -194,11 +171,7 @@ def _least_width(table: Table, position: int) -> int:
 def columns_with_room(
     columns: Mapping[str, Sequence[str]], first_to_go: Sequence[str], room: int
 ) -> dict[str, Sequence[str]]:
-    """The columns that so many characters have room for, each with its cells by its head.
-
-    Args:
-        first_to_go: the heads of those without which a narrow terminal can do, in that order.
-    """
+    """The columns that so many characters have room for, by their heads; `first_to_go` go in their order."""
     kept = dict(columns)
     for name in first_to_go:
         if sum(max(map(len, (head, *cells))) + 1 for head, cells in kept.items()) <= room:
@@ -209,5 +182,5 @@ def columns_with_room(
 
 def _renderable(cell: Cell) -> RenderableType:
     if cell.gives_way:
-        return OutcomeCell(cell.text, cell.style)
+        return LayoutCell(cell.text, " ", cell.style, gives_way=True)
     return LayoutCell(cell.text, cell.breaks_after) if cell.breaks_after else Text(cell.text, style=cell.style)

@@ -1,7 +1,4 @@
-"""Rows of a table of configurations as they were priced, beside what they measured, for a terminal.
-
-Scores are tables too: a line for each source and table and for all rows, and a line for each series.
-"""
+"""Rows of a table of configurations as they were priced, beside what they measured, for a terminal."""
 
 from __future__ import annotations
 
@@ -9,18 +6,16 @@ from collections.abc import Mapping, Sequence
 
 from conf.errors import ConfigError
 from conf.units import count_of
-from results.score import RowComparison, Score, comparison, group_by_series, group_by_table, mean_of_series, score
+from results.score import RowComparison, comparison, group_by_series, group_by_table, mean_of_series, score
 from results.table import Cell, Table, breakable, text
 from results.units import ABSENT, error_percent, gib, percent, seconds
 from sweeps.table.cells import text_of
 from sweeps.table.prices import PricedRow, RowPrediction
 
 WIDE = 100
-"""Columns of a terminal from which there is room for the names of models."""
 MEASURED = ("measured s", "error %")
 PRICED_COLUMNS = ("line", "model", "layout", "step s", "80 %", "GiB", *MEASURED)
 PATHS = " /_-"
-"""Names of models and tables break after these."""
 
 Cells = Mapping[str, Cell]
 
@@ -28,21 +23,25 @@ SCORE_COLUMNS = ("n", "step %", "constant %", "in 80 %", "rank corr.", "worst ro
 LONGEST_WORD = 18
 EXPLAINING, WIDE_SCORE = ("constant %", "rank corr.", "worst row"), 120
 SERIES_COLUMNS = ("n", "step %", "constant %", "memory %", "fits right")
+EXPLANATION = (
+    " constant %: the step error of the one rate per device that suits these rows best. rank corr.: Spearman's, of"
+    " steps per second. worst row: GPUs tp pp micro-batch batch."
+)
 LAYOUT_COLUMNS = ("num_gpus", "tp", "pp", "micro_batch", "global_batch")
 
 
 def priced_table(rows: Sequence[PricedRow], width: int) -> Table:
-    """The rows that were priced, by their lines in the file; the step and its error where a row has measured one.
-
-    Args:
-        width: columns of the terminal.
-    """
+    """The rows that were priced, by their lines in the file; the step and its error where a row has measured one."""
     priced = [(row, row.prediction) for row in rows if row.prediction]
     cells = [
         {"line": text(row.record.line), **_predicted_cells(row, prediction), **_measured_cells(row)}
         for row, prediction in priced
     ]
-    columns = _priced_columns(cells, width)
+    # Those that say something of these rows, and for which there is room.
+    is_measured = any(row["error %"].text != ABSENT for row in cells)
+    has_models = any(row["model"].text for row in cells)
+    left_out = {*(() if is_measured else MEASURED), *(() if has_models and width >= WIDE else ("model",))}
+    columns = [name for name in PRICED_COLUMNS if name not in left_out]
     return Table(
         tuple(columns),
         tuple(tuple(row[name] for name in columns) for row in cells),
@@ -50,14 +49,6 @@ def priced_table(rows: Sequence[PricedRow], width: int) -> Table:
         title="Predicted, not measured, of each row",
         caption=" ".join(_notes([prediction for _, prediction in priced])),
     )
-
-
-def _priced_columns(cells: Sequence[Cells], width: int) -> list[str]:
-    """The columns that say something of these rows, and for which there is room."""
-    is_measured = any(row["error %"].text != ABSENT for row in cells)
-    has_models = any(row["model"].text for row in cells)
-    left_out = {*(() if is_measured else MEASURED), *(() if has_models and width >= WIDE else ("model",))}
-    return [name for name in PRICED_COLUMNS if name not in left_out]
 
 
 def _notes(priced: Sequence[RowPrediction]) -> list[str]:
@@ -99,24 +90,14 @@ def _measured_cells(row: PricedRow) -> Cells:
 
 
 def score_table(comparisons: Sequence[RowComparison], width: int = WIDE_SCORE) -> Table:
-    """Errors of predictions against the measurements of the rows, by source and table, and in all.
-
-    Args:
-        width: columns of the terminal; a narrow one is spared what explains the errors, so that names of tables can be
-            read.
-    """
-    explained = (
-        " constant %: the step error of the one rate per device that suits these rows best. rank corr.: Spearman's, of"
-        " steps per second. worst row: GPUs tp pp micro-batch batch."
-        if width >= WIDE_SCORE
-        else ""
-    )
+    """Errors of predictions against the measurements of the rows, by source and table, and in all."""
+    explained = EXPLANATION if width >= WIDE_SCORE else ""  # a narrow one is spared it, so that names can be read
     columns = [name for name in SCORE_COLUMNS if width >= WIDE_SCORE or name not in EXPLAINING]
     groups = group_by_table(comparisons)
-    rows = [(breakable(name, PATHS), *_select_score_cells(members, columns)) for name, members in groups.items()]
+    rows = [(breakable(name, PATHS), *_score_cells(members, columns)) for name, members in groups.items()]
     has_total = len(groups) > 1
     if has_total:
-        rows.append((text("in all"), *_select_score_cells(comparisons, columns)))
+        rows.append((text("in all"), *_score_cells(comparisons, columns)))
     return Table(
         ("table", *columns),
         tuple(rows),
@@ -130,7 +111,6 @@ def score_table(comparisons: Sequence[RowComparison], width: int = WIDE_SCORE) -
 
 
 def score_in_all(comparisons: Sequence[RowComparison]) -> str:
-    """The score of all rows in a sentence, which a terminal shows last."""
     overall = score(comparisons)
     parts = [f"steps are off by {percent(overall.step_error)} % in the mean of {count_of(overall.num_steps, 'row')}"]
     if overall.inside is not None:
@@ -142,8 +122,19 @@ def score_in_all(comparisons: Sequence[RowComparison]) -> str:
     return f"In all: {', '.join(parts)}."
 
 
-def _select_score_cells(comparisons: Sequence[RowComparison], columns: Sequence[str]) -> list[Cell]:
-    cells = dict(zip(SCORE_COLUMNS, _score_cells(score(comparisons)), strict=True))
+def _score_cells(comparisons: Sequence[RowComparison], columns: Sequence[str]) -> list[Cell]:
+    one = score(comparisons)
+    correlation, fits_right = one.rank_correlation, one.fits_right
+    cells = {
+        "n": str(one.num_steps),
+        "step %": percent(one.step_error),
+        "constant %": percent(one.constant_error),
+        "in 80 %": percent(one.inside),
+        "rank corr.": ABSENT if correlation is None else f"{correlation:.2f}",
+        "worst row": _worst_row_text(one.worst),
+        "memory %": ABSENT if one.memory_error is None else f"{percent(one.memory_error)} of {one.num_memories}",
+        "fits right": ABSENT if fits_right is None else f"{percent(fits_right)} % of {one.num_fits}",
+    }
     return [text(cells[name]) for name in columns]
 
 
@@ -153,8 +144,7 @@ def series_table(comparisons: Sequence[RowComparison]) -> Table | None:
     if mean is None:
         return None
     rows = [
-        (text(name), *_select_score_cells(members, SERIES_COLUMNS))
-        for name, members in group_by_series(comparisons).items()
+        (text(name), *_score_cells(members, SERIES_COLUMNS)) for name, members in group_by_series(comparisons).items()
     ]
     shares = (mean.step_error, mean.constant_error, mean.memory_error)
     fits = ABSENT if mean.fits_right is None else f"{percent(mean.fits_right)} %"
@@ -169,20 +159,7 @@ def series_table(comparisons: Sequence[RowComparison]) -> Table | None:
     )
 
 
-def _score_cells(score: Score) -> tuple[str, ...]:
-    return (
-        str(score.num_steps),
-        percent(score.step_error),
-        percent(score.constant_error),
-        percent(score.inside),
-        ABSENT if score.rank_correlation is None else f"{score.rank_correlation:.2f}",
-        _worst(score.worst),
-        ABSENT if score.memory_error is None else f"{percent(score.memory_error)} of {score.num_memories}",
-        ABSENT if score.fits_right is None else f"{percent(score.fits_right)} % of {score.num_fits}",
-    )
-
-
-def _worst(one: RowComparison | None) -> str:
+def _worst_row_text(one: RowComparison | None) -> str:
     if one is None or one.step_error is None:
         return ABSENT
     # Spreadsheets like to write a whole number as 8.0.

@@ -86,10 +86,14 @@ def work_table(rehearsal: Rehearsal, predicted: Prediction) -> Table:
     """Products and collectives of a step; stages that do the same share their rows."""
     columns = ("stages", "TFLOP", "group", "collective", "number", "predicted", "GB", "predicted")
     rows = []
-    for stages, alike, other in _alike(rehearsal, predicted):
+    for stages, alike, other in _equal_stages(rehearsal, predicted):
         named = [stages, significant(alike.flops / TERA, 4)]
-        for kind, counted, expected in _pair_traffic(alike.traffic, other.traffic):
-            rows.append(_row(*named, kind.group, kind.kind.replace("_", "-"), *_amounts(counted, expected)))
+        counted, expected = ({Kind(one.group, one.kind): one for one in each.traffic} for each in (alike, other))
+        for kind in sorted(counted.keys() | expected.keys()):
+            both = [traffic.get(kind) for traffic in (counted, expected)]
+            numbers = [count(one.number) if one else ABSENT for one in both]
+            sizes = [significant(one.num_bytes / GIGA) if one else ABSENT for one in both]
+            rows.append(_row(*named, kind.group, kind.kind.replace("_", "-"), *numbers, *sizes))
             named = ["", ""]  # a group of stages is named on its first line only
     return Table(
         columns,
@@ -102,7 +106,7 @@ def work_table(rehearsal: Rehearsal, predicted: Prediction) -> Table:
     )
 
 
-def _alike(rehearsal: Rehearsal, predicted: Prediction) -> Iterator[tuple[str, StageStep, StagePrediction]]:
+def _equal_stages(rehearsal: Rehearsal, predicted: Prediction) -> Iterator[tuple[str, StageStep, StagePrediction]]:
     """Runs of stages that do the same, and of which the same is predicted."""
     # A pipeline has dozens of stages, most of which differ only in their number.
     pairs = zip(rehearsal.stages, predicted.stages, strict=True)
@@ -112,23 +116,7 @@ def _alike(rehearsal: Rehearsal, predicted: Prediction) -> Iterator[tuple[str, S
         yield str(first.stage) if first is last else f"{first.stage}-{last.stage}", first, other
 
 
-def _pair_traffic(
-    counted: tuple[GroupTraffic, ...], predicted: tuple[GroupTraffic, ...]
-) -> Iterator[tuple[Kind, GroupTraffic | None, GroupTraffic | None]]:
-    """Pair the traffic by kind of collective, for every kind that either side has."""
-    found_traffic, expected = ({Kind(one.group, one.kind): one for one in traffic} for traffic in (counted, predicted))
-    for kind in sorted(found_traffic.keys() | expected.keys()):
-        yield kind, found_traffic.get(kind), expected.get(kind)
-
-
-def _amounts(*both: GroupTraffic | None) -> list[str]:
-    """Four cells: the number of calls as counted and as predicted, then their sizes in the same order."""
-    sizes = [significant(one.num_bytes / GIGA) if one else ABSENT for one in both]
-    return [*(count(one.number) if one else ABSENT for one in both), *sizes]
-
-
 def comparison(rehearsal: Rehearsal, predicted: Prediction) -> dict[str, Any]:
-    """Return both as plain values, under the same names."""
     stages: list[dict[str, Any]] = [
         {
             "stage": one.stage,

@@ -1,7 +1,4 @@
-"""The plans that a search found as a table for a terminal of 100 columns, and one taken apart; both for JSON too.
-
-The sentences that a person should read beside the table stand at the end.
-"""
+"""The plans that a search found as a table for a terminal, one taken apart, and the sentences to read beside them."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from results.terminal.drawing import columns_with_room, names_in_short
 from results.units import count, gib, percent, seconds, significant, tflops
 from sweeps.planner import Candidate, Choice, Training
 from sweeps.planner.choosing.choice import Judged, num_rivals
-from sweeps.planner.choosing.explain import Alternative, Explanation
+from sweeps.planner.choosing.explain import Explanation
 from sweeps.planner.choosing.objectives import ScalingKind, dollars_per_second
 from sweeps.planner.choosing.scaling import ScalingPoint
 from sweeps.planner.request import Request
@@ -27,7 +24,6 @@ from train_core.costs.estimate import TIGHT_SHARE
 
 WIDE = 100
 FIRST_TO_GO, NEXT_TO_GO = ("TFLOPS", "J/token"), ("MFU %", "hours", "80 %")
-"""Columns without which a narrow terminal can do, in this order."""
 LEAST_LAYOUT = 24
 """The characters that a layout has at least: it breaks at its dashes, but not into single words."""
 
@@ -42,23 +38,13 @@ SMALLEST_SHARE = 0.001
 
 
 def search_table(best: Sequence[Candidate], training: Training, title: str) -> Table:
-    """The best plans, best first. TFLOPS are model FLOPs per device; an exclamation mark follows the memory of plans
-    that nearly fill it.
-
-    Args:
-        title: what they are.
-    """
+    """The best plans, best first. TFLOPS are model FLOPs per device; memory that a plan nearly fills is marked."""
     rows = [_cells(candidate, training) for candidate in best]
     return _table(title, best, _columns(best, training, several_places=True), rows)
 
 
 def judged_table(shown: Sequence[Judged], training: Training, title: str, *, several_places: bool, width: int) -> Table:
-    """The same with the interval in which four measurements of five are expected.
-
-    Args:
-        several_places: clusters or numbers of devices to choose among were offered.
-        width: columns of the terminal; on a narrow one, what follows from other columns makes room for the layouts.
-    """
+    """The same with the interval in which four measurements of five are expected; layouts have room on any terminal."""
     best = [judged.candidate for judged in shown]
     columns = _columns(best, training, several_places)
     columns.insert(columns.index("step s") + 1, "80 %")
@@ -92,17 +78,10 @@ def _table(
 
 
 def _columns(best: Sequence[Candidate], training: Training, several_places: bool) -> list[str]:
-    """The columns that say something about these plans.
-
-    Devices are shown only where there was a choice, and money only where every plan has a price. Costs are those of the
-    whole training where its length is known, and of a token otherwise.
-    """
+    """The columns that say something about these plans: costs are of the whole training where its length is known."""
     money = all(dollars_per_second(candidate.space) is not None for candidate in best)
-    names = ["devices"] if several_places else []
-    names += ["step s", "TFLOPS", "MFU %", "GiB"]
-    if training.num_steps:
-        return names + ["hours"] + (["$"] if money else [])
-    return names + (["$/Mtoken"] if money else []) + ["J/token"]
+    costs = ["hours", *["$"] * money] if training.num_steps else [*["$/Mtoken"] * money, "J/token"]
+    return [*["devices"] * several_places, "step s", "TFLOPS", "MFU %", "GiB", *costs]
 
 
 def _cells(candidate: Candidate, training: Training) -> dict[str, str]:
@@ -121,10 +100,7 @@ def _cells(candidate: Candidate, training: Training) -> dict[str, str]:
 
 
 def scaling_table(points: Sequence[ScalingPoint], kind: ScalingKind) -> Table:
-    """One row for each number of devices.
-
-    Efficiency is tokens per second and device, over those of the first row that has a plan.
-    """
+    """One row for each number of devices; efficiency is over that of the first row that has a plan."""
     numeric = ("devices", "batch", "step s", "TFLOPS", "efficiency %")
     rows = []
     for point in points:
@@ -170,7 +146,14 @@ def explanation_lines(explanation: Explanation) -> Iterator[RenderableType]:
         f" {gib(predicted.peak_memory_bytes)} of {gib(capacity)} GiB: "
         + _shares(explanation.memory, predicted.peak_memory_bytes, gib, " GiB")
     )
-    yield "  " + _binding(explanation)
+    # One sentence on what limits this plan, which is what to look at first.
+    blocked = sum(each.estimate is not None and each.reason is not None for each in explanation.alternatives)
+    lacking = f"{blocked} of its neighbours lack memory" if blocked else "no neighbour lacks memory"
+    binds = f"memory; it {explanation.reason}"
+    if not explanation.reason:
+        largest = next(iter(explanation.terms)).removesuffix("_seconds")
+        binds = f"{largest}; {gib(explanation.headroom_bytes)} GiB are free, and {lacking}"
+    yield f"  What binds: {binds}."
     yield _alternatives(explanation)
 
 
@@ -183,38 +166,15 @@ def _shares(parts: dict[str, Any], whole: float, shown: Any, unit: str) -> str:
     return ", ".join(words)
 
 
-def _binding(explanation: Explanation) -> str:
-    """One sentence on what limits this plan, which is what to look at first."""
-    if explanation.reason:
-        return f"What binds: memory; it {explanation.reason}."
-    largest = next(iter(explanation.terms)).removesuffix("_seconds")
-    blocked = [
-        alternative
-        for alternative in explanation.alternatives
-        if alternative.estimate is not None and alternative.reason is not None
-    ]
-    free = f"{gib(explanation.headroom_bytes)} GiB are free"
-    if not blocked:
-        return f"What binds: {largest}; {free}, and no neighbour lacks memory."
-    return f"What binds: {largest}; {free}, and {len(blocked)} of its neighbours lack memory."
-
-
 def _alternatives(explanation: Explanation) -> Table:
     rows = []
-    for alternative in explanation.alternatives:
-        predicted = alternative.estimate
-        row = (
-            alternative.knob,
-            alternative.value,
-            seconds(predicted.step_seconds if predicted else None),
-            "" if alternative.slower is None else f"{100 * alternative.slower:+.1f} %",
-            gib(predicted.peak_memory_bytes if predicted else None),
-            alternative.reason or "",
-        )
-        rows.append(tuple(map(text, row)))
+    for each in explanation.alternatives:
+        predicted, slower = each.estimate, "" if each.slower is None else f"{100 * each.slower:+.1f} %"
+        step, memory = (predicted.step_seconds, predicted.peak_memory_bytes) if predicted else (None, None)
+        rows.append(tuple(map(text, (each.knob, each.value, seconds(step), slower, gib(memory), each.reason or ""))))
     columns = ("knob", "value", "step s", "slower", "GiB", "why not")
     numeric, title = frozenset({"step s", "slower", "GiB"}), "One knob changed, predicted"
-    longest = max((len(alternative.knob) for alternative in explanation.alternatives), default=0)
+    longest = max((len(each.knob) for each in explanation.alternatives), default=0)
     return Table(columns, tuple(rows), numeric, title=title, least_name_width=longest)
 
 
@@ -234,19 +194,17 @@ def explanation_document(explanation: Explanation) -> dict[str, object]:
         "predicted_memory_gib": {
             name.removesuffix("_bytes"): value / GIBIBYTE for name, value in explanation.memory.items()
         },
-        "alternatives": [_alternative_document(alternative) for alternative in explanation.alternatives],
-    }
-
-
-def _alternative_document(alternative: Alternative) -> dict[str, object]:
-    predicted = alternative.estimate
-    return {
-        "knob": alternative.knob,
-        "value": alternative.value,
-        "predicted_step_seconds": predicted.step_seconds if predicted else None,
-        "predicted_peak_memory_gib": predicted.peak_memory_bytes / GIBIBYTE if predicted else None,
-        "predicted_slower_percent": None if alternative.slower is None else 100 * alternative.slower,
-        "infeasible_reason": alternative.reason,
+        "alternatives": [
+            {
+                "knob": each.knob,
+                "value": each.value,
+                "predicted_step_seconds": each.estimate.step_seconds if each.estimate else None,
+                "predicted_peak_memory_gib": each.estimate.peak_memory_bytes / GIBIBYTE if each.estimate else None,
+                "predicted_slower_percent": None if each.slower is None else 100 * each.slower,
+                "infeasible_reason": each.reason,
+            }
+            for each in explanation.alternatives
+        ],
     }
 
 

@@ -14,14 +14,13 @@ from results.report.findings.ranking import (
     sought_cells,
 )
 from results.report.findings.sought import words_of
-from results.scaling import Scaling
 from results.table import Cell, Table, breakable, text
 from results.terminal.drawing import legend_in_short
 from results.units import ABSENT, gib
 from sweeps.labels import Labels
 from sweeps.reading import TrialReading
 from sweeps.repeats.by_objective import sought_places, sought_points
-from sweeps.repeats.points import MeasuredPoint, measured_points, places
+from sweeps.repeats.points import measured_points, places
 from sweeps.repeats.ranking import disturbances
 from sweeps.trial import SweepRecord, Trial
 from train_core.measurement import Outcome
@@ -51,76 +50,43 @@ RANKED_COLUMNS = {
     "GiB": "peak GiB",
     "x": "x baseline",
 }
-"""Short heads for a terminal, and what the report calls the same figures."""
 PLAN_COLUMNS = {"devices": "devices", "TFLOPS": "model TFLOPS", "MFU %": "MFU %", "step s": "step s", "GiB": "peak GiB"}
 
 
 def ranked_table(readings: Sequence[TrialReading], labels: Labels) -> Table:
-    """The points of a sweep, the measured ones first and fastest first; below them the other trials by outcome.
-
-    TFLOPS are model FLOPs per device; the step is the slowest rank's median.
-
-    Args:
-        labels: how the trials are called; the caption explains the names.
-    """
+    """The points of a sweep, the measured ones first and fastest first; below them the other trials by outcome."""
     points = measured_points(readings)
     relations = relations_of_points(points, readings)
-    rows = [
-        _ranked_row(place, point, relations[point.middle.trial.trial_id])
-        for place, point in zip(places(points), points, strict=True)
-    ]
-    rows += [_unmeasured_row(reading, len(RANKED_COLUMNS)) for reading in _never_measured(readings, points)]
+    rows = []
+    for place, point in zip(places(points), points, strict=True):
+        relation = relations[point.middle.trial.trial_id]
+        cells, speed_up = measured_cells(point, relation), relation.speed_up
+        cells["x baseline"] = text(ABSENT if speed_up is None else f"{speed_up:.2f}")
+        outcome = _outcome(DISTURBED if point.disturbed else point.middle.outcome)
+        figures = (cells[name] for name in RANKED_COLUMNS.values())
+        rows.append((text(place), _layout(point.label, point.is_baseline), outcome, *figures))
+    measured = {run.experiment.fingerprint for point in points for run in point.runs if run.experiment}
+    others = [each for each in readings if not (each.experiment and each.experiment.fingerprint in measured)]
+    for reading in sorted(others, key=lambda each: str(each.outcome and each.outcome.value)):
+        name, absent = _layout(reading.label, reading.trial.is_baseline), [text(ABSENT)] * len(RANKED_COLUMNS)
+        rows.append((text(""), name, _outcome(reading.outcome), *absent))
     setups = [each.experiment for each in readings if each.experiment]
+    ids = {run.trial.trial_id for point in points if point.disturbed for run in point.runs}
+    reasons = dict.fromkeys(reason for trial_id, reason in disturbances(readings).items() if trial_id in ids)
+    disturbed = f" DISTURBED, and without a place: {', or '.join(reasons)}." if reasons else ""
+    # Where the peaks differ, as on a machine that others use too.
+    noise = noise_of(readings) or 0.0
+    varied = f" that was measured beside the run (these vary x{noise:.2g}: MFUs are not comparable)" if noise else ""
     return _table(
         f"{_measured_where(readings)}, ranked by TFLOPS per device",
-        f"TFLOPS: model FLOPs per device. MFU: of the peak{_peak_note(readings)}. GiB: the fullest rank (on a CPU its"
+        f"TFLOPS: model FLOPs per device. MFU: of the peak{varied}. GiB: the fullest rank (on a CPU its"
         " resident memory, Python and torch included). x: tokens/s over the baseline's. n: runs, of which the middle"
         " one is shown, or the mean of two; +-: half of the interval in which the step's seconds lie. =: another may be"
-        f" as fast.{_disturbed_words(readings, points)} *: the baseline.{_names(setups, labels)}",
+        f" as fast.{disturbed} *: the baseline.{_names(setups, labels)}",
         labels.heading,
         RANKED_COLUMNS,
         rows,
     )
-
-
-def _ranked_row(place: str, point: MeasuredPoint, relation: Scaling) -> tuple[Cell, ...]:
-    cells = measured_cells(point, relation)
-    speed_up = relation.speed_up
-    cells["x baseline"] = text(ABSENT if speed_up is None else f"{speed_up:.2f}")
-    return (
-        text(place),
-        _layout(point.label, point.is_baseline),
-        _outcome(DISTURBED if point.disturbed else point.middle.outcome),
-        *(cells[name] for name in RANKED_COLUMNS.values()),
-    )
-
-
-def _unmeasured_row(reading: TrialReading, num_figures: int) -> tuple[Cell, ...]:
-    name = _layout(reading.label, reading.trial.is_baseline)
-    return (text(""), name, _outcome(reading.outcome), *[text(ABSENT)] * num_figures)
-
-
-def _never_measured(readings: Sequence[TrialReading], points: Sequence[MeasuredPoint]) -> list[TrialReading]:
-    """The trials whose point no run has measured, by outcome."""
-    measured = {run.experiment.fingerprint for point in points for run in point.runs if run.experiment}
-    others = [each for each in readings if not (each.experiment and each.experiment.fingerprint in measured)]
-    return sorted(others, key=lambda each: str(each.outcome and each.outcome.value))
-
-
-def _disturbed_words(readings: Sequence[TrialReading], points: Sequence[MeasuredPoint]) -> str:
-    """A sentence on what disturbed the points that are called so; empty if none is."""
-    disturbed = disturbances(readings)
-    ids = {run.trial.trial_id for point in points if point.disturbed for run in point.runs}
-    reasons = dict.fromkeys(reason for trial_id, reason in disturbed.items() if trial_id in ids)
-    return f" DISTURBED, and without a place: {', or '.join(reasons)}." if reasons else ""
-
-
-def _peak_note(readings: Sequence[TrialReading]) -> str:
-    """Says so where the peaks that were measured beside the trials differ, as on a machine that others use too."""
-    noise = noise_of(readings)
-    if noise is None:
-        return ""
-    return f" that was measured beside the run (these vary x{noise:.2g}: MFUs are not comparable)"
 
 
 def sought_table(record: SweepRecord, results: Sequence[TrialReading]) -> Table:
@@ -196,7 +162,6 @@ def _layout(label: str, is_baseline: bool) -> Cell:
 
 
 def outcome_style(outcome: str | None) -> str:
-    """The colour in which every table shows the outcome."""
     return STYLES.get(outcome, BAD_END)
 
 

@@ -46,7 +46,8 @@ def calibrate(
     sweep's finished trials, or the rows of a table. Five are enough to say much, and one says something; --propose
     SWEEP names the five that would say most, and measures nothing.
     """
-    kind = _only_one({"--from-results": from_results, "--from-csv": from_csv, "--propose": propose})
+    kinds = {"--from-results": from_results, "--from-csv": from_csv, "--propose": propose}
+    kind = _only_one([name for name, value in kinds.items() if value is not None])
     if kind is not None:
         _refuse(kind, {"--nodes": nodes is not None, "--here": here}, "measures")
     if propose is not None:
@@ -72,24 +73,13 @@ def calibrate(
         print_json("calibration", content)
 
 
-def _only_one(options: Mapping[str, object]) -> str | None:
-    """The name of the option that is given; None if none is.
-
-    Raises:
-        UsageError: several are given.
-    """
-    names = [name for name, value in options.items() if value is not None]
+def _only_one(names: Sequence[str]) -> str | None:
     if len(names) > 1:
         raise UsageError(f"{' and '.join(names)} were given", "Each is a command of its own; do one, then the other.")
     return next(iter(names), None)
 
 
 def _refuse(kind: str, options: Mapping[str, bool], deed: str) -> None:
-    """Refuse options of what this kind of calibration does not do.
-
-    Raises:
-        UsageError: one of them is given.
-    """
     names = [name for name, is_given in options.items() if is_given]
     if names:
         were, them = ("were", "them") if len(names) > 1 else ("was", "it")
@@ -97,11 +87,7 @@ def _refuse(kind: str, options: Mapping[str, bool], deed: str) -> None:
 
 
 def _chosen_cluster(texts: Sequence[str] | None) -> str | None:
-    """The cluster whose rows of a table are taken; None if none is named.
-
-    Raises:
-        UsageError: something else is to be changed as well.
-    """
+    """The cluster whose rows of a table are taken; None if none is named."""
     overrides = overrides_of(None, texts)
     other = next((each for each in overrides if each.key != "cluster" or not each.value), None)
     if other is not None:

@@ -1,7 +1,4 @@
-"""The work of `trisweep calibrate`: measure in one job, or refine on steps that were measured, and write the file.
-
-With `--propose SWEEP` nothing is refined: which five points of a sweep would say most of the constants?
-"""
+"""The work of `trisweep calibrate`: measure in one job, or refine on steps that were measured, and write the file."""
 
 from __future__ import annotations
 
@@ -163,11 +160,6 @@ def _as_predicted(trial: Trial) -> FinishedTrial | None:
 
 
 def _print_proposed(name: str, sweep: str, chosen: Sequence[tuple[Trial, FinishedTrial]], num_points: int) -> None:
-    """Print what to measure first, and the commands for it.
-
-    Args:
-        sweep: the words by which a command names it, with its overrides.
-    """
     rows = tuple((breakable(found.label), text(_figure_text(found.step_seconds))) for _, found in chosen)
     columns = ("layout", "predicted s")
     console.print(Table(columns, rows, frozenset({"predicted s"}), title="Measure these first"))
@@ -186,9 +178,6 @@ def _print_proposed(name: str, sweep: str, chosen: Sequence[tuple[Trial, Finishe
 def refine(evidence: Evidence, output: str | None, *, dry_run: bool) -> dict[str, Any]:
     """Fit the constants to what was measured, write the cluster's file, and return what was changed.
 
-    Args:
-        dry_run: show the fit alone.
-
     Raises:
         UsageError: no measurement can be fitted to, or no constant makes predictions better.
     """
@@ -201,14 +190,8 @@ def refine(evidence: Evidence, output: str | None, *, dry_run: bool) -> dict[str
     console.print(_trials_table(fit))
     changes = _fitted_changes(fit, evidence, stamp)
     notes = [f"{constant}: left as it was, {why}" for constant, why in fit.left_alone.items()]
-    new = draft(
-        cluster,
-        output,
-        changes,
-        [*evidence.notes, *notes],
-        stamp,
-        f"fitted to {evidence.in_words}, {evidence.machines}",
-    )
+    machine = f"fitted to {evidence.in_words}, {evidence.machines}"
+    new = draft(cluster, output, changes, [*evidence.notes, *notes], stamp, machine)
     _print_changes(new, "fitted")
     _print_errors(fit, evidence)
     # A robust fit need not lower the mean error, and constants that predict worse are not worth writing.
@@ -233,21 +216,18 @@ def _fitted_changes(fit: Refit, evidence: Evidence, stamp: str) -> list[Change]:
     moved = [name for name in fit.fitted_names if fit.after[name] != fit.before[name]]
     changes = [Change(("efficiency", name), fit.before[name], fit.after[name], origin) for name in moved]
     text = source_after(evidence.cluster.efficiency.source, moved, f"fitted to {evidence.in_words}, {stamp}")
-    return [*changes, Change(("efficiency", "source"), None, text), *_runs(fit)] if changes else []
-
-
-def _runs(fit: Refit) -> list[Change]:
-    """The changes that say how far predictions may be trusted near these runs."""
+    if not changes:
+        return []
     counted = [each.trial for each in fit.trials if each.trial.counts]
-    # Of too few runs to leave one out, the error before is what constants said that had not seen them.
-    error = fit.error_before if fit.error_left_out is None else fit.error_left_out
-    trainers = ", ".join(sorted({trial.implementation.name for trial in counted}))
-    values: dict[str, float | int | str] = {
-        "left_out_error": error,
-        "trainers": trainers,
+    # How far predictions may be trusted near these runs. Of too few to leave one out, the error before is what
+    # constants said that had not seen them.
+    runs: dict[str, float | int | str] = {
+        "left_out_error": fit.error_before if fit.error_left_out is None else fit.error_left_out,
+        "trainers": ", ".join(sorted({trial.implementation.name for trial in counted})),
         "most_devices": max(trial.setup.parallel.world_size for trial in counted),
     }
-    return [Change(("efficiency", "runs", name), None, value) for name, value in values.items()]
+    said = [Change(("efficiency", "runs", name), None, value) for name, value in runs.items()]
+    return [*changes, Change(("efficiency", "source"), None, text), *said]
 
 
 def _print_errors(fit: Refit, evidence: Evidence) -> None:
@@ -299,29 +279,18 @@ def _write_file(new: Draft) -> Path:
     path = new.write()
     console.print(f"Written: {shown_path(path)}")
     if new.output != new.cluster.name and new.cluster.name in options("slurm"):
-        console.print(
-            f"Slurm settings go by the name too: copy slurm/{new.cluster.name}.yaml to slurm/{new.output}.yaml."
-        )
+        copy = f"copy slurm/{new.cluster.name}.yaml to slurm/{new.output}.yaml"
+        console.print(f"Slurm settings go by the name too: {copy}.")
     return path
 
 
 def _changes_document(new: Draft, how: str, written: Path | None) -> dict[str, Any]:
-    """Every number as it was and as it is now, for JSON. Units are those of the cluster's file.
-
-    Args:
-        how: where the new numbers come from: measured or fitted.
-        written: the file; None where nothing was written.
-    """
+    """Every number as it was and as it is now, for JSON. Units are those of the cluster's file."""
     changes = [
-        {
-            "key": dotted_key(change.path, new.cluster),
-            "before": change.before,
-            how: change.after,
-            "lowest": change.lowest,
-            "highest": change.highest,
-        }
-        for change in new.changes
-        if isinstance(change.after, float | int)
+        {"key": dotted_key(each.path, new.cluster), "before": each.before, how: each.after}
+        | {"lowest": each.lowest, "highest": each.highest}
+        for each in new.changes
+        if isinstance(each.after, float | int)
     ]
     return {"cluster": new.cluster.name, "changes": changes, "notes": list(new.notes), "written": written}
 

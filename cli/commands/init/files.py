@@ -69,19 +69,19 @@ MODEL_TEXT = """\
 # A model of {size}, made up as an example.
 # A shape that exists as a Hugging Face config.json is taken with model_from=PATH instead.
 name: {name}
-family: {family} # {family_words}
+family: gpt # gpt: learned positions, LayerNorm; llama: rotary positions, RMSNorm
 num_layers: {layers}
 hidden_size: {hidden}
 ffn_hidden_size: {ffn}
 num_attention_heads: {heads}
 num_query_groups: {heads} # fewer than heads: grouped-query attention
 head_size: null # null: hidden_size over num_attention_heads
-rotary_base: {rotary}
+rotary_base: null # llama: 10000.0, say
 rotary_scaling: null
 norm_epsilon: 1.0e-5
 qkv_bias: false # true: queries, keys and values of a Llama have biases, as in Qwen2
 qk_norm: false # true: a Llama's queries and keys pass through norms, head by head, as in Qwen3
-gated_mlp: {gated}
+gated_mlp: false # llama: true
 tied_embeddings: true
 vocab_size: {vocab}
 seq_length: {seq}
@@ -129,7 +129,6 @@ SMALL = {"size": "a few thousand parameters", "layers": 4, "hidden": 64, "ffn": 
 
 
 def texts(machine: DescribedMachine, site: SlurmSite | None) -> dict[str, str]:
-    """Every file of the folder by its path."""
     return {
         "trisweep.yaml": SITE,
         f"{FOLDER}/cluster/{machine.name}.yaml": _cluster(machine),
@@ -146,6 +145,17 @@ def precision_of(machine: DescribedMachine) -> str:
 
 def _cluster(machine: DescribedMachine) -> str:
     similar, offer = machine.similar, machine.offer
+    named = option_taken(similar.name, "efficiency")
+    links = [
+        LINK.format(
+            name=link.name,
+            num_devices=link.num_devices,
+            bandwidth=f"{link.bandwidth_bytes_per_second:.3e}",
+            latency=f"{link.latency_seconds:.1e}",
+            similar=similar.name,
+        )
+        for link in machine.links
+    ]
     values = {
         "headline": f"{machine.name}: {count_of(machine.num_nodes, 'node')} of {machine.devices_per_node}"
         + f" {similar.device.name}, "
@@ -154,7 +164,7 @@ def _cluster(machine: DescribedMachine) -> str:
         "source": "an example" if offer is None else f"sinfo, partition {offer.partition}",
         "device": machine.device,
         "device_source": _device_source(machine),
-        "efficiency_default": _efficiency_default(machine),
+        "efficiency_default": f"  - /efficiency@efficiency: {named}\n" if named else "",
         "efficiency": _efficiency(machine),
         "num_nodes": machine.num_nodes,
         "devices_per_node": machine.devices_per_node,
@@ -163,7 +173,7 @@ def _cluster(machine: DescribedMachine) -> str:
         "reserved_source": "for framework and collectives",
         "fragmentation": similar.fragmentation,
         "similar": similar.name,
-        "links": "".join(_links(machine)),
+        "links": "".join(links),
     }
     return CLUSTER.format(**values)
 
@@ -180,11 +190,6 @@ def _device_source(machine: DescribedMachine) -> str:
     return f"Slurm calls it {gpu_type}" + (f", which may also be {others}: check its memory" if others else "")
 
 
-def _efficiency_default(machine: DescribedMachine) -> str:
-    named = option_taken(machine.similar.name, "efficiency")
-    return f"  - /efficiency@efficiency: {named}\n" if named else ""
-
-
 def _efficiency(machine: DescribedMachine) -> str:
     """The values that the similar cluster's file has of its own; a chip's file has the others."""
     efficiency = machine.similar.efficiency
@@ -193,19 +198,6 @@ def _efficiency(machine: DescribedMachine) -> str:
         return f"  link: {efficiency.link}\n  link_source: {source}"
     names = ("matmul", "attention", "memory", "link", "kernel_seconds")
     return "\n".join([*(f"  {name}: {getattr(efficiency, name)}" for name in names), f"  source: {source}"])
-
-
-def _links(machine: DescribedMachine) -> list[str]:
-    return [
-        LINK.format(
-            name=link.name,
-            num_devices=link.num_devices,
-            bandwidth=f"{link.bandwidth_bytes_per_second:.3e}",
-            latency=f"{link.latency_seconds:.1e}",
-            similar=machine.similar.name,
-        )
-        for link in machine.links
-    ]
 
 
 def _slurm(machine: DescribedMachine, site: SlurmSite | None) -> str:
@@ -226,11 +218,7 @@ def _slurm(machine: DescribedMachine, site: SlurmSite | None) -> str:
 
 def _model(machine: DescribedMachine) -> str:
     shape = BIG if machine.has_gpus else SMALL
-    words = "gpt: learned positions, LayerNorm; llama: rotary positions, RMSNorm"
-    rotary = "null # llama: 10000.0, say"
-    gated = "false # llama: true"
-    seq = 2048 if machine.has_gpus else 64
-    return MODEL_TEXT.format(name=MODEL, family="gpt", family_words=words, rotary=rotary, gated=gated, seq=seq, **shape)
+    return MODEL_TEXT.format(name=MODEL, seq=2048 if machine.has_gpus else 64, **shape)
 
 
 def _sweep(machine: DescribedMachine) -> str:

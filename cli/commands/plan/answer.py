@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from conf.plan.experiment import Experiment
     from sweeps.planner import Candidate
     from sweeps.trial import SweepRecord, Trial
-    from train_core.costs import Estimate
 
 MOST_REASONS = 5
 LEAST_GAIN = 0.005
@@ -63,7 +62,6 @@ def print_space(composition: Composition, record: SweepRecord) -> None:
 
 
 def print_question(record: SweepRecord, composition: Composition) -> None:
-    """Print the sweep's question, its model and its devices."""
     console.print(heading(record.name, f": {record.spec.question}"))
     sizes = [trial.experiment for trial in record.plan if trial.experiment]
     if not sizes:
@@ -96,15 +94,12 @@ def _print_impossible(record: SweepRecord) -> None:
     in_order = sorted(causes.values(), key=len, reverse=True)
     for alike in in_order[:MOST_REASONS]:
         # Numbers in reasons grow with what is lacking, so the last in their order asks for most.
-        asks_most = max((trial.infeasible_reason or "" for trial in alike), key=_numbers)
+        reasons = {trial.infeasible_reason or "" for trial in alike}
+        asks_most = max(reasons, key=lambda reason: list(map(int, re.findall(r"\d+", reason)))[::-1])
         such = "" if len(alike) == 1 else "; of these, one says"
         console.print(f"{count_of(len(alike), 'point')} cannot exist{such}: {asks_most}")
     if num_others := sum(map(len, in_order[MOST_REASONS:])):
         console.print(f"{count_of(num_others, 'more point')} cannot exist for other reasons (--json has them all).")
-
-
-def _numbers(reason: str) -> list[int]:
-    return [int(number) for number in re.findall(r"\d+", reason)][::-1]
 
 
 def print_best(composition: Composition, record: SweepRecord) -> None:
@@ -135,18 +130,15 @@ def print_best(composition: Composition, record: SweepRecord) -> None:
 
 
 def _print_point(best: Trial, label: str) -> None:
-    devices = count_of(best.planned.parallel.world_size, "device")
-    console.print(f"Best: {label} on {devices}: {_rates(best.predicted)}.")
-    if best.point:
-        print_unwrapped("  " + " ".join(for_a_shell(key, value) for key, value in best.point.items()))
-
-
-def _rates(predicted: Estimate) -> str:
     from results.units import gib, seconds, tflops
 
+    devices, predicted = count_of(best.planned.parallel.world_size, "device"), best.predicted
     memory = f"{gib(predicted.peak_memory_bytes)} of {gib(predicted.memory_capacity_bytes)} GiB"
     rate = tflops(predicted.model_flops_per_second_per_device)
-    return f"{rate} TFLOPS a device, {seconds(predicted.step_seconds)} s a step, {memory}"
+    rates = f"{rate} TFLOPS a device, {seconds(predicted.step_seconds)} s a step, {memory}"
+    console.print(f"Best: {label} on {devices}: {rates}.")
+    if best.point:
+        print_unwrapped("  " + " ".join(for_a_shell(key, value) for key, value in best.point.items()))
 
 
 def _what_a_search_finds(composition: Composition, trial: Trial | None, *, fits: bool) -> str:

@@ -61,11 +61,7 @@ SPECIAL = re.compile(r'([\\"$`])')
 
 @dataclass(frozen=True, slots=True)
 class ChosenPlan:
-    """The plan that is printed, and how it came to be that one.
-
-    Attributes:
-        costs_of: the trainer at whose costs it was predicted.
-    """
+    """The plan that is printed, the trainer at whose costs it was predicted, and how it came to be that one."""
 
     experiment: Experiment
     predicted: Estimate
@@ -130,12 +126,12 @@ def _best_of_sweep(composition: Composition) -> ChosenPlan:
     record = plan_sweep(composition, proxy=False, git_sha="")
     fitting = [trial for trial in record.plan if trial.infeasible_reason is None]
     if not fitting:
-        reasons = [trial.infeasible_reason for trial in record.plan if trial.infeasible_reason]
-        first = reasons[0].rstrip(".")
-        problem = (
-            f"None of the {count_of(len(record.plan), 'point')} of sweep {record.name} can be run; the first: {first}"
+        first = next(trial.infeasible_reason for trial in record.plan if trial.infeasible_reason).rstrip(".")
+        points = f"None of the {count_of(len(record.plan), 'point')} of sweep {record.name}"
+        raise UsageError(
+            f"{points} can be run; the first: {first}",
+            "Look at them with `trisweep plan`, or search all plans with --search.",
         )
-        raise UsageError(problem, "Look at them with `trisweep plan`, or search all plans with --search.")
     best = by_prediction(fitting)[0]
     lost = len(record.plan) - len(fitting)
     out = f"{lost} {'does' if lost == 1 else 'do'} not fit or cannot be carried out"
@@ -149,12 +145,16 @@ def _lines(chosen: ChosenPlan) -> Iterator[str]:
     devices = f"{experiment.parallel.world_size:,} x {experiment.cluster.device.name}"
     yield f"# {experiment.model.name} on {devices} ({experiment.cluster.name}):"
     yield f"# {experiment.label}"
-    yield from _comment(_prediction(chosen))
-    if chosen.predicted.is_tight:
+    predicted = chosen.predicted
+    rate = predicted.model_flops_per_second_per_device / TERA
+    memory = f"{gib(predicted.peak_memory_bytes)} of {gib(predicted.memory_capacity_bytes)} GiB"
+    figures = f"{predicted.step_seconds:.3g} s a step, {rate:.4g} TFLOPS a device, {memory}"
+    yield from _comment(f"Predicted, not measured: {figures}, at the costs of {chosen.costs_of}.")
+    if predicted.is_tight:
         yield from _comment(tight_sentence("It needs"))
-    job = {name: MARK.format(variable) for name, variable in IN_A_SHELL.items()}
     # Files get a folder of the plan's own, where none of the same name is a person's.
     folder = f"./{experiment.label}" if trainer.files else "."
+    job = {name: MARK.format(variable) for name, variable in IN_A_SHELL.items()}
     job |= {"trial_folder": folder, "python": trainer.python or "python"}
     job["huggingface_starter"] = str(HUGGINGFACE_STARTER)
     names = names_of(trainer, experiment, job)
@@ -167,15 +167,7 @@ def _lines(chosen: ChosenPlan) -> Iterator[str]:
         for limit in unsaid:
             yield from _comment(f"  {limit.because}")
     call = call_of(trainer, experiment, job)
-    yield from _script(call, folder, (*trainer.prefix, *_starting(experiment, job, call.training[0])))
-
-
-def _prediction(chosen: ChosenPlan) -> str:
-    predicted = chosen.predicted
-    seconds, rate = predicted.step_seconds, predicted.model_flops_per_second_per_device / TERA
-    memory = f"{gib(predicted.peak_memory_bytes)} of {gib(predicted.memory_capacity_bytes)} GiB"
-    figures = f"{seconds:.3g} s a step, {rate:.4g} TFLOPS a device, {memory}"
-    return f"Predicted, not measured: {figures}, at the costs of {chosen.costs_of}."
+    yield from _script(call, folder, (*trainer.prefix, *_start_words(experiment, job, call.training[0])))
 
 
 def _comment(text: str) -> list[str]:
@@ -204,7 +196,7 @@ def _script(call: Call, folder: str, starting: Sequence[str]) -> Iterator[str]:
     yield " \\\n  ".join(command)
 
 
-def _starting(experiment: Experiment, job: Mapping[str, str], program: str) -> tuple[str, ...]:
+def _start_words(experiment: Experiment, job: Mapping[str, str], program: str) -> tuple[str, ...]:
     """The words by which a person starts the program on all nodes; for torchrun, on each of them."""
     trainer, nodes, ranks = experiment.trainer, experiment.num_nodes, experiment.tasks_per_node
     if trainer.start == "srun":

@@ -24,7 +24,6 @@ DEFAULT_TOP = 10
 DEFAULT_OBJECTIVE: PlanObjective = "time"
 DEFAULT_FORMAT = "table"
 FLAGS = {"num_tokens": "--tokens", "num_steps": "--steps", "output_format": "--format"}
-"""Fields that are not called as their options are."""
 
 MOST = 10**18
 """Tokens or steps, far more than anybody trains with. Their seconds and dollars still fit into a float."""
@@ -229,7 +228,6 @@ def _answer(composition: Composition, options: SearchOptions, as_json: bool, as_
 
 
 def _predict(composition: Composition, as_json: bool) -> None:
-    """Every point of the sweep, on paper."""
     from sweeps.points.plan import plan_sweep
 
     record = plan_sweep(composition, proxy=False, git_sha="")
@@ -252,18 +250,15 @@ def sweep_and_overrides(name: str | None, overrides: Sequence[str]) -> tuple[str
         UsageError: neither was given.
     """
     if not name:
-        raise UsageError(
-            "Nothing to plan was named", "Name a sweep, such as `trisweep plan 175b`, or model=NAME cluster=NAME."
-        )
+        remedy = "Name a sweep, such as `trisweep plan 175b`, or model=NAME cluster=NAME."
+        raise UsageError("Nothing to plan was named", remedy)
     # Typer gives the first word to `name` even where the user left the sweep out and began with an override.
     is_override = Override.parse(name).value is not None
     return (None, [name, *overrides]) if is_override else (name, list(overrides))
 
 
 def _choice_of(option: str, value: str | None, words: Sequence[Word]) -> Word | None:
-    if value is None:
-        return None
-    for word in words:
-        if word == value:
-            return word
-    raise ConfigError(option, value, "is not known", f"Use one of {', '.join(words)}.")
+    found = next((word for word in words if word == value), None)
+    if value is not None and found is None:
+        raise ConfigError(option, value, "is not known", f"Use one of {', '.join(words)}.")
+    return found

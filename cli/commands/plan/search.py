@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 
 from cli.commands.plan.command import DEFAULT_OBJECTIVE, SearchOptions
@@ -12,7 +12,7 @@ from cli.output.console import complaints
 from conf.compose.load import Composition, compose
 from conf.errors import ConfigError, InfeasiblePlan, UsageError
 from conf.overrides import Overrides
-from sweeps.planner import Candidate, Space, Training, choose_plans, pareto_front
+from sweeps.planner import Space, Training, choose_plans, pareto_front
 from sweeps.planner.choosing.choice import MOST_SEARCHED_WHOLE, judge
 from sweeps.planner.choosing.explain import Explanation, explain
 from sweeps.planner.choosing.objectives import ScalingKind, steps_for, tokens_per_step
@@ -24,11 +24,10 @@ from sweeps.planner.request import Request, configured_strategy, mixed_request, 
 BEST = "best"
 WORLD_SIZE = "parallel.world_size"
 OF_MIXED = frozenset({"search", "num_tokens", "num_steps", "mixed", "implementation", "top", "output_format"})
-"""The options that count for one job over several types of devices."""
 
 
 def run_search(composition: Composition, options: SearchOptions) -> None:
-    """Search and print.
+    """Search and print; plans that were named are explained even where no plan fits or keeps the limits.
 
     Raises:
         ConfigError: something is unknown, contradicts itself, or cannot be.
@@ -37,11 +36,17 @@ def run_search(composition: Composition, options: SearchOptions) -> None:
     if options.mixed is not None:
         _run_mixed(composition, options)
         return
-    _require_plans_alone(options)
+    given = [option for option, value in (("--explain", options.explain), ("--scaling", options.scaling)) if value]
+    if options.chosen_format == "csv" and given:
+        problem = "--format csv prints a line for each plan, and nothing else"
+        raise UsageError(problem, f"Leave out {' and '.join(given)}, or take --json.")
     wanted = request_of(composition, options)
     training = training_of(wanted, options)
+    # Many numbers of devices take seconds.
+    waits = len(wanted.spaces) > MOST_SEARCHED_WHOLE and complaints.is_terminal
+    message = f"Searching all plans on {len(wanted.spaces):,} numbers of devices, 2 to 10 s ..."
     try:
-        with _waiting(len(wanted.spaces)):
+        with complaints.status(message) if waits else nullcontext():
             choice = choose_plans(
                 wanted.spaces, options.chosen_objective, training, options.num_shown, each=options.pareto
             )
@@ -50,6 +55,14 @@ def run_search(composition: Composition, options: SearchOptions) -> None:
         named = [_explanation_of(plan, composition, wanted.spaces[0]) for plan in options.explain if plan != BEST]
         print_explanations(named, options.chosen_format)
         raise
+    best = choice.best[0]
+    parts = wanted.settings.model_copy(update={"cluster": best.space.setting.cluster})
+    explanations = tuple(
+        explain(best.strategy, parts, best.space.setting.implementation)
+        if plan == BEST
+        else _explanation_of(plan, composition, best.space)
+        for plan in options.explain
+    )
     answer = SearchOutput(
         request=wanted,
         training=training,
@@ -58,34 +71,14 @@ def run_search(composition: Composition, options: SearchOptions) -> None:
         shown=judge(choice.best if options.flat else choice.families, wanted.settings),
         flat=options.flat,
         front=pareto_front(choice.best_of_each) if options.pareto else None,
-        explanations=_explanations(composition, options, wanted, choice.best[0]),
+        explanations=explanations,
         scaling=None if options.scaling is None else (options.scaling, _curve(options.scaling, wanted.spaces)),
         knobs=searched_values(wanted.spaces[-1]) if options.exhaustive_knobs else None,
     )
     print_answer(answer, options.chosen_format)
 
 
-def _require_plans_alone(options: SearchOptions) -> None:
-    """Refuse what a CSV of plans has no place for.
-
-    Raises:
-        UsageError: an explanation or a curve was asked for, and CSV too.
-    """
-    given = [option for option, value in (("--explain", options.explain), ("--scaling", options.scaling)) if value]
-    if options.chosen_format == "csv" and given:
-        problem = "--format csv prints a line for each plan, and nothing else"
-        raise UsageError(problem, f"Leave out {' and '.join(given)}, or take --json.")
-
-
-def _waiting(num_spaces: int) -> AbstractContextManager[object]:
-    """Show a spinner on a terminal while many numbers of devices are searched, which takes seconds."""
-    if num_spaces <= MOST_SEARCHED_WHOLE or not complaints.is_terminal:
-        return nullcontext()
-    return complaints.status(f"Searching all plans on {num_spaces:,} numbers of devices, 2 to 10 s ...")
-
-
 def _run_mixed(composition: Composition, options: SearchOptions) -> None:
-    """Search plans for one job over several types of devices, and print the best."""
     assert options.mixed is not None
     # A mixed job has its devices given and is searched for time alone, which may be said.
     allowed = OF_MIXED | {"objective"} if options.chosen_objective == DEFAULT_OBJECTIVE else OF_MIXED
@@ -98,7 +91,6 @@ def _run_mixed(composition: Composition, options: SearchOptions) -> None:
 
 
 def request_of(composition: Composition, options: SearchOptions) -> Request:
-    """What is searched, as the options say."""
     _say_passed_over(composition, "--devices", options.devices)
     return search_request(
         composition,
@@ -123,11 +115,10 @@ def training_of(wanted: Request, options: SearchOptions) -> Training:
     num_steps = options.num_steps
     if options.num_tokens is not None:
         num_steps = steps_for(options.num_tokens, tokens_per_step(wanted.spaces[0]))
-    budget, deadline = options.budget, options.deadline
-    for name, limit in (("budget", budget), ("deadline", deadline)):
+    for name, limit in (("budget", options.budget), ("deadline", options.deadline)):
         if limit is not None and not limit > 0:
             raise ConfigError(name, limit, "is not above zero", "Give dollars for --budget, hours for --deadline.")
-    return Training(num_steps, budget, deadline)
+    return Training(num_steps, options.budget, options.deadline)
 
 
 def _curve(kind: ScalingKind, spaces: Sequence[Space]) -> list[ScalingPoint]:
@@ -138,20 +129,6 @@ def _curve(kind: ScalingKind, spaces: Sequence[Space]) -> list[ScalingPoint]:
         sizes = doublings(spaces[0].world_size, spaces[0].setting.cluster.devices_per_node)
         spaces = [replace(spaces[0], world_size=size) for size in sizes]
     return scaling_curve(spaces, kind)
-
-
-def _explanations(
-    composition: Composition, options: SearchOptions, wanted: Request, best: Candidate
-) -> tuple[Explanation, ...]:
-    """Explanations of the winner, where `best` is among the plans to explain, and of the others on its devices."""
-    setting = best.space.setting
-    parts = wanted.settings.model_copy(update={"cluster": setting.cluster})
-    return tuple(
-        explain(best.strategy, parts, setting.implementation)
-        if plan == BEST
-        else _explanation_of(plan, composition, best.space)
-        for plan in options.explain
-    )
 
 
 def _explanation_of(plan: str, composition: Composition, space: Space) -> Explanation:

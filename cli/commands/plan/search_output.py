@@ -33,7 +33,7 @@ from results.terminal.search_tables import (
     search_table,
     tight_sentences,
 )
-from sweeps.planner import Candidate, Choice, PlanObjective, Space, Training
+from sweeps.planner import Candidate, Choice, PlanObjective, Training
 from sweeps.planner.choosing.choice import Judged
 from sweeps.planner.choosing.explain import Explanation
 from sweeps.planner.choosing.objectives import ScalingKind
@@ -51,15 +51,7 @@ RANKED_BY: dict[PlanObjective, str] = {
 
 @dataclass(frozen=True, slots=True)
 class SearchOutput:
-    """A search's request and result.
-
-    Attributes:
-        shown: the best plan of each family, or the best plans, with their intervals.
-        flat: plans are shown, whatever their families.
-        front: what nothing beats in time and money, where that was asked for.
-        scaling: the kind of the curve and its points.
-        knobs: values that were enumerated for the largest number of devices.
-    """
+    """A search's request and result; `front` and `scaling` are None unless they were asked for."""
 
     request: Request
     training: Training
@@ -87,13 +79,14 @@ def print_answer(answer: SearchOutput, output_format: str) -> None:
         _print_tables(answer)
 
 
-def print_explanations(explanations: Sequence[Explanation], output_format: str) -> None:
-    """Print explanations alone, where a search found no plan."""
+def print_explanations(explanations: Sequence[Explanation], output_format: str = "table") -> None:
+    """Print explanations, in JSON where a search that found no plan was asked for that."""
     if explanations and output_format == "json":
-        found = {"explanations": [explanation_document(each) for each in explanations]}
-        print_json("search", found)
-    else:
-        _print_explanations(explanations)
+        print_json("search", {"explanations": [explanation_document(each) for each in explanations]})
+        return
+    for explanation in explanations:
+        for line in explanation_lines(explanation):
+            console.print(line)
 
 
 def print_mixed(
@@ -172,31 +165,23 @@ def _print_tables(answer: SearchOutput) -> None:
     if answer.scaling is not None:
         kind, points = answer.scaling
         console.print(scaling_table(points, kind))
-    _print_explanations(answer.explanations)
+    print_explanations(answer.explanations)
     if answer.knobs is not None:
         console.print("Enumerated, in every legal combination:")
         for name, values in answer.knobs.items():
             console.print(f"  {name}: {', '.join(str(value).lower() for value in values)}")
 
 
-def _print_explanations(explanations: Sequence[Explanation]) -> None:
-    for explanation in explanations:
-        for line in explanation_lines(explanation):
-            console.print(line)
-
-
 def _question(request: Request) -> str:
     settings = request.settings
     places = grouped(request.spaces, lambda space: space.setting.cluster.name)
-    devices = ", ".join(f"{_counts(spaces)} of {name}" for name, spaces in places.items())
+    places_in_words = []
+    for name, spaces in places.items():
+        first, last = spaces[0].world_size, spaces[-1].world_size
+        several = f"{first:,} to {last:,} ({len(spaces)} numbers) devices"
+        places_in_words.append(f"{count_of(first, 'device') if len(spaces) == 1 else several} of {name}")
+    devices = ", ".join(places_in_words)
     return (
         f"{settings.model.name} in {settings.precision.in_words} on {devices}; a step is"
         f" {count_of(settings.batch.global_batch_size, 'sequence')} of {settings.model.seq_length:,} tokens."
     )
-
-
-def _counts(spaces: Sequence[Space]) -> str:
-    counts = [space.world_size for space in spaces]
-    if len(counts) == 1:
-        return count_of(counts[0], "device")
-    return f"{counts[0]:,} to {counts[-1]:,} ({len(counts)} numbers) devices"

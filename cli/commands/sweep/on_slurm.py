@@ -1,7 +1,4 @@
-"""`trisweep sweep` through Slurm: all of it at once, or step after step by this command or by a job of its own.
-
-With `launcher=allocation` one Slurm job runs all trials as steps.
-"""
+"""`trisweep sweep` through Slurm: at once, step after step by this command or by a job, or in one allocation."""
 
 from __future__ import annotations
 
@@ -30,13 +27,11 @@ from conf.units import count_of
 from launcher.allocation.nodes import is_inside
 from launcher.allocation_sweep import allocation_request, require_time, run_inside, submit_allocation
 from launcher.control.composed_rules import goes_on_by_steps
-from launcher.control.rules import SweepStep
 from launcher.controller import controller_text
 from launcher.slurm.own_jobs import carrying_job
 from launcher.state import reconcile
 from launcher.sweep import carry_out_on_slurm, dry_run, hand_over, submit
 from launcher.where import SweepPlace
-from launcher.workplaces.queue import JobRequest
 from results.mlflow.follow import followed_in_mlflow
 from sweeps.folder.journal import History
 from sweeps.sweep import Sweep
@@ -49,7 +44,11 @@ def carry_out(run: SweepRun) -> None:
         end = f"end them with `{next_command('cancel', run.sweep)}`"
         print_unwrapped(f"{' '.join(keeps)} To have the new settings of slurm, {end} and give this command again.")
     if run.place.settings.controller.kind == "slurm":
-        _hand_over(run)
+        settings = run.place.settings
+        job_id = hand_over(run.sweep, settings.slurm, settings.controller, rules=run.rules, command=run.orders)
+        console.print(f"Job {job_id} goes on with the sweep until it ends, and writes the report.")
+        console.print(f"Folder: {shown_path(run.place.folder.path)}")
+        print_next_commands(run.sweep, "status", "pause", "cancel")
     elif goes_on_by_steps(run.place.settings, run.sweep.record):
         _go_on(run)
     else:
@@ -71,22 +70,16 @@ def show_jobs(run: SweepRun) -> list[str]:
             console.print(f"  [{index}] {trial.trial_id}")
         print_verbatim(request.sbatch)
     print_left_out(run.restriction.record if run.restriction else run.sweep.record)
-    _print_first_step(run, step, requests)
-    submitted = [trial.trial_id for request in requests for trial in request.trials]
-    return [*submitted, *step.waiting]
-
-
-def _print_first_step(run: SweepRun, step: SweepStep, requests: Sequence[JobRequest]) -> None:
-    """Print how much would be submitted first, and why the rest would wait."""
-    hours = sum(request.device_hours for request in requests)
     if num_live := step.num_in_flight - len(step.started):
         console.print(f"{count_of(num_live, 'trial')} queued or running already.")
     trials, arrays = count_of(len(step.started), "trial"), count_of(len(requests), "job array")
-    first = " would be submitted first" if step.waiting else ""
-    console.print(f"{trials} in {arrays}{first}, {hours_at_most(run.place, hours)}. Nothing was submitted.")
+    first, hours = " would be submitted first" if step.waiting else "", sum(each.device_hours for each in requests)
+    console.print(f"{trials} in {arrays}{first}, {hours_at_most(place, hours)}. Nothing was submitted.")
     if step.waiting:
         why = step.held or f"search.max_concurrent_trials = {run.rules.max_concurrent_trials}"
         console.print(f"{count_of(step.num_waiting, 'trial')} held back: {why}.")
+    submitted = [trial.trial_id for request in requests for trial in request.trials]
+    return [*submitted, *step.waiting]
 
 
 def what_keeps_its_settings(sweep: Sweep, overrides: Sequence[str]) -> list[str]:
@@ -96,15 +89,15 @@ def what_keeps_its_settings(sweep: Sweep, overrides: Sequence[str]) -> list[str]
         UsageError: Slurm does not say whether a job carries the sweep out.
     """
     begun = History.kept_in(sweep.folder).begun
-    if begun is None or _slurm_in(begun.overrides) == _slurm_in(overrides_for_records(overrides)):
+    if begun is None:
+        return []
+    given = (begun.overrides, overrides_for_records(overrides))
+    before, now = (Overrides.parse(each).of({"slurm"}).texts for each in given)
+    if before == now:
         return []
     carrier, live = carrying_job(sweep.folder), any(each.awaits_slurm for each in reconcile(sweep.read()))
     sentences = ["Jobs that are queued or running keep what was asked of Slurm for them."] if live else []
     return sentences + ([f"Job {carrier} goes on with the settings that it was given."] if carrier else [])
-
-
-def _slurm_in(overrides: Sequence[str]) -> tuple[str, ...]:
-    return Overrides.parse(overrides).of({"slurm"}).texts
 
 
 def hours_at_most(place: SweepPlace, hours: float) -> str:
@@ -125,11 +118,9 @@ def _submit(run: SweepRun) -> None:
     for array in done.arrays:
         console.print(f"  job {array.job_id}: {count_of(len(array.trial_ids), 'trial')} of {array.shape} tasks")
     is_all_well = not any(map(is_troubled, done.kept))
-    console.print(
-        f"{count_of(done.num_submitted, 'trial')} submitted ({hours_at_most(place, done.device_hours)}),"
-        f" {done.num_live} queued or"
-        f" running already, {done.num_kept} finished. Folder: {shown_path(place.folder.path)}"
-    )
+    submitted = f"{count_of(done.num_submitted, 'trial')} submitted ({hours_at_most(place, done.device_hours)})"
+    others = f"{done.num_live} queued or running already, {done.num_kept} finished"
+    console.print(f"{submitted}, {others}. Folder: {shown_path(place.folder.path)}")
     if not (done.num_submitted or done.num_live or done.step.held):
         how = "all is finished" if is_all_well else ends_in_words(planned, done.kept)
         print_nothing_started(how, done.kept)
@@ -159,14 +150,6 @@ def _go_on(run: SweepRun) -> None:
     finish(run)
 
 
-def _hand_over(run: SweepRun) -> None:
-    planned, place = run.sweep, run.place
-    job_id = hand_over(planned, place.settings.slurm, place.settings.controller, rules=run.rules, command=run.orders)
-    console.print(f"Job {job_id} goes on with the sweep until it ends, and writes the report.")
-    console.print(f"Folder: {shown_path(place.folder.path)}")
-    print_next_commands(planned, "status", "pause", "cancel")
-
-
 def show_allocation(place: SweepPlace, record: SweepRecord) -> None:
     """The points, and the one job with the text that sbatch would get."""
     settings = place.settings
@@ -185,23 +168,18 @@ def sweep_in_allocation(run: SweepRun) -> None:
     """Submit the allocation; inside one, as salloc gives, carry the sweep out there."""
     if is_inside(os.environ):
         _run_inside(run)
-    else:
-        require_time(run.place.settings.slurm, run.place.settings.launcher)
-        _submit_allocation(run)
-
-
-def _submit_allocation(run: SweepRun) -> None:
-    planned, place, settings = run.sweep, run.place, run.place.settings
-    done = submit_allocation(
-        planned, settings.slurm, settings.launcher, settings.cluster, rules=run.rules, command=run.orders
-    )
+        return
+    planned, settings, where = run.sweep, run.place.settings, f"Folder: {shown_path(run.place.folder.path)}"
+    slurm, launcher = settings.slurm, settings.launcher
+    require_time(slurm, launcher)
+    done = submit_allocation(planned, slurm, launcher, settings.cluster, rules=run.rules, command=run.orders)
     if done.job_id is None:
         console.print(f"Nothing is left to run: {done.step.finished if done.step else ''}.")
     elif done.is_new:
         waiting = count_of(done.step.num_waiting, "trial") if done.step and done.step.num_waiting else "the sweep"
-        console.print(f"Job {done.job_id} carries {waiting} out as steps. Folder: {shown_path(place.folder.path)}")
+        console.print(f"Job {done.job_id} carries {waiting} out as steps. {where}")
     else:
-        console.print(f"Job {done.job_id} carries the sweep out already. Folder: {shown_path(place.folder.path)}")
+        console.print(f"Job {done.job_id} carries the sweep out already. {where}")
     print_next_commands(planned, "status", "report", "pause", "cancel")
 
 

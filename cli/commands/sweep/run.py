@@ -43,7 +43,7 @@ from sweeps.folder.journal import History
 from sweeps.later_command import Restriction, restriction_of
 from sweeps.points.plan import plan_sweep
 from sweeps.sweep import Sweep
-from sweeps.trial import SweepFolder, SweepRecord, Trial
+from sweeps.trial import SweepFolder, SweepRecord
 from train_core.measurement import Outcome
 from train_core.process.git_sha import git_sha
 
@@ -51,12 +51,27 @@ from train_core.process.git_sha import git_sha
 def run_sweep(
     name: str, overrides: Overrides, *, dry_run: bool, here: bool, retry_failed: bool, remeasure: bool, as_json: bool
 ) -> None:
-    """Plan the sweep, and show what would run or carry it out."""
     place = choose_place(overrides, here=here, dry_run=dry_run)
-    _require_measurable(place)
+    sweep = place.settings.sweep
+    if not place.on_slurm and sweep is not None and not _can_be_measured_here(sweep):
+        remedy = (
+            f"Choose the cluster on which its points become jobs with cluster=NAME; without one, a checkout replays it"
+            f" on paper with `make sweep-{sweep.name}`."
+        )
+        raise ConfigError("sweep.proxy", None, "the sweep has no proxy that this machine could measure", remedy)
     require_trackers(place.settings.tracking)
-    record, restriction = _record_and_part(place)
-    _warn_of_what_is_not_told(record)
+    sha = git_sha()
+    restriction = restriction_of(place.composition, proxy=place.proxy, git_sha=sha)
+    whole = restriction.complete_record() if restriction else None
+    record = whole or plan_sweep(place.composition, proxy=place.proxy, git_sha=sha)
+    if starts_without_python(record):
+        complaints.print("trainer.python starts nothing: write {python} in trainer.command where it names a Python.")
+    if keys := untold_keys(record):
+        complaints.print(
+            f"Some points run the same program in the same way, as it is not told {' and '.join(keys)}: put"
+            f" {' and '.join(f'{{{key}}}' for key in keys)} into trainer.command, trainer.flags, trainer.files or"
+            " trainer.environment."
+        )
     texts = place.composition.overrides.without({"tracking"}).texts
     orders = SweepOrders(texts, retry_failed=retry_failed, remeasure=remeasure)
     if dry_run:
@@ -82,39 +97,12 @@ def run_sweep(
             carry_out(run) if place.on_slurm else _run_here(run)
 
 
-def _require_measurable(place: SweepPlace) -> None:
-    """Refuse a sweep of which nothing can be measured without a cluster, and which a checkout replays instead.
-
-    Raises:
-        ConfigError: no cluster was chosen.
-    """
-    sweep = place.settings.sweep
-    if place.on_slurm or sweep is None or _can_be_measured_here(sweep):
-        return
-    remedy = (
-        f"Choose the cluster on which its points become jobs with cluster=NAME; without one, a checkout replays it on"
-        f" paper with `make sweep-{sweep.name}`."
-    )
-    raise ConfigError("sweep.proxy", None, "the sweep has no proxy that this machine could measure", remedy)
-
-
 def _is_in_allocation(place: SweepPlace) -> bool:
     return place.on_slurm and place.settings.launcher.kind == "allocation"
 
 
 def _can_be_measured_here(sweep: SweepSpec) -> bool:
     return sweep.replay is None or sweep.proxy is not None
-
-
-def _warn_of_what_is_not_told(record: SweepRecord) -> None:
-    if starts_without_python(record):
-        complaints.print("trainer.python starts nothing: write {python} in trainer.command where it names a Python.")
-    if keys := untold_keys(record):
-        complaints.print(
-            f"Some points run the same program in the same way, as it is not told {' and '.join(keys)}: put"
-            f" {' and '.join(f'{{{key}}}' for key in keys)} into trainer.command, trainer.flags, trainer.files or"
-            " trainer.environment."
-        )
 
 
 @contextmanager
@@ -130,32 +118,23 @@ def _state_at_the_end(folder: SweepFolder, *, as_json: bool) -> Iterator[None]:
         print_state("sweep", folder, would_run=None)
 
 
-def _left_to_run(place: SweepPlace, record: SweepRecord, *, remeasure: bool) -> list[Trial]:
-    """The points that are to be measured, but for those that were in the folder already."""
-    readings = Sweep(place.folder, record).read()
-    chosen = [each for each in readings if each.trial.selected]
-    return [each.trial for each in chosen if remeasure or each.outcome is not Outcome.COMPLETED]
-
-
-def _record_and_part(place: SweepPlace) -> tuple[SweepRecord, Restriction | None]:
-    """The record of the whole sweep, and the part of it that the command names."""
-    sha = git_sha()
-    restriction = restriction_of(place.composition, proxy=place.proxy, git_sha=sha)
-    if restriction is not None:
-        return restriction.complete_record(), restriction
-    return plan_sweep(place.composition, proxy=place.proxy, git_sha=sha), None
-
-
 def _show_what_would_run(
     place: SweepPlace, record: SweepRecord, restriction: Restriction | None, orders: SweepOrders
 ) -> list[str]:
     """Print the points, and what would become of them; return the ids of the trials that would run."""
     part = restriction.record if restriction else record
-    left = _left_to_run(place, part, remeasure=orders.remeasure)
+    # All points that are to be measured, but for those that were in the folder already.
+    chosen = [each for each in Sweep(place.folder, part).read() if each.trial.selected]
+    left = [each.trial for each in chosen if orders.remeasure or each.outcome is not Outcome.COMPLETED]
     if _is_in_allocation(place):
         show_allocation(place, part)
         return [trial.trial_id for trial in left]
-    _show_points(place, part, len(left))
+    print_plan(part, place.composition)
+    print_space(place.composition, part)
+    _print_costs(place, part)
+    if num_measured := sum(trial.selected for trial in part.trials) - len(left):
+        verb = "is" if num_measured == 1 else "are"
+        console.print(f"{count_of(num_measured, 'trial')} {verb} measured already; --remeasure does so again.")
     if not place.on_slurm:
         print_left_out(part)
         console.print(f"{count_of(len(left), 'trial')} would run on this machine{':' if left else '.'}")
@@ -171,16 +150,6 @@ def _show_what_would_run(
             f"{here if _can_be_measured_here(record.spec) else ''}"
         )
     return would_run
-
-
-def _show_points(place: SweepPlace, part: SweepRecord, num_left: int) -> None:
-    """Print the points, what they cost, and how many of them are measured already."""
-    print_plan(part, place.composition)
-    print_space(place.composition, part)
-    _print_costs(place, part)
-    if num_measured := sum(trial.selected for trial in part.trials) - num_left:
-        verb = "is" if num_measured == 1 else "are"
-        console.print(f"{count_of(num_measured, 'trial')} {verb} measured already; --remeasure does so again.")
 
 
 def _print_costs(place: SweepPlace, record: SweepRecord) -> None:

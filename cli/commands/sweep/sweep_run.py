@@ -34,8 +34,6 @@ from train_core.measurement import LIVE, Outcome
 
 if TYPE_CHECKING:
     from launcher.machine import MachineCapacity
-    from sweeps.later_command import Restriction
-    from sweeps.sweep import Sweep
     from sweeps.trial import SweepRecord, Trial
 
 
@@ -64,7 +62,6 @@ class SweepRun:
 
 
 def under_way(run: SweepRun) -> SweepUnderWay:
-    """What the progress of the sweep is shown by."""
     return SweepUnderWay(run.sweep.record.objective, run.place.settings.search.asks_later)
 
 
@@ -77,13 +74,23 @@ def finish(run: SweepRun, num_before: int | None = None) -> None:
     Raises:
         typer.Exit: no point of the sweep has a measurement, or MLflow did not take what was measured.
     """
-    stored = Sweep.stored_in(run.sweep.folder)
+    stored, rules = Sweep.stored_in(run.sweep.folder), run.rules
     readings = stored.read()
-    wanted = _readings_of_command(readings, run.rules)
+    # Not what earlier commands asked for, nor points beside the part that this one names.
+    asked = (each for each in readings if each.trial.role == "asked")
+    wanted = [each for each in asked if each.trial.stage or rules.wants(each.trial)]
     is_cut_short = any(each.outcome in LIVE or each.is_called_off for each in wanted)
-    _print_why_it_ended(stored, readings, run.rules, is_cut_short=is_cut_short)
+    finished = History.kept_in(stored.folder).finished
+    if finished and (is_cut_short or rules.rounds is not None or rules.max_trials is not None):
+        console.print(f"The sweep has ended: {finished}.")
+        for sentence in rules.search.lessons(first_runs(readings)):
+            console.print(f"  {sentence}")
     if num_before is not None and not is_cut_short:
-        print_nothing_to_do(stored, _points_with_stages(readings, run.rules), num_before)
+        # The points that an earlier command asked for too, and what followed each of them.
+        points = [each for each in points_of_configuration(readings) if rules.wants(each.trial)]
+        later = by_predecessor(readings)
+        stages = (stage for point in points for stage in chain_of(point, later).values())
+        print_nothing_to_do(stored, [*points, *stages], num_before)
     is_taken = report_at_the_end(stored, run.place.settings.tracking, run.restriction)
     end_command(stored, wanted, run.place)
     if not is_taken:
@@ -117,34 +124,7 @@ def report_at_the_end(sweep: Sweep, tracking: TrackingSpec, restriction: Restric
     return True
 
 
-def _readings_of_command(readings: Sequence[TrialReading], rules: Rules) -> list[TrialReading]:
-    """What the command asked for: not what earlier ones did, nor points beside the part that it names."""
-    asked = (each for each in readings if each.trial.role == "asked")
-    return [each for each in asked if each.trial.stage or rules.wants(each.trial)]
-
-
-def _points_with_stages(readings: Sequence[TrialReading], rules: Rules) -> list[TrialReading]:
-    """The points of the command, those that an earlier one asked for too, and what followed each of them."""
-    points = [each for each in points_of_configuration(readings) if rules.wants(each.trial)]
-    later = by_predecessor(readings)
-    return [*points, *(stage for point in points for stage in chain_of(point, later).values())]
-
-
-def _print_why_it_ended(stored: Sweep, readings: Sequence[TrialReading], rules: Rules, *, is_cut_short: bool) -> None:
-    """Print why a sweep has ended that was cut short, chose points or measured some again, and what its search learned.
-
-    Args:
-        is_cut_short: a limit has ended it before all that the command asked for.
-    """
-    finished = History.kept_in(stored.folder).finished
-    if finished and (is_cut_short or rules.rounds is not None or rules.max_trials is not None):
-        console.print(f"The sweep has ended: {finished}.")
-        for sentence in rules.search.lessons(first_runs(readings)):
-            console.print(f"  {sentence}")
-
-
 def num_attempts(sweep: Sweep) -> int:
-    """Attempts at all trials so far."""
     return sum(course.num_attempts for course in History.kept_in(sweep.folder).courses.values())
 
 
@@ -171,10 +151,7 @@ def print_nothing_started(how: str, there: Sequence[TrialReading]) -> None:
 
 
 def end_command(sweep: Sweep, wanted: Sequence[TrialReading], place: SweepPlace) -> None:
-    """Name the commands that say why trials failed and run them again.
-
-    Args:
-        wanted: what the command asked for.
+    """Name the commands that say why wanted trials failed, and run them again; exit if nothing was measured.
 
     Raises:
         typer.Exit: no point of the sweep has a measurement.
@@ -195,15 +172,11 @@ def end_command(sweep: Sweep, wanted: Sequence[TrialReading], place: SweepPlace)
 
 
 def print_left_out(record: SweepRecord) -> None:
-    """Print how many points `sweep.max_trials` leaves out, and which."""
     fitting = [trial for trial in record.trials if trial.infeasible_reason is None]
-    left_out = [trial.trial_id for trial in fitting if not trial.selected]
-    if not left_out:
-        return
-    console.print(
-        f"{len(fitting)} fit, {len(fitting) - len(left_out)} are measured: sweep.max_trials={record.spec.max_trials}"
-        f" takes the baseline and the best predicted. Left out: {listed(left_out, MOST_NAMED)}."
-    )
+    if left_out := [trial.trial_id for trial in fitting if not trial.selected]:
+        most = f"sweep.max_trials={record.spec.max_trials} takes the baseline and the best predicted"
+        measured = f"{len(fitting)} fit, {len(fitting) - len(left_out)} are measured"
+        console.print(f"{measured}: {most}. Left out: {listed(left_out, MOST_NAMED)}.")
 
 
 def print_part(planned: Sweep, restriction: Restriction | None) -> None:
@@ -234,18 +207,14 @@ def costs_table(trials: Sequence[Trial], budget: Budget) -> Table:
 
 
 def num_too_long(trials: Sequence[Trial], budget: Budget) -> int:
-    """The number of trials that are predicted to take longer than they may."""
     return sum(predicted_seconds(trial) > budget.most_seconds(trial) for trial in trials)
 
 
 def seconds_here(trials: Sequence[Trial], machine: MachineCapacity) -> float:
     """The seconds that trials should take on this machine, as many at once as its devices or cores hold."""
     room = machine.num_devices or machine.num_cores
-    busy = 0.0
-    for trial in trials:
-        ranks = min(room, trial.planned.parallel.world_size)
-        busy += ranks * (START_SECONDS + predicted_seconds(trial))
-    return busy / room
+    ranks = [min(room, trial.planned.parallel.world_size) for trial in trials]
+    return sum(n * (START_SECONDS + predicted_seconds(trial)) for n, trial in zip(ranks, trials, strict=True)) / room
 
 
 def total(costs: Sequence[Cost]) -> Cost:

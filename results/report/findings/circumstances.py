@@ -41,7 +41,15 @@ def facts(record: SweepRecord, results: Sequence[TrialReading]) -> tuple[tuple[s
     performances = [result.performance for result in results if result.performance]
     programs = [r.experiment.trainer for r in results if r.experiment and not r.experiment.trainer.is_own]
     recorded = [environment for environment in environments if environment.torch_version != NOT_KNOWN]
-    days = sorted({_day(result.measurement.ended) for result in results if result.measurement and result.performance})
+    printed = [p.tflops_as_printed for p in performances if p.tflops_as_printed is not None]
+    # In UTC, so that a report does not depend on where it is written.
+    days = sorted(
+        {
+            time.strftime("%Y-%m-%d", time.gmtime(result.measurement.ended))
+            for result in results
+            if result.measurement and result.performance
+        }
+    )
     known_facts = [
         ("subject", _subject(record)),
         ("machine", _distinct(environments, lambda e: f"{e.hostname}: {e.device}, {count_of(e.num_cores, 'core')}")),
@@ -52,7 +60,8 @@ def facts(record: SweepRecord, results: Sequence[TrialReading]) -> tuple[tuple[s
         ("timed steps", _distinct(performances, lambda p: f"{p.num_timed_steps} after warm-up")),
         ("model FLOPs", _distinct(performances, lambda p: CONVENTIONS.get(p.flops_formula, p.flops_formula))),
         ("peak", _peak(performances)),
-        ("as printed", _printed_rate([p.tflops_as_printed for p in performances if p.tflops_as_printed is not None])),
+        # No other figure here is compared with this one.
+        ("as printed", f"{_span(printed)} TFLOPS per device, by the program's own formula" if printed else ""),
     ]
     return tuple((name, value) for name, value in known_facts if value)
 
@@ -61,19 +70,14 @@ def _peak(performances: Sequence[Performance]) -> str:
     """The peak that utilizations refer to; a range where every trial measured its own."""
     if not performances:
         return ""
-    peaks = [performance.peak_flops_per_second for performance in performances]
-    low, high = (significant(peak / TERA, 4) for peak in (min(peaks), max(peaks)))
-    shown = low if low == high else f"{low} to {high}"
+    shown = _span([performance.peak_flops_per_second / TERA for performance in performances])
     sources = _distinct(performances, lambda p: PEAK_SOURCES.get(p.peak_source, p.peak_source))
     return f"{shown} TFLOPS per device ({sources})"
 
 
-def _printed_rate(figures: Sequence[float]) -> str:
-    """Return the rate that another program states of itself, which no other figure here is compared with."""
-    if not figures:
-        return ""
+def _span(figures: Sequence[float]) -> str:
     low, high = (significant(figure, 4) for figure in (min(figures), max(figures)))
-    return f"{low if low == high else f'{low} to {high}'} TFLOPS per device, by the program's own formula"
+    return low if low == high else f"{low} to {high}"
 
 
 def noise_of(results: Sequence[TrialReading]) -> float | None:
@@ -96,11 +100,6 @@ def noise_notes(results: Sequence[TrialReading]) -> list[str]:
 
 def _distinct(items: Iterable[Item], shown: Callable[[Item], str]) -> str:
     return "; ".join(dict.fromkeys(shown(item) for item in items))
-
-
-def _day(time_seconds: float) -> str:
-    # In UTC, so that a report does not depend on where it is written.
-    return time.strftime("%Y-%m-%d", time.gmtime(time_seconds))
 
 
 def incomparable(best_first: Sequence[TrialReading], relations: dict[str, Scaling]) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 from conf.units import MILLI
 from results.report.charts import category, quantity, tooltip
 from results.report.section import Plot
-from results.table import Cell, Table, number, text
+from results.table import Table, number, text
 from results.units import round_to_digits, seconds
 from sweeps.confidence import Interval, interval_of
 from sweeps.reading import TrialReading
@@ -20,7 +20,6 @@ from train_core.costs import Estimate, StepTime
 from train_core.measurement import Breakdown, Outcome, Performance, StepTerms
 
 MOST_DRAWN = 12
-"""Trials whose steps are drawn term by term, the fastest ones."""
 ROW_HEIGHT = 38
 TERMS = ("compute", "tensor parallel", "pipeline and bubble", "data parallel", "waiting for all ranks", "optimizer")
 """In the order of `StepTerms`."""
@@ -40,6 +39,10 @@ class Pair:
         """The interval in which the measured step was expected to lie."""
         return interval_of(self.reading.planned, self.predicted.implementation, self.predicted)
 
+    @property
+    def is_inside(self) -> bool:
+        return self.interval.low_seconds <= self.measured.step_seconds <= self.interval.high_seconds
+
 
 def pairs(results: Sequence[TrialReading]) -> list[Pair]:
     """The trials that were predicted and measured, in the order of `results`."""
@@ -56,16 +59,12 @@ def timed_pairs(compared: Sequence[Pair]) -> list[Pair]:
 
 
 def memory_as_measured(trial: Trial) -> int:
-    """The predicted memory that corresponds to the measured one.
-
-    On a GPU torch counts its tensors alone; on a CPU the memory of the whole process is measured.
-    """
+    """The predicted memory that corresponds to the measured one: on a GPU torch counts its tensors alone."""
     predicted, on_gpu = trial.predicted, trial.planned.cluster.device.kind == "gpu"
     return predicted.allocated_bytes if on_gpu else predicted.peak_memory_bytes
 
 
 def predicted_terms(time: StepTime) -> tuple[float, ...]:
-    """Seconds in the order of `StepTerms`."""
     seconds = time.by_term()
     return tuple(sum(seconds[name] for name in PREDICTED_TERMS[measured]) for measured in StepTerms.model_fields)
 
@@ -84,7 +83,14 @@ def display_name(result: TrialReading) -> str:
 
 def step_table(breakdowns: Sequence[TrialReading]) -> Table:
     """Two rows for a trial; ranks that shared a device have no predicted one."""
-    return Table.of([_step_row(result, *of_kind) for result in breakdowns for of_kind in _terms_by_kind(result)])
+    rows = []
+    for result in breakdowns:
+        for kind, whose, terms in _terms_by_kind(result):
+            # A term that is not known is part of another one, so the sum is still complete.
+            values = {**dict(zip(TERM_COLUMNS, terms, strict=True)), "sum s": sum(value or 0.0 for value in terms)}
+            named = {"layout": text(display_name(result)), "seconds are": text(kind), "of": text(whose)}
+            rows.append(named | {name: number(seconds(value), value) for name, value in values.items()})
+    return Table.of(rows)
 
 
 def _terms_by_kind(result: TrialReading) -> Iterator[tuple[str, str, tuple[float | None, ...]]]:
@@ -95,13 +101,6 @@ def _terms_by_kind(result: TrialReading) -> Iterator[tuple[str, str, tuple[float
         yield "predicted", "the slowest stage", predicted_terms(pair.predicted.step_terms)
     whose = f"rank {breakdown.slowest_rank} of {len(breakdown.ranks)}"
     yield "measured", whose, measured_terms(breakdown.slowest)
-
-
-def _step_row(result: TrialReading, kind: str, whose: str, terms: tuple[float | None, ...]) -> dict[str, Cell]:
-    """One row of the table. A term that is not known is part of another one, so the sum is still complete."""
-    values = {**dict(zip(TERM_COLUMNS, terms, strict=True)), "sum s": sum(value or 0.0 for value in terms)}
-    named = {"layout": text(display_name(result)), "seconds are": text(kind), "of": text(whose)}
-    return named | {name: number(seconds(value), value) for name, value in values.items()}
 
 
 def term_bars(breakdowns: Sequence[TrialReading]) -> Plot:

@@ -1,11 +1,8 @@
-"""The figures of a point, measured or predicted, as cells that are the same in the report and in a terminal.
-
-A report shows one plan in detail: the best that was measured at full size, else the best on paper.
-"""
+"""The figures of a point as cells for report and terminal, and the plan that answers the question."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from results.report.findings.sought import half_width_text, value_text
@@ -19,15 +16,18 @@ from sweeps.repeats.points import MeasuredPoint
 from sweeps.repeats.ranking import ranking_of
 from sweeps.trial import SweepRecord, Trial
 
+PREDICTED: dict[str, tuple[str, Callable[[float | None], str]]] = {
+    "model TFLOPS": ("model_flops_per_second_per_device", tflops),
+    "MFU %": ("model_flops_utilization", percent),
+    "step s": ("step_seconds", seconds),
+    "peak GiB": ("peak_memory_bytes", gib),
+}
 MOST_SHOWN = 10.0
 """A half interval of a larger share says only that nothing is known, in however many digits."""
 
 
 def relations_of_points(points: Sequence[MeasuredPoint], readings: Sequence[TrialReading]) -> dict[str, Scaling]:
-    """The scaling of what is shown of each point against what is shown of the baseline, by its middle run's id.
-
-    The middle of two runs is their mean, and so no trial's own figures.
-    """
+    """The scaling of what is shown of each point against what is shown of the baseline, by its middle run's id."""
     measured = next((point.middle for point in points if point.is_baseline), None)
     baseline = measured or next((reading for reading in readings if reading.trial.is_baseline), None)
     return {point.middle.trial.trial_id: scaling(point.middle, baseline) for point in points}
@@ -69,10 +69,7 @@ def sought_cells(record: SweepRecord, point: SoughtPoint) -> list[Cell]:
 
 
 def by_prediction(trials: Sequence[Trial]) -> list[Trial]:
-    """Trials in the order of their predictions.
-
-    First those that fit, fastest first; then those that do not, by what they lack; then those that cannot exist.
-    """
+    """Trials by their predictions: what fits, fastest first; what does not, by what it lacks; what cannot exist."""
     return sorted(trials, key=_prediction_order)
 
 
@@ -86,17 +83,10 @@ def _prediction_order(trial: Trial) -> tuple[int, float]:
 
 def predicted_cells(trial: Trial) -> dict[str, Cell]:
     """The predicted figures of a point by their names, without any where it cannot exist."""
-    estimate, size = trial.estimate, trial.experiment.parallel.world_size if trial.experiment else None
-    rate = estimate.model_flops_per_second_per_device if estimate else None
-    utilization = estimate.model_flops_utilization if estimate else None
-    step, memory = (estimate.step_seconds, estimate.peak_memory_bytes) if estimate else (None, None)
-    return {
-        "devices": number(count(size), size),
-        "model TFLOPS": number(tflops(rate), rate),
-        "MFU %": number(percent(utilization), utilization),
-        "step s": number(seconds(step), step),
-        "peak GiB": number(gib(memory), memory),
-    }
+    size = trial.experiment.parallel.world_size if trial.experiment else None
+    values = {head: getattr(trial.estimate, name, None) for head, (name, _) in PREDICTED.items()}
+    figures = {head: number(shown(values[head]), values[head]) for head, (_, shown) in PREDICTED.items()}
+    return {"devices": number(count(size), size), **figures}
 
 
 @dataclass(frozen=True)

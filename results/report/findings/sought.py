@@ -30,7 +30,6 @@ NO_LOSS = (
     " step on."
 )
 NUM_RUNS = 3
-"""The runs of a point that are advised where one says nothing of chance."""
 HUGE = 1e10
 """Only a loss that diverged is as large; tables write it with an exponent, for want of room."""
 
@@ -54,11 +53,7 @@ def half_width_text(objective: Objective, half: float | None) -> str:
 
 
 def sought_sentences(record: SweepRecord, results: Sequence[TrialReading], where: str) -> tuple[str, str, str]:
-    """The headline, which others may be as good, and how sure that is; the headline is empty where nothing is measured.
-
-    Args:
-        where: the words by which commands find the sweep.
-    """
+    """The headline, which others may be as good, and how sure that is; empty where nothing is measured."""
     measured = sought_points(record, results)
     points = [point for point in measured if not point.aside]
     if not points:
@@ -84,26 +79,19 @@ def _placed_sentences(record: SweepRecord, points: Sequence[SoughtPoint], where:
     objective, (best, *others) = record.objective[0], points
     rivals = [point for point in others if point.has_place and point.may_equal(best)]
     superlative = f"the {'highest' if is_better_when_larger(objective) else 'lowest'} {words_of(objective)}"
-    value = f"{value_text(objective, best.values[0])}{_plus_minus(objective, best)}"
-    if rivals and not _has_intervals(points):
-        same = "1 other" if len(rivals) == 1 else f"{len(rivals)} others"
-        names = listed([point.name for point in rivals], MOST_NAMED)
-        headline = f"No clear winner: {best.name} reached {superlative}, {value}, and so did {same}."
-        return headline, f"Reached the same: {names}.", _sureness(record, points, where)
-    if rivals:
-        names = listed([point.name for point in rivals], MOST_NAMED)
-        headline = f"No clear winner: {best.name} reached {superlative}, {value}, and {len(rivals)} may be as good."
-        return headline, f"May be as good: {names}.", _sureness(record, points, where)
-    headline = f"{best.name} reached {superlative}, {value}{_others_in_words(objective, others)}."
-    return headline, "", _sureness(record, points, where)
-
-
-def _plus_minus(objective: Objective, point: SoughtPoint) -> str:
-    return "" if point.half_width is None else f" ± {half_width_text(objective, point.half_width)}"
+    half = "" if best.half_width is None else f" ± {half_width_text(objective, best.half_width)}"
+    reached = f"{best.name} reached {superlative}, {value_text(objective, best.values[0])}{half}"
+    sureness = _sureness(record, points, where)
+    if not rivals:
+        return f"{reached}{_others_in_words(objective, others)}.", "", sureness
+    names = listed([point.name for point in rivals], MOST_NAMED)
+    if _has_intervals(points):
+        return f"No clear winner: {reached}, and {len(rivals)} may be as good.", f"May be as good: {names}.", sureness
+    same = "1 other" if len(rivals) == 1 else f"{len(rivals)} others"
+    return f"No clear winner: {reached}, and so did {same}.", f"Reached the same: {names}.", sureness
 
 
 def _others_in_words(objective: Objective, others: Sequence[SoughtPoint]) -> str:
-    """Return the words for what the others reached."""
     values = sorted(point.values[0] for point in others if not point.diverged)
     untold = sum(point.told_no_loss for point in others) if objective == "loss" else 0
     diverged = [point.name for point in others if point.diverged and not (objective == "loss" and point.told_no_loss)]
@@ -132,19 +120,9 @@ def _values(record: SweepRecord, point: SoughtPoint) -> str:
 
 
 def sweep_with(where: str, values: Mapping[str, int]) -> str:
-    """The command that goes on with a sweep under other values, in the place of those which its words may give.
-
-    Args:
-        where: the words by which commands find the sweep.
-    """
+    """The command that goes on with a sweep under other values, in the place of those which its words may give."""
     kept = shlex.join(word for word in shlex.split(where) if Override.parse(word).key not in values)
     return " ".join(("trisweep sweep", kept, *(f"{key}={value}" for key, value in values.items())))
-
-
-def _further_seeds(record: SweepRecord) -> dict[str, int]:
-    """The values with which a sweep gives its points further seeds, which count towards `sweep.max_trials`."""
-    most = NUM_RUNS * sum(trial.selected or trial.role == "observed" for trial in record.trials)
-    return {"search.num_seeds": NUM_RUNS} | ({"sweep.max_trials": most} if most > record.spec.max_trials else {})
 
 
 def _has_intervals(points: Sequence[SoughtPoint]) -> bool:
@@ -155,7 +133,11 @@ def _sureness(record: SweepRecord, points: Sequence[SoughtPoint], where: str) ->
     if not _has_intervals(points):
         has_runs = any(len(point.runs) > 1 and not point.diverged for point in points)
         by_time = all(map(is_of_time, record.objective))
-        again = f"`{sweep_with(where, {'search.max_rounds': NUM_RUNS} if by_time else _further_seeds(record))}`"
+        # Further seeds count towards `sweep.max_trials`.
+        most = NUM_RUNS * sum(trial.selected or trial.role == "observed" for trial in record.trials)
+        values = {"search.max_rounds" if by_time else "search.num_seeds": NUM_RUNS}
+        values |= {"sweep.max_trials": most} if not by_time and most > record.spec.max_trials else {}
+        again = f"`{sweep_with(where, values)}`"
         if by_time or any(point.reading.planned.trainer.is_told(SEED) for point in points):
             of_each = "seed" if has_runs else "run"
             return f"One {of_each} of each, so that nobody knows what is chance: {again} would tell."

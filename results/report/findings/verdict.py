@@ -40,16 +40,11 @@ class SweepVerdict(NamedTuple):
 
     @property
     def paragraphs(self) -> tuple[str, ...]:
-        """All of it, in the order in which it is read."""
         return tuple(filter(None, (self.headline, self.figures, *self.details, self.advice)))
 
 
 def words_of_sweep(record: SweepRecord, folder_words: Sequence[str] = ()) -> str:
-    """The words by which a command takes the same points of the same sweep.
-
-    Args:
-        folder_words: what commands need to find its folder and its configuration.
-    """
+    """The words by which a command takes the same points of the same sweep."""
     return shlex.join([record.name, *record.overrides, *folder_words])
 
 
@@ -59,45 +54,31 @@ def verdict(
     best_first: Sequence[TrialReading],
     folder_words: Sequence[str] = (),
 ) -> SweepVerdict:
-    """The sentences on the fastest layout, or, when nothing was measured, on what to do.
-
-    Args:
-        folder_words: as for `words_of_sweep`.
-    """
+    """The sentences on the fastest layout, or, when nothing was measured, on what to do."""
     where = words_of_sweep(record, folder_words)
     num_live = sum(result.outcome in LIVE for result in results)
     if best_first:
         answer = _answer(record, results, where) if record.seeks_rate else _objective_verdict(record, results, where)
         answer = answer._replace(details=(*answer.details, *_other_code(results, where)))
-        unfinished = f"The sweep is not finished: {count_of(num_live, 'trial')} {_have(num_live)} not ended."
+        unfinished = f"The sweep is not finished: {count_of(num_live, 'trial', 'has', 'have')} not ended."
         return answer._replace(details=(*answer.details, unfinished)) if num_live else answer
     if num_live:
         return SweepVerdict(
-            f"Nothing has been measured yet: {count_of(num_live, 'trial')} {_have(num_live)} not ended."
+            f"Nothing has been measured yet: {count_of(num_live, 'trial', 'has', 'have')} not ended."
             f" See `trisweep status {where}`, and write this report again when some have ended."
         )
     has_failed = any(result.measurement is not None for result in results)
     was_cancelled = any(result.outcome is Outcome.CANCELLED for result in results)
     if was_cancelled and all(each.outcome is Outcome.CANCELLED for each in results if each.measurement is not None):
-        return SweepVerdict(_all_cancelled(results, where))
+        causes = [result.cause for result in results if result.outcome is Outcome.CANCELLED]
+        number, named = count_of(len(causes), "trial", "was", "were"), listed(list(dict.fromkeys(causes)), MOST_NAMED)
+        again = f" `trisweep sweep {where}` runs what was cancelled; raise the limit that has passed, if one has."
+        by_name = all(cause == CANCELLED_BY_NAME for cause in causes)
+        return SweepVerdict(f"Nothing was measured: {number} cancelled ({named}).{'' if by_name else again}")
     return SweepVerdict(
         f"Nothing was measured: every trial failed or cannot run. `trisweep status {where}` shows the causes; fix the"
         f" first one and run `trisweep sweep {where}{' --retry-failed' if has_failed else ''}`."
     )
-
-
-def _all_cancelled(results: Sequence[TrialReading], where: str) -> str:
-    """The sentences on a sweep of which nothing failed, but trials were cancelled, and what runs them again."""
-    causes = [result.cause for result in results if result.outcome is Outcome.CANCELLED]
-    number = count_of(len(causes), "trial", "was", "were")
-    said = f"Nothing was measured: {number} cancelled ({listed(list(dict.fromkeys(causes)), MOST_NAMED)})."
-    if all(cause == CANCELLED_BY_NAME for cause in causes):
-        return said
-    return f"{said} `trisweep sweep {where}` runs what was cancelled; raise the limit that has passed, if one has."
-
-
-def _have(number: int) -> str:
-    return "has" if number == 1 else "have"
 
 
 def _other_code(results: Sequence[TrialReading], where: str) -> tuple[str, ...]:
@@ -122,21 +103,15 @@ def _objective_verdict(record: SweepRecord, results: Sequence[TrialReading], whe
     """The answer of a sweep that seeks something else than the highest rate."""
     headline, others, sureness = sought_sentences(record, results, where)
     if not headline:
-        words = " and ".join(record.objective)
-        return SweepVerdict(
-            f"No trial has measured {words} yet, which the sweep seeks (search.objective).",
-            advice=_other_figures(record, results),
-        )
+        words, advice = " and ".join(record.objective), ""
+        # Where later stages measured figures of which none is sought, as of a name that was misspelt, they are named.
+        known = list(dict.fromkeys(name for result in results for name in result.figures))
+        sought = [figure for figure in map(figure_of, record.objective) if figure is not None and figure not in known]
+        if known and sought:
+            advice = f"The stages measured {', '.join(known)}. {nearest(sought[0], known)}"
+        says = f"No trial has measured {words} yet, which the sweep seeks (search.objective)."
+        return SweepVerdict(says, advice=advice)
     return SweepVerdict(headline, "", (others,) if others else (), sureness)
-
-
-def _other_figures(record: SweepRecord, results: Sequence[TrialReading]) -> str:
-    """Name the figures that later stages measured where none of them is sought, as of a name that was misspelt."""
-    known = list(dict.fromkeys(name for result in results for name in result.figures))
-    sought = [figure for figure in map(figure_of, record.objective) if figure is not None and figure not in known]
-    if not known or not sought:
-        return ""
-    return f"The stages measured {', '.join(known)}. {nearest(sought[0], known)}"
 
 
 def _answer(record: SweepRecord, results: Sequence[TrialReading], where: str) -> SweepVerdict:
@@ -145,12 +120,16 @@ def _answer(record: SweepRecord, results: Sequence[TrialReading], where: str) ->
     points = measured_points(results)
     best, rivals, noise = points[0], rivals_of_first(points), noise_of(results)
     relation = relations_of_points(points, results)[best.middle.trial.trial_id]
-    # A trillion tokens of a small stand-in would say nothing.
-    dollars = _dollars(best) if record.mode == "cluster" else None
+    experiment, dollars = best.middle.experiment, None
+    if record.mode == "cluster" and experiment:  # a trillion tokens of a small stand-in would say nothing
+        dollars = declared_footprint(experiment, best.performance).dollars(TRILLION)
     figures = _figures(best, relation, noise, dollars)
     by_size = _best_by_size(points)
     if not rivals:
-        return SweepVerdict(f"Fastest per device: {best.label} with {figures}.", "", by_size, _sure(best, points))
+        runs = count_of(best.seconds.num_runs, "run")
+        sure = f"Its interval lies above those of all {len(points) - 1} others ({runs}; {best.seconds.method})."
+        sure = "Nothing else was measured." if len(points) == 1 else sure
+        return SweepVerdict(f"Fastest per device: {best.label} with {figures}.", "", by_size, sure)
     loudness = f", noise x{significant(noise, 2)}" if noise else ""
     others = "1 other" if len(rivals) == 1 else f"{len(rivals)} others"
     headline = f"No clear winner{loudness}: {best.label} was the fastest per device, and {others} may be as fast."
@@ -160,7 +139,6 @@ def _answer(record: SweepRecord, results: Sequence[TrialReading], where: str) ->
 
 
 def study_sentence(study: ScalingStudy, noise: float | None) -> str:
-    """The result of a scaling study, and how sure it is."""
     last = study.last
     varied = "so much the peaks vary that were measured beside the runs."
     loudness = f" Noise x{significant(noise, 2)}: {varied}" if noise else ""
@@ -178,7 +156,6 @@ def study_sentence(study: ScalingStudy, noise: float | None) -> str:
 
 
 def predicted_study_sentence(study: ScalingStudy) -> str:
-    """The prediction for a scaling study on the most devices."""
     first, last = study.points[0], study.last
     return (
         f"Predicted: {study.kind} scaling from {count(first.num_devices)} to {count(last.num_devices)} devices keeps"
@@ -204,23 +181,9 @@ def _figures(point: MeasuredPoint, relation: Scaling, noise: float | None, dolla
     return ", ".join(parts)
 
 
-def _dollars(point: MeasuredPoint) -> float | None:
-    """Return the price of a trillion tokens; None if no price is declared."""
-    experiment = point.middle.experiment
-    return None if experiment is None else declared_footprint(experiment, point.performance).dollars(TRILLION)
-
-
 def _range(point: MeasuredPoint) -> str:
     low, high = point.rate_bounds
     return f"{tflops(low)} to {tflops(high)}"
-
-
-def _sure(best: MeasuredPoint, points: Sequence[MeasuredPoint]) -> str:
-    """A sentence on how sure it is that no other point is faster."""
-    if len(points) == 1:
-        return "Nothing else was measured."
-    runs = count_of(best.seconds.num_runs, "run")
-    return f"Its interval lies above those of all {len(points) - 1} others ({runs}; {best.seconds.method})."
 
 
 def _decision(where: str, points: Sequence[MeasuredPoint]) -> str:
@@ -240,9 +203,8 @@ def _best_by_size(points: Sequence[MeasuredPoint]) -> tuple[str, ...]:
         best.setdefault(point.performance.num_devices, point)
     if len(best) < 2:
         return ()
-    points_by_size = [best[size] for size in sorted(best)]
     named = [
-        f"on {point.performance.num_devices}, {point.label} ({count(point.performance.tokens_per_second)} tokens/s)"
-        for point in points_by_size
+        f"on {size}, {point.label} ({count(point.performance.tokens_per_second)} tokens/s)"
+        for size, point in sorted(best.items())
     ]
     return (f"Fastest by number of devices: {'; '.join(named)}.",)

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from conf.units import TERA, count_of
-from results.accuracy import ErrorStatistics, error_of, error_statistics, rank_correlation
-from results.report.charts import dots, quantity, tooltip
+from results.accuracy import error_of, error_statistics, rank_correlation
+from results.report.charts import dots, layer, quantity, tooltip
 from results.report.findings.comparable import (
     TERMS,
     Pair,
@@ -28,18 +28,10 @@ from results.units import ABSENT, error_percent, gib, percent, round_to_digits, 
 from sweeps.reading import TrialReading
 from sweeps.repeats.ranking import ranking_of
 
+ABSENT_NUMBER = number(ABSENT, None)
 MOST_POINTS = 1000
 SQUARE = 380
 MEMORY = "memory of the fullest rank"
-STATISTICS_COLUMNS = (
-    "quantity",
-    "trials",
-    "median error %",
-    "mean error %",
-    "worst error %",
-    "bias %",
-    "share of step %",
-)
 
 
 def section(subject: ReportSubject) -> Section | None:
@@ -49,13 +41,8 @@ def section(subject: ReportSubject) -> Section | None:
     breakdowns = [result for result in best_first if breakdown_of(result)]
     if not compared and not breakdowns:
         return None
-    return Section(
-        name="accuracy",
-        title="Predicted against measured",
-        numbers_are="measured and predicted",
-        finding=_finding(timed_pairs(compared)),
-        blocks=tuple(_blocks(subject, compared, breakdowns)),
-    )
+    finding, blocks = _finding(timed_pairs(compared)), tuple(_blocks(subject, compared, breakdowns))
+    return Section("accuracy", "Predicted against measured", "measured and predicted", finding, blocks)
 
 
 def _blocks(subject: ReportSubject, compared: list[Pair], breakdowns: list[TrialReading]) -> Iterator[Block]:
@@ -64,7 +51,8 @@ def _blocks(subject: ReportSubject, compared: list[Pair], breakdowns: list[Trial
         if outside := dict.fromkeys(side for pair in with_times for side in pair.interval.outside):
             sides = "; ".join(outside)
             yield Paragraph(f"These predictions lie outside of what was validated: {sides}.", is_caution=True)
-        yield NamedTable("prediction-errors", _statistics_table(compared))
+        if statistics := _statistics_rows(compared):
+            yield NamedTable("prediction-errors", Table.of(statistics, marked=(0,)).without_empty_columns())
         yield Paragraph(_what_is_compared(subject, compared), is_note=True)
         yield from (Paragraph(sentence) for sentence in _order_sentences(with_times))
         if with_times:
@@ -92,7 +80,7 @@ def _finding(compared: Sequence[Pair]) -> str:
             f" took {seconds(pair.measured.step_seconds)} s:"
             f" {error_percent(pair.predicted.step_seconds, pair.measured.step_seconds)} %."
         )
-    inside = sum(_is_inside(pair) for pair in compared)
+    inside = sum(pair.is_inside for pair in compared)
     return (
         f"The predicted step is off by {percent(errors.median)} % in the median of"
         f" {count_of(errors.count, 'trial')} and by {percent(errors.worst)} % at worst, on average"
@@ -141,28 +129,27 @@ def _order_sentences(compared: Sequence[Pair]) -> Iterator[str]:
     )
 
 
-def _statistics_table(compared: Sequence[Pair]) -> Table:
+def _statistics_rows(compared: Sequence[Pair]) -> list[dict[str, Cell]]:
     """The step, each of its terms where it was broken down, and memory."""
     with_times = timed_pairs(compared)
     quantities: list[tuple[str, list[tuple[float, float]]]] = [("step", _seconds(with_times))]
-    quantities += [(name, _pairs_of_term(with_times, index)) for index, name in enumerate(TERMS)]
-    quantities.append((MEMORY, _memory(compared)))
-    statistics = [(name, error_statistics(values), _share(name, with_times)) for name, values in quantities]
-    rows = tuple(_statistics_row(name, errors, share) for name, errors, share in statistics if errors is not None)
-    return Table(
-        STATISTICS_COLUMNS, rows, frozenset(STATISTICS_COLUMNS) - {"quantity"}, frozenset({0})
-    ).without_empty_columns()
-
-
-def _statistics_row(name: str, errors: ErrorStatistics, share: float | None) -> tuple[Cell, ...]:
-    sizes = (number(percent(value), value) for value in (errors.median, errors.mean, errors.worst))
-    return (
-        text(name),
-        number(str(errors.count), errors.count),
-        *sizes,
-        number(f"{100 * errors.bias:+.1f}", errors.bias),
-        number(percent(share), share),
-    )
+    broken_down = [(pair, pair.measured.breakdown) for pair in with_times if pair.measured.breakdown]
+    both = [(predicted_terms(pair.predicted.step_terms), measured_terms(it.slowest)) for pair, it in broken_down]
+    for index, name in enumerate(TERMS):
+        known = [(predicted[index], value) for predicted, terms in both if (value := terms[index]) is not None]
+        quantities.append((name, known))
+    peaks = [(pair.reading.trial, pair.measured.peak_memory_bytes) for pair in compared]
+    quantities.append((MEMORY, [(memory_as_measured(trial), max(of_ranks)) for trial, of_ranks in peaks if of_ranks]))
+    rows = []
+    for name, values in quantities:
+        if (errors := error_statistics(values)) is not None:
+            share = _share(name, with_times)
+            sizes = {f"{what} error %": getattr(errors, what) for what in ("median", "mean", "worst")}
+            row = {"quantity": text(name), "trials": number(str(errors.count), errors.count)}
+            row |= {head: number(percent(size), size) for head, size in sizes.items()}
+            row["bias %"] = number(f"{100 * errors.bias:+.1f}", errors.bias)
+            rows.append(row | {"share of step %": number(percent(share), share)})
+    return rows
 
 
 def _share(name: str, compared: Sequence[Pair]) -> float | None:
@@ -191,23 +178,19 @@ def _trial_row(pair: Pair) -> dict[str, Cell]:
         "TFLOPS measured": number(tflops(measured_rate), measured_rate),
         "GiB predicted": number(gib(expected), expected),
         "GiB measured": number(gib(memory), memory),
-        "GiB error %": _error_cell(expected, memory),
+        "GiB error %": number(error_percent(expected, memory), error_of(expected, memory)) if memory else ABSENT_NUMBER,
     }
 
 
 def _predicted_cells(pair: Pair) -> tuple[Cell, Cell, Cell, Cell, Cell]:
     """Seconds, their error, their interval, whether it held, and the rate; nothing where ranks shared a device."""
     if not timed_pairs([pair]):
-        absent = number(ABSENT, None)
-        return absent, absent, absent, text(ABSENT), absent
-    predicted, measured, interval = pair.predicted, pair.measured, pair.interval
-    return (
-        number(seconds(predicted.step_seconds), predicted.step_seconds),
-        _error_cell(predicted.step_seconds, measured.step_seconds),
-        Cell(f"{seconds(interval.low_seconds)} to {seconds(interval.high_seconds)}", interval.low_seconds),
-        text("yes" if _is_inside(pair) else "no"),
-        number(tflops(predicted.model_flops_per_second_per_device), predicted.model_flops_per_second_per_device),
-    )
+        return ABSENT_NUMBER, ABSENT_NUMBER, ABSENT_NUMBER, text(ABSENT), ABSENT_NUMBER
+    step, measured, rate = pair.predicted.step_seconds, pair.measured.step_seconds, _rates(pair)[0]
+    low, high = pair.interval.low_seconds, pair.interval.high_seconds
+    error = number(error_percent(step, measured), error_of(step, measured))
+    interval, is_inside = Cell(f"{seconds(low)} to {seconds(high)}", low), text("yes" if pair.is_inside else "no")
+    return number(seconds(step), step), error, interval, is_inside, number(tflops(rate), rate)
 
 
 def _scatter(compared: Sequence[Pair]) -> Plot:
@@ -216,6 +199,7 @@ def _scatter(compared: Sequence[Pair]) -> Plot:
     left_out = f" The {MOST_POINTS} fastest of {len(compared)}." if len(compared) > MOST_POINTS else ""
     rates = [rate for point in points for rate in (point["predicted"], point["measured"])]
     limits = [0.95 * min(rates), 1.05 * max(rates)]
+    equal = [{"predicted": limit, "measured": limit} for limit in limits]
     kind = {"type": "log"} if limits[1] > 10 * limits[0] else {"type": "linear", "zero": False}
     scale = kind | {"domain": limits, "nice": False}
     x = quantity("predicted", "predicted model TFLOPS per device", scale=scale)
@@ -227,12 +211,8 @@ def _scatter(compared: Sequence[Pair]) -> Plot:
         f" than predicted.{left_out}",
         {
             "layer": [
-                {
-                    "data": {"values": [{"predicted": limit, "measured": limit} for limit in limits]},
-                    "mark": {"type": "line", "strokeDash": [4, 4], "color": "var(--soft)"},
-                    "encoding": {"x": x, "y": y},
-                },
-                {"data": {"values": points}, "mark": dots(70), "encoding": {"x": x, "y": y, "tooltip": shown}},
+                layer({"type": "line", "strokeDash": [4, 4], "color": "var(--soft)"}, equal, x=x, y=y),
+                layer(dots(70), points, x=x, y=y, tooltip=shown),
             ],
             "height": SQUARE,
             "width": SQUARE,
@@ -254,34 +234,3 @@ def _seconds(compared: Sequence[Pair]) -> list[tuple[float, float]]:
 def _rates(pair: Pair) -> tuple[float, float]:
     predicted, measured = pair.predicted, pair.measured
     return predicted.model_flops_per_second_per_device, measured.model_flops_per_second_per_device
-
-
-def _pairs_of_term(compared: Sequence[Pair], index: int) -> list[tuple[float, float]]:
-    """Predicted and measured seconds of one term, of the trials where both are known."""
-    seconds = []
-    for pair in compared:
-        breakdown = pair.measured.breakdown
-        measured = measured_terms(breakdown.slowest)[index] if breakdown else None
-        if measured is not None:
-            seconds.append((predicted_terms(pair.predicted.step_terms)[index], measured))
-    return seconds
-
-
-def _memory(compared: Sequence[Pair]) -> list[tuple[float, float]]:
-    """Predicted and measured bytes of the fullest rank, of the trials that measured them."""
-    return [
-        (memory_as_measured(pair.reading.trial), max(pair.measured.peak_memory_bytes))
-        for pair in compared
-        if pair.measured.peak_memory_bytes
-    ]
-
-
-def _is_inside(pair: Pair) -> bool:
-    interval = pair.interval
-    return interval.low_seconds <= pair.measured.step_seconds <= interval.high_seconds
-
-
-def _error_cell(predicted: float, measured: float | None) -> Cell:
-    if not measured:
-        return number(ABSENT, None)
-    return number(error_percent(predicted, measured), error_of(predicted, measured))

@@ -12,7 +12,7 @@ from results.report.findings.sought import value_text, words_of
 from results.report.findings.verdict import SweepVerdict, predicted_study_sentence, verdict, words_of_sweep
 from results.report.section import Block, Heading, KeyFigure, KeyFigures, NumbersAre, Paragraph, ReportSubject, Section
 from results.report.sections.provenance import folder_words
-from results.scaling import Scaling, ScalingStudy, measured_study, predicted_study
+from results.scaling import ScalingStudy, measured_study, predicted_study
 from results.terminal.drawing import legend
 from results.units import in_three_digits, percent, seconds, share_of_peak, significant, tflops
 from sweeps.confidence import Interval, interval_of
@@ -21,7 +21,6 @@ from sweeps.repeats.by_objective import sought_points
 from sweeps.repeats.points import MeasuredPoint, measured_points
 from sweeps.repeats.ranking import MEASURED_PEAK, ranking_of
 from sweeps.trial import SweepRecord, Trial
-from train_core.costs import Estimate
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,6 @@ class _PredictedBest:
     """The predicted plan that answers the question, and the baseline's prediction on as many devices."""
 
     trial: Trial
-    estimate: Estimate
     interval: Interval
     baseline: Trial | None
 
@@ -43,24 +41,22 @@ def section(subject: ReportSubject) -> Section:
         measured = verdict(record, results, ranking_of(results), found_by)
     points, best = measured_points(results), _best(record)
     if not record.seeks_rate:
-        return _objective_answer(record, results, measured)
+        figures = _sought_figures(record, results)
+        shown = (KeyFigures(figures),) if figures else ()
+        return _answer("measured", measured.headline, *shown, *_verdict_paragraphs(measured))
     predicted = _predicted_sentence(record, best, found_by)
     if points and (record.mode == "cluster" or not record.plan):
         return _measured_answer(subject, measured, points, predicted)
-    if best is None:
-        return _unplanned_answer(record, measured, predicted)
+    if best is None:  # no planned point is predicted to run, or nothing was planned and nothing measured
+        rest = _verdict_paragraphs(measured)
+        if not record.plan:
+            return _answer("measured", measured.headline, *rest)
+        return _answer("predicted", predicted, Paragraph(measured.headline), *rest)
     return _predicted_answer(record, measured, best, predicted)
 
 
 def _answer(numbers_are: NumbersAre, finding: str, *blocks: Block) -> Section:
     return Section("answer", "The answer", numbers_are, finding, blocks)
-
-
-def _objective_answer(record: SweepRecord, results: Sequence[TrialReading], measured: SweepVerdict) -> Section:
-    """Return the answer of a sweep that seeks another objective than the rate, which only trials can tell."""
-    figures = _sought_figures(record, results)
-    shown = (KeyFigures(figures),) if figures else ()
-    return _answer("measured", measured.headline, *shown, *_verdict_paragraphs(measured))
 
 
 def _measured_answer(
@@ -76,17 +72,11 @@ def _measured_answer(
     return _answer("measured and predicted", measured.headline, *blocks, Paragraph(predicted))
 
 
-def _unplanned_answer(record: SweepRecord, measured: SweepVerdict, predicted: str) -> Section:
-    """Return the answer if no planned point is predicted to run, or if nothing was planned and nothing measured."""
-    rest = _verdict_paragraphs(measured)
-    if not record.plan:
-        return _answer("measured", measured.headline, *rest)
-    return _answer("predicted", predicted, Paragraph(measured.headline), *rest)
-
-
 def _predicted_answer(record: SweepRecord, measured: SweepVerdict, best: _PredictedBest, predicted: str) -> Section:
-    """Return the prediction for the full size, and below it what was measured here."""
-    here = (Heading(_where(record)), Paragraph(measured.headline), *_verdict_paragraphs(measured))
+    # Of a proxy, the heading says that it is one.
+    model = next((trial.experiment.model.name for trial in record.trials if trial.experiment), None)
+    proxy = "" if record.mode == "cluster" or model is None else f", with the proxy {model}"
+    here = (Heading(f"Measured here{proxy}"), Paragraph(measured.headline), *_verdict_paragraphs(measured))
     blocks: list[Block] = [KeyFigures(_predicted_figures(record, best))]
     if best.interval.outside:
         sides = "; ".join(best.interval.outside)
@@ -100,16 +90,9 @@ def _verdict_paragraphs(measured: SweepVerdict) -> tuple[Block, ...]:
 
 
 def layouts(record: SweepRecord) -> tuple[tuple[str, str], ...]:
-    """The legend of all names of layouts in the report."""
     by_layout = any(labels.names_layouts for labels in (record.labels, record.plan_labels))
     setups = (trial.experiment for trial in (*record.plan, *record.trials) if trial.experiment and by_layout)
     return (*legend(setups), *dict.fromkeys((*record.labels.legend, *record.plan_labels.legend)))
-
-
-def _where(record: SweepRecord) -> str:
-    """The heading of what was measured, which says of a proxy that it is one."""
-    model = next((trial.experiment.model.name for trial in record.trials if trial.experiment), None)
-    return "Measured here" if record.mode == "cluster" or model is None else f"Measured here, with the proxy {model}"
 
 
 def _predicted_sentence(record: SweepRecord, best: _PredictedBest | None, found_by: Sequence[str]) -> str:
@@ -118,28 +101,22 @@ def _predicted_sentence(record: SweepRecord, best: _PredictedBest | None, found_
         return "No full-size point was predicted." if not record.plan else "No full-size point fits."
     if study := predicted_study(record, record.plan):
         return predicted_study_sentence(study)
-    experiment, estimate = best.trial.planned, best.estimate
+    experiment, estimate = best.trial.planned, best.trial.predicted
     low, high = _expected_rates(best)
     label, again = record.plan_label_of(best.trial), words_of_sweep(record, found_by)
-    return (
-        f"Predicted: of {len(record.plan)} listed points, {experiment.model.name} trains fastest on"
-        f" {_devices_of(best.trial)} as `{label}`,"
-        f" with {tflops(estimate.model_flops_per_second_per_device)} model TFLOPS per device ({low} to {high} with 80 %"
-        f" probability), {percent(estimate.model_flops_utilization)} % of the peak, and a step every"
-        f" {seconds(estimate.step_seconds)} s. `trisweep plan {again} --search` looks at every plan."
-    )
-
-
-def _devices_of(trial: Trial) -> str:
-    """The number of devices that it needs, of which type and where."""
-    experiment, number_of = trial.planned, num_devices(trial)
     kind = "" if experiment.mixed else f" ({experiment.cluster.device.name})"
-    return f"{count_of(number_of, 'device')}{kind} of {experiment.place}"
+    devices = f"{count_of(num_devices(best.trial), 'device')}{kind} of {experiment.place}"
+    return (
+        f"Predicted: of {len(record.plan)} listed points, {experiment.model.name} trains fastest on {devices} as"
+        f" `{label}`, with {tflops(estimate.model_flops_per_second_per_device)} model TFLOPS per device"
+        f" ({low} to {high} with 80 % probability), {percent(estimate.model_flops_utilization)} % of the peak, and a"
+        f" step every {seconds(estimate.step_seconds)} s. `trisweep plan {again} --search` looks at every plan."
+    )
 
 
 def _expected_rates(best: _PredictedBest) -> tuple[str, str]:
     """The interval of the prediction in TFLOPS per device."""
-    work = best.estimate.model_flops_per_second_per_device * best.estimate.step_seconds / TERA
+    work = best.trial.predicted.model_flops_per_second_per_device * best.trial.predicted.step_seconds / TERA
     return significant(work / best.interval.high_seconds), significant(work / best.interval.low_seconds)
 
 
@@ -150,29 +127,23 @@ def _best(record: SweepRecord) -> _PredictedBest | None:
     baseline = next((other for other in record.plan if other.is_baseline and other.estimate), None)
     is_alike = baseline is not None and num_devices(baseline) == num_devices(trial)
     interval = interval_of(trial.experiment, trial.estimate.implementation, trial.estimate)
-    return _PredictedBest(trial, trial.estimate, interval, baseline if is_alike else None)
+    return _PredictedBest(trial, interval, baseline if is_alike else None)
 
 
 def _predicted_figures(record: SweepRecord, best: _PredictedBest) -> tuple[KeyFigure, ...]:
-    estimate, experiment = best.estimate, best.trial.planned
+    estimate, experiment = best.trial.predicted, best.trial.planned
     low, high = _expected_rates(best)
     rate, peak = estimate.model_flops_per_second_per_device, significant(estimate.peak_flops_per_second / TERA, 4)
-    return (
+    figures = [
         _figure("model TFLOPS per device", tflops(rate), f"{low} to {high} with 80 % probability"),
         _figure("MFU", f"{percent(estimate.model_flops_utilization)} %", f"of {peak} TFLOPS, the dense peak"),
-        *_baseline_figures(record, best),
-        _cost(declared_footprint(experiment, estimate)),
-    )
-
-
-def _baseline_figures(record: SweepRecord, best: _PredictedBest) -> list[KeyFigure]:
-    baseline = best.baseline
-    if baseline is None or baseline.estimate is None or baseline.trial_id == best.trial.trial_id:
-        return []
-    faster = best.estimate.tokens_per_second / baseline.estimate.tokens_per_second
-    sure = "less" if best.interval.rivals > faster - 1 else "more"
-    note = f"baseline: {record.plan_label_of(baseline)}. The difference is {sure} than predictions err between plans."
-    return [_figure("tokens/s over the baseline's", f"x {significant(faster)}", note)]
+    ]
+    if best.baseline is not None and best.baseline.trial_id != best.trial.trial_id:
+        faster = estimate.tokens_per_second / best.baseline.predicted.tokens_per_second
+        sure, name = "less" if best.interval.rivals > faster - 1 else "more", record.plan_label_of(best.baseline)
+        note = f"baseline: {name}. The difference is {sure} than predictions err between plans."
+        figures.append(_figure("tokens/s over the baseline's", f"x {significant(faster)}", note))
+    return (*figures, _cost(declared_footprint(experiment, estimate)))
 
 
 def _figure(name: str, value: str, note: str, kind: NumbersAre = "predicted") -> KeyFigure:
@@ -184,9 +155,8 @@ def _cost(takes: Footprint) -> KeyFigure:
     dollars = takes.dollars(TRILLION)
     money = "no price is declared" if dollars is None else f"${in_three_digits(dollars)}"
     note = f"{in_three_digits(takes.days(TRILLION))} days on {count_of(takes.num_devices, 'device')}; {money}"
-    return _figure(
-        "a trillion tokens", f"{in_three_digits(takes.device_hours(TRILLION))} device-hours", note, takes.time_is
-    )
+    hours = in_three_digits(takes.device_hours(TRILLION))
+    return _figure("a trillion tokens", f"{hours} device-hours", note, takes.time_is)
 
 
 def _study_figures(study: ScalingStudy) -> tuple[KeyFigure, ...]:
@@ -205,7 +175,6 @@ def _study_figures(study: ScalingStudy) -> tuple[KeyFigure, ...]:
 def _measured_figures(
     points: Sequence[MeasuredPoint], results: Sequence[TrialReading], *, is_proxy: bool
 ) -> tuple[KeyFigure, ...]:
-    """The figures of the first point."""
     best = points[0]
     performance, experiment = best.performance, best.middle.planned
     relation = relations_of_points(points, results)[best.middle.trial.trial_id]
@@ -213,10 +182,15 @@ def _measured_figures(
     peak = f"of {significant(performance.peak_flops_per_second / TERA, 4)} TFLOPS, the peak"
     beside = " measured beside it" if performance.peak_source == MEASURED_PEAK else ""
     mfu = f"{share_of_peak(performance.model_flops_utilization)} %"
+    name, value = "tokens/s over the baseline's", f"x {significant(relation.speed_up)}"
+    if relation.efficiency is not None:
+        name, value = f"{relation.kind} scaling efficiency", f"{percent(relation.efficiency)} %"
+    has_relation = relation.speed_up is not None and relation.kind != "baseline"
+    compared = [_figure(name, value, relation.note, "measured")] if has_relation else []
     return (
         _figure("model TFLOPS per device", tflops(best.rate), f"interval {low} to {high}", "measured"),
         _figure("MFU", mfu, f"{peak}{beside}", "measured"),
-        *_measured_relation(relation),
+        *compared,
         # A trillion tokens of a small stand-in would say nothing.
         *([] if is_proxy else [_cost(declared_footprint(experiment, performance))]),
     )
@@ -238,13 +212,3 @@ def _sought_figures(record: SweepRecord, results: Sequence[TrialReading]) -> tup
         )
         for place, objective in enumerate(record.objective)
     )
-
-
-def _measured_relation(relation: Scaling) -> list[KeyFigure]:
-    if relation.speed_up is None or relation.kind == "baseline":
-        return []
-    if relation.efficiency is not None:
-        name, value = f"{relation.kind} scaling efficiency", f"{percent(relation.efficiency)} %"
-    else:
-        name, value = "tokens/s over the baseline's", f"x {significant(relation.speed_up)}"
-    return [_figure(name, value, relation.note, "measured")]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from conf.plan.experiment import Experiment
 from conf.units import TRILLION, count_of
 from results.footprint import Footprint, counted_footprint, declared_footprint
-from results.report.charts import category, dots, quantity, tooltip
+from results.report.charts import category, dots, layer, quantity, tooltip
 from results.report.findings.ranking import best_on_paper
 from results.report.section import Block, NamedTable, NumbersAre, Paragraph, Plot, ReportSubject, Section
 from results.table import Cell, Table, number, text
@@ -24,7 +24,6 @@ from train_core.trial_folder import JobFolder
 KWH_PER_MWH = 1000
 MOST_ROWS = 12
 MOST_POINTS = 400
-"""Points that are drawn, the fastest ones beside the front."""
 FAR_APART = 4
 """Days whose longest are more than so many times the shortest stand on an axis of logarithms."""
 FEWEST_ON_A_PLOT = 2
@@ -57,7 +56,6 @@ class CostPoint:
 
     @property
     def megawatt_hours(self) -> float:
-        """The megawatt hours of the devices alone."""
         return self.takes.kwh(TRILLION) / KWH_PER_MWH
 
     @property
@@ -71,7 +69,8 @@ def section(subject: ReportSubject) -> Section | None:
     record = subject.sweep.record
     measured = measured_costs(subject.results) if record.mode == "cluster" else []
     points = measured or predicted_costs(record)
-    counted = counted_table(subject.results)
+    # The energy of each trial by counters, beside what its declared watts would come to.
+    counted = [row for result in ranking_of(subject.results)[:MOST_COUNTED] if (row := _counted_row(result))]
     if not points:
         return None
     paper = best_on_paper(record)  # the plan that the report answers with
@@ -79,11 +78,14 @@ def section(subject: ReportSubject) -> Section | None:
     chosen = measured[0] if measured else on_paper
     best = _front(points)
     kind: NumbersAre = "measured" if measured else "predicted"
-    blocks = [*_blocks(points, best, chosen), Paragraph(_assumptions(chosen), is_note=True)]
+    blocks: list[Block] = [scatter(points, best)] if len(best) >= FEWEST_ON_A_PLOT else []
+    if len(points) > MOST_ROWS:
+        others = f"The points that no other beats, and the fastest others; all {len(points)} are in the CSV."
+        blocks.append(Paragraph(others))
+    blocks += [NamedTable("cost", cost_table(points, best, chosen)), Paragraph(_assumptions(chosen), is_note=True)]
     if counted:
-        blocks += [Paragraph(COUNTED), NamedTable("energy-counted", counted)]
-    if counted and kind == "predicted":
-        kind = "measured and predicted"
+        blocks += [Paragraph(COUNTED), NamedTable("energy-counted", Table.of(counted))]
+        kind = kind if measured else "measured and predicted"
     finding = f"{_finding(chosen)} {_frugal_sentence(chosen, best, len(points))}".strip()
     return Section("cost", "What a trillion tokens take", kind, finding, tuple(blocks))
 
@@ -94,14 +96,6 @@ def _front(points: Sequence[CostPoint]) -> list[CostPoint]:
     priced = [point for point in points if point.dollars is not None]
     alike = priced or list(points)
     return sorted((alike[index] for index in front([point.costs for point in alike])), key=lambda point: point.days)
-
-
-def _blocks(points: Sequence[CostPoint], best: Sequence[CostPoint], chosen: CostPoint) -> Iterator[Block]:
-    if len(best) >= FEWEST_ON_A_PLOT:
-        yield scatter(points, best)
-    if len(points) > MOST_ROWS:
-        yield Paragraph(f"The points that no other beats, and the fastest others; all {len(points)} are in the CSV.")
-    yield NamedTable("cost", cost_table(points, best, chosen))
 
 
 def measured_costs(results: Sequence[TrialReading]) -> list[CostPoint]:
@@ -122,16 +116,11 @@ def measured_costs(results: Sequence[TrialReading]) -> list[CostPoint]:
 
 
 def predicted_costs(record: SweepRecord) -> list[CostPoint]:
-    """Return the predicted costs of the points that fit."""
+    fitting = (trial for trial in record.plan if trial.infeasible_reason is None)
     return [
-        CostPoint(
-            trial.trial_id,
-            record.plan_label_of(trial),
-            trial.experiment,
-            declared_footprint(trial.experiment, trial.estimate),
-        )
-        for trial in record.plan
-        if trial.experiment and trial.estimate and trial.infeasible_reason is None
+        CostPoint(each.trial_id, record.plan_label_of(each), each.experiment, takes)
+        for each in fitting
+        if each.experiment and each.estimate and (takes := declared_footprint(each.experiment, each.estimate))
     ]
 
 
@@ -193,17 +182,11 @@ def _layers(x: dict[str, Any], y: dict[str, Any]) -> list[dict[str, Any]]:
     shown = tooltip("layout", "devices", "days", "dollars", "MWh")
     order = {"field": "days", "type": "quantitative"}
     line = {"type": "line", "interpolate": "step-after", "color": "var(--soft)"}
+    number_beside = {"type": "text", "dx": 9, "dy": -7, "align": "left"}
     return [
-        {"transform": [front], "mark": line, "encoding": {"x": x, "y": y, "order": order}},
-        {
-            "mark": dots(60),
-            "encoding": {"x": x, "y": y, "color": category("which", scale=scale), "shape": shape, "tooltip": shown},
-        },
-        {
-            "transform": [front],
-            "mark": {"type": "text", "dx": 9, "dy": -7, "align": "left"},
-            "encoding": {"x": x, "y": y, "text": {"field": "place", "type": "nominal"}},
-        },
+        {"transform": [front], **layer(line, x=x, y=y, order=order)},
+        layer(dots(60), x=x, y=y, color=category("which", scale=scale), shape=shape, tooltip=shown),
+        {"transform": [front], **layer(number_beside, x=x, y=y, text={"field": "place", "type": "nominal"})},
     ]
 
 
@@ -230,30 +213,23 @@ def _finding(point: CostPoint) -> str:
 
 
 def _frugal_sentence(chosen: CostPoint, best: Sequence[CostPoint], num_points: int) -> str:
-    """Return the sentence on what the chosen point takes the least of, or on the point that takes less money or energy.
-
-    Args:
-        best: the points that no other beats, the fastest first.
-    """
+    """Return what the chosen point takes the least of, or which point takes less money or energy."""
     if num_points < 2:
         return ""
     frugal = min(best, key=lambda point: point.costs[1:])
     if frugal.costs == chosen.costs:
-        return f"Of {num_points} points it takes the least {_least_of(chosen, best)}."
+        # No other point takes less of these; of money or energy there is always one.
+        names = ("time", "energy") if chosen.dollars is None else ("time", "money", "energy")
+        lowest = map(min, zip(*(point.costs for point in best), strict=True))
+        least = [name for name, cost, low in zip(names, chosen.costs, lowest, strict=True) if cost == low]
+        named = " and ".join(filter(None, (", ".join(least[:-1]), least[-1])))
+        return f"Of {num_points} points it takes the least {named}."
     money = "" if frugal.dollars is None else f"{in_three_digits(frugal.dollars)} dollars and "
     return (
         f"The most frugal of {num_points} points, `{frugal.layout}` on"
         f" {count_of(frugal.takes.num_devices, 'device')}, takes {money}"
         f"{in_three_digits(frugal.megawatt_hours)} MWh in {in_three_digits(frugal.days)} days."
     )
-
-
-def _least_of(chosen: CostPoint, best: Sequence[CostPoint]) -> str:
-    """Return the names of what no other point takes less of; of money or energy there is always one."""
-    names = ("time", "energy") if chosen.dollars is None else ("time", "money", "energy")
-    lowest = map(min, zip(*(point.costs for point in best), strict=True))
-    least = [name for name, cost, low in zip(names, chosen.costs, lowest, strict=True) if cost == low]
-    return " and ".join(filter(None, (", ".join(least[:-1]), least[-1])))
 
 
 def _assumptions(point: CostPoint) -> str:
@@ -285,28 +261,22 @@ def _assumption(value: float | None, unit: str, source: str, name: str) -> str:
     return f"{value:g}{unit} ({source or 'as given'})"
 
 
-def counted_table(results: Sequence[TrialReading]) -> Table | None:
-    """The energy of each trial by counters, beside what its declared watts would come to."""
-    rows = [row for result in ranking_of(results)[:MOST_COUNTED] if (row := _counted_row(result))]
-    return Table.of(rows) if rows else None
-
-
 def _counted_row(result: TrialReading) -> dict[str, Cell] | None:
     performance = result.performance
     if performance is None or result.experiment is None or performance.energy_joules_per_step is None:
         return None
-    return {
-        "layout": text(result.label),
-        "J/step": _rounded_cell(performance.energy_joules_per_step),
-        "J/token": _rounded_cell(performance.energy_joules_per_token),
-        "W": _rounded_cell(performance.energy_watts),
-        "idle W": _rounded_cell(performance.energy_idle_watts),
-        "counted s": _rounded_cell(performance.energy_seconds),
-        "hosts J/step": _rounded_cell(performance.energy_host_joules_per_step),
-        "Slurm W": _rounded_cell(slurm_watts(result.folder)),
-        "declared J/token": _rounded_cell(declared_footprint(result.experiment, performance).joules_per_token),
-        "counters": text(performance.energy_source or ""),
+    figures = {
+        "J/step": performance.energy_joules_per_step,
+        "J/token": performance.energy_joules_per_token,
+        "W": performance.energy_watts,
+        "idle W": performance.energy_idle_watts,
+        "counted s": performance.energy_seconds,
+        "hosts J/step": performance.energy_host_joules_per_step,
+        "Slurm W": slurm_watts(result.folder),
+        "declared J/token": declared_footprint(result.experiment, performance).joules_per_token,
     }
+    cells = {head: _rounded_cell(value) for head, value in figures.items()}
+    return {"layout": text(result.label), **cells, "counters": text(performance.energy_source or "")}
 
 
 def _rounded_cell(value: float | None) -> Cell:
@@ -314,10 +284,7 @@ def _rounded_cell(value: float | None) -> Cell:
 
 
 def slurm_watts(folder: JobFolder) -> float | None:
-    """Mean watts of the job's nodes from its first second to its last; None where Slurm states no energy.
-
-    It is taken from the record that a report keeps of an ended job: joules over elapsed seconds.
-    """
+    """Mean watts of an ended job's nodes, start and end included; None where Slurm states no energy."""
     try:
         record = json.loads(folder.slurm_job.read_text())
         joules, seconds = int(record["ConsumedEnergyRaw"]), int(record["ElapsedRaw"])

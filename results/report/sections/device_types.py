@@ -30,10 +30,7 @@ def section(subject: ReportSubject) -> Section | None:
 
 
 def blocks_table(results: Sequence[TrialReading]) -> Table | None:
-    """A row for each block of every measured mixed trial, fastest trial first; None when no trial is mixed.
-
-    Ranks that shared a device have no predicted row, because the cost model gives each a device of its own.
-    """
+    """A row for each block of every measured mixed trial, fastest trial first; None when no trial is mixed."""
     rows = [row for result in ranking_of(results) for row in _rows(result)]
     return Table.of(rows) if rows else None
 

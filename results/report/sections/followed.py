@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from conf.types.stage_spec import TRAIN, StageSpec
 from results.report.findings.comparable import outcome_words
 from results.report.section import NamedTable, Paragraph, ReportSubject, Section
-from results.table import Cell, Table, number, text
+from results.table import Table, number, text
 from results.units import ABSENT, significant
 from sweeps.reading import TrialReading
 from sweeps.sweep import by_predecessor, chain_metrics, chain_of
@@ -29,28 +29,18 @@ def section(subject: ReportSubject) -> Section | None:
     later, metrics = by_predecessor(everything), chain_metrics(everything)
     names = list(dict.fromkeys(name for figures in metrics.values() for name in figures))
     to_come = "cancelled" if subject.sweep.is_cancelled else "waits"
-    rows = [
-        (text(each.label), *_cells(each, chain_of(each, later), stages, metrics.get(each.name, {}), names, to_come))
-        for each in tried
-    ]
+    rows = []
+    for each in tried:
+        chain, figures = {TRAIN: each, **chain_of(each, later)}, metrics.get(each.name, {})
+        cells = [text(_words_for_stage(stage, chain, stages, to_come)) for stage in stages]
+        cells += [
+            number(significant(figures[name]), figures[name]) if name in figures else text(ABSENT) for name in names
+        ]
+        rows.append((text(each.label), *cells))
     columns = (subject.sweep.record.labels.heading, *stages, *names)
     table = Table(columns, tuple(rows), frozenset(names), choices=tuple(stages))
     blocks = (NamedTable("followed", table), Paragraph(FIGURES, is_note=True))
     return Section("followed", "What followed", "measured", _finding(stages, subject.later), blocks)
-
-
-def _cells(
-    point: TrialReading,
-    chain: Mapping[str, TrialReading],
-    stages: Mapping[str, StageSpec],
-    metrics: Mapping[str, float],
-    names: Sequence[str],
-    to_come: str,
-) -> Iterator[Cell]:
-    yield from (text(_words_for_stage(stage, {TRAIN: point, **chain}, stages, to_come)) for stage in stages)
-    for name in names:
-        value = metrics.get(name)
-        yield text(ABSENT) if value is None else number(significant(value), value)
 
 
 def _words_for_stage(

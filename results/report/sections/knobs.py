@@ -29,7 +29,7 @@ from results.knobs.table import (
     predicted_table,
     setting_text,
 )
-from results.report.charts import category, quantity
+from results.report.charts import category, layer, quantity
 from results.report.findings.ranking import by_prediction
 from results.report.section import Block, Heading, NamedTable, NumbersAre, Paragraph, Plot, ReportSubject, Section
 from results.table import Cell, Table, number, text
@@ -41,7 +41,6 @@ from sweeps.trial import SweepRecord, Trial
 from train_core.costs import IMPLEMENTATIONS, Estimate
 
 FEWEST_SHOWN = 6
-"""A sweep of fewer trials is read in its own table."""
 MOST_NEIGHBOURS, MOST_NAMED = 8, 3
 SHARE_WORTH_A_PLOT = 0.02
 """No picture is drawn of two knobs that do less than this together."""
@@ -88,31 +87,28 @@ def _table_blocks(table: KnobTable, sensitivity: Sensitivity | None, shares: Seq
     elif not sensitivity.is_told:
         yield Paragraph("No shares are shown, because they would be those of noise.")
     else:
-        yield from _effect_blocks(table, sensitivity)
+        yield NamedTable(f"knobs-{kind}", _shares_table(sensitivity))
+        yield Paragraph(_method(table, sensitivity), is_note=True)
+        yield _shares_plot(sensitivity)
+        yield _dependence_plot(sensitivity)
+        # The two that depend on each other most.
+        if (pairs := sensitivity.interactions) and pairs[0].share >= SHARE_WORTH_A_PLOT:
+            yield _pair_plot(table, pairs[0])
     if memory := _memory_table(table):
         what = "ran out of memory" if kind == "measured" else "do not fit on paper"
-        yield Paragraph((_RAN_OUT if kind == "measured" else _DOES_NOT_FIT) + _decides(shares))
+        some = "trials ran out of it" if kind == "measured" else "points do not fit on paper"
+        named = ", ".join(f"{column.words} {percent(share)} %" for column, share in shares[:MOST_NAMED])
+        decides = f" What decides it (SHAP): {named}." if named else ""
+        yield Paragraph(f"Memory has the first word: some {some}.{decides}")
         yield NamedTable(f"knobs-memory-{kind}", memory, folded_as=f"How many trials {what}, by value of each knob")
 
 
-def _effect_blocks(table: KnobTable, sensitivity: Sensitivity) -> Iterator[Block]:
-    """The shares of the knobs, what their values do, and the two that depend on each other most."""
-    yield NamedTable(f"knobs-{table.rates_are}", _shares_table(sensitivity))
-    yield Paragraph(_method(table, sensitivity), is_note=True)
-    yield _shares_plot(sensitivity)
-    yield _dependence_plot(sensitivity)
-    pairs = sensitivity.interactions
-    if pairs and pairs[0].share >= SHARE_WORTH_A_PLOT:
-        yield _pair_plot(table, pairs[0])
-
-
 def _method(table: KnobTable, sensitivity: Sensitivity) -> str:
-    taken = (
-        f", of which {MOST_POINTS} are taken evenly over their ranking" if sensitivity.num_points > MOST_POINTS else ""
-    )
-    others, have = "", "has" if table.num_others == 1 else "have"
-    if table.num_others:
-        others = f" {count_of(table.num_others, 'more trial')} ended otherwise, or {have} yet to run."
+    has_more = sensitivity.num_points > MOST_POINTS
+    taken = f", of which {MOST_POINTS} are taken evenly over their ranking" if has_more else ""
+    have = "has" if table.num_others == 1 else "have"
+    ended = f" {count_of(table.num_others, 'more trial')} ended otherwise, or {have} yet to run."
+    others = ended if table.num_others else ""
     return (
         f"From {sensitivity.num_points} {table.rates_are} rates (model FLOP/s per device){taken}: trees explain"
         f" {percent(max(0.0, sensitivity.explained))} % of the differences between trials that they have not seen."
@@ -134,12 +130,8 @@ def _shares_table(sensitivity: Sensitivity) -> Table:
         }
         for effect in sensitivity.effects
     ]
-    marked = {
-        number
-        for number, effect in enumerate(sensitivity.effects)
-        if sensitivity.is_told and effect in sensitivity.leaders
-    }
-    return Table.of(rows, marked)
+    # Only where the trees tell: shares that are those of noise are not shown.
+    return Table.of(rows, {place for place, each in enumerate(sensitivity.effects) if each in sensitivity.leaders})
 
 
 def _memory_table(table: KnobTable) -> Table | None:
@@ -158,12 +150,6 @@ def _memory_table(table: KnobTable) -> Table | None:
         for each in counts
     ]
     return Table.of(rows)
-
-
-def _decides(shares: Sequence[KnobShare]) -> str:
-    """A sentence on the knobs that decide whether there is a rate at all; empty if the trials do not tell."""
-    named = ", ".join(f"{column.words} {percent(share)} %" for column, share in shares[:MOST_NAMED])
-    return f" What decides it (SHAP): {named}." if named else ""
 
 
 def _predicted_trials(record: SweepRecord) -> Sequence[Trial]:
@@ -231,47 +217,36 @@ def _published_blocks(
         {
             "knob": text(knob_words(place.knob)),
             "published place": number(str(place.place), place.place),
-            **{whose: _place_among(columns, place.knob) for whose, columns in ours.items()},
+            **{whose: number(ABSENT if found is None else str(found), found) for whose, found in of_ours.items()},
         }
         for place in places
+        for of_ours in [{whose: _place_among(columns, place.knob) for whose, columns in ours.items()}]
     ]
     yield NamedTable("knobs-published", Table.of(rows))
 
 
-def _place_among(columns: Sequence[KnobColumn], knob: str) -> Cell:
-    names = [(column.name, *column.together_with) for column in columns]
-    place = next((place for place, together in enumerate(names, start=1) if knob in together), None)
-    return number(ABSENT if place is None else str(place), place)
+def _place_among(columns: Sequence[KnobColumn], knob: str) -> int | None:
+    names = ((column.name, *column.together_with) for column in columns)
+    return next((place for place, together in enumerate(names, start=1) if knob in together), None)
 
 
 _PLACES = (
     "Places of ours are by share: among the trials that have a rate, and in what decides whether a trial runs out of"
     " memory, which a search that scores failures learns as well. A knob that did not vary has none."
 )
-_RAN_OUT = "Memory has the first word: some trials ran out of it."
-_DOES_NOT_FIT = "Memory has the first word: some points do not fit on paper."
 
 
 def _shares_plot(sensitivity: Sensitivity) -> Plot:
     """A bar for each knob, with the range of four draws of five."""
     values = [
-        {
-            "knob": effect.column.words,
-            "share": round(100 * effect.share, 2),
-            "low": round(100 * effect.low, 2),
-            "high": round(100 * effect.high, 2),
-        }
+        {"knob": effect.column.words}
+        | {name: round(100 * getattr(effect, name), 2) for name in ("share", "low", "high")}
         for effect in sensitivity.effects
     ]
     order = [value["knob"] for value in values]
-    bar = {
-        "mark": {"type": "bar", "color": f"var(--{sensitivity.rates_are})"},
-        "encoding": {"x": quantity("share", "share %")},
-    }
-    line = {
-        "mark": {"type": "rule", "strokeWidth": 2, "color": "var(--ink)"},
-        "encoding": {"x": quantity("low", "share %"), "x2": {"field": "high"}},
-    }
+    bar = layer({"type": "bar", "color": f"var(--{sensitivity.rates_are})"}, x=quantity("share", "share %"))
+    range_mark = {"type": "rule", "strokeWidth": 2, "color": "var(--ink)"}
+    line = layer(range_mark, x=quantity("low", "share %"), x2={"field": "high"})
     spec: dict[str, Any] = {
         "data": {"values": values},
         "height": {"step": BAR_STEP},
@@ -287,34 +262,23 @@ def _shares_plot(sensitivity: Sensitivity) -> Plot:
 
 def _dependence_plot(sensitivity: Sensitivity) -> Plot:
     """The rate for each value of the first knobs, a panel for each."""
-    values = [
-        {
-            "knob": effect.column.words,
-            "value": setting_text(value),
-            "order": place,
-            "rate": round(rate / TERA, 4),
-            "low": round(low / TERA, 4),
-            "high": round(high / TERA, 4),
-        }
-        for effect in sensitivity.effects[:MOST_PANELS]
-        for place, (value, rate, low, high) in enumerate(
-            zip(effect.column.values, effect.rates, effect.low_rates, effect.high_rates, strict=True)
-        )
-    ]
+    values = []
+    for effect in sensitivity.effects[:MOST_PANELS]:
+        rates = zip(effect.rates, effect.low_rates, effect.high_rates, strict=True)
+        for place, (value, of_value) in enumerate(zip(effect.column.values, rates, strict=True)):
+            shown = {name: round(rate / TERA, 4) for name, rate in zip(("rate", "low", "high"), of_value, strict=True)}
+            values.append({"knob": effect.column.words, "value": setting_text(value), "order": place, **shown})
     kind, title = f"var(--{sensitivity.rates_are})", f"{sensitivity.rates_are} TFLOPS"
     axis = {"labelAngle": 0, "labelOverlap": True}
     x = {"field": "value", "type": "ordinal", "sort": {"field": "order"}, "title": None, "axis": axis}
-    scaled = quantity("rate", title, scale={"zero": False})
+    scaled, low = (quantity(field, title, scale={"zero": False}) for field in ("rate", "low"))
     panel: dict[str, Any] = {
         "width": 150,
         "height": 120,
         "encoding": {"x": x},
         "layer": [
-            {
-                "mark": {"type": "rule", "color": kind, "opacity": 0.5, "strokeWidth": 3},
-                "encoding": {"y": quantity("low", title, scale={"zero": False}), "y2": {"field": "high"}},
-            },
-            {"mark": {"type": "line", "point": {"color": kind}, "color": kind}, "encoding": {"y": scaled}},
+            layer({"type": "rule", "color": kind, "opacity": 0.5, "strokeWidth": 3}, y=low, y2={"field": "high"}),
+            layer({"type": "line", "point": {"color": kind}, "color": kind}, y=scaled),
         ],
     }
     order = [effect.column.words for effect in sensitivity.effects[:MOST_PANELS]]
@@ -344,7 +308,11 @@ def _pair_plot(table: KnobTable, pair: Interaction) -> Plot:
         }
         for (a, b), of_pair in points.items()
     ]
-    encoding = {"x": _axis("a", pair.first), "y": _axis("b", pair.second)}
+    encoding: dict[str, Any] = {
+        axis: {"field": field, "type": "ordinal", "sort": list(map(setting_text, column.values))}
+        | {"title": column.words, "axis": {"labelAngle": 0}}
+        for axis, field, column in (("x", "a", pair.first), ("y", "b", pair.second))
+    }
     color = quantity("rate", "TFLOPS", scale={"scheme": "viridis"})
     spec: dict[str, Any] = {
         "data": {"values": values},
@@ -359,8 +327,3 @@ def _pair_plot(table: KnobTable, pair: Interaction) -> Plot:
         " differences). Other knobs differ between cells."
     )
     return Plot(f"knob-pair-{table.rates_are}", caption, spec)
-
-
-def _axis(field: str, column: KnobColumn) -> dict[str, Any]:
-    names = [setting_text(value) for value in column.values]
-    return {"field": field, "type": "ordinal", "sort": names, "title": column.words, "axis": {"labelAngle": 0}}

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from conf.errors import ConfigError
 from conf.types.sweep_spec import Objective, SearchPlan
 from conf.units import TERA, count_of
-from results.report.charts import category, dots, quantity, tooltip
+from results.report.charts import category, dots, layer, quantity, tooltip
 from results.report.findings.comparable import display_name, outcome_words
 from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
 from results.table import Table, number, text
@@ -52,13 +52,9 @@ def section(subject: ReportSubject) -> Section | None:
     plan = search_plan(subject.sweep.folder)
     objectives: tuple[Objective, ...] = plan.objective if plan else ("throughput",)
     course = _course(subject.results, frozenset(history.asked), objectives[0])
-    return Section(
-        name="learned",
-        title="What the search learned",
-        numbers_are="measured and predicted",
-        finding=_finding(course, history.finished),
-        blocks=tuple(_blocks(subject, plan, objectives, course)),
-    )
+    blocks = tuple(_blocks(subject, plan, objectives, course))
+    finding = _finding(course, history.finished)
+    return Section("learned", "What the search learned", "measured and predicted", finding, blocks)
 
 
 def search_plan(folder: SweepFolder) -> SearchPlan | None:
@@ -78,7 +74,10 @@ def _course(results: Sequence[TrialReading], proposed: frozenset[str], objective
         value = _value(objective, reading)
         as_cost = None if value is None else cost(objective, value)
         if reading.trial.trial_id in proposed:
-            course.append(ProposedTrial(reading, value, _gain(best, as_cost)))
+            # Both are costs, negative where more is better.
+            is_known = math.isfinite(best) and best != 0
+            gain = (best - as_cost) / abs(best) if is_known and as_cost is not None else None
+            course.append(ProposedTrial(reading, value, gain))
         if as_cost is not None:
             best = min(best, as_cost)
     return course
@@ -92,11 +91,6 @@ def _value(objective: Objective, reading: TrialReading) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _gain(best: float, value: float | None) -> float | None:
-    """Return the share of the best by which the value is better. Both are costs, negative where more is better."""
-    return (best - value) / abs(best) if value is not None and math.isfinite(best) and best else None
-
-
 def _finding(course: Sequence[ProposedTrial], finished: str) -> str:
     num_measured = sum(each.value is not None for each in course)
     counted = count_of(len(course), "trial")
@@ -107,8 +101,10 @@ def _finding(course: Sequence[ProposedTrial], finished: str) -> str:
 def _blocks(
     subject: ReportSubject, plan: SearchPlan | None, objectives: Sequence[Objective], course: Sequence[ProposedTrial]
 ) -> Iterator[Block]:
-    for sentence in sentences(subject, plan):
-        yield Paragraph(_sentence_of(sentence))
+    for line in map(str.strip, sentences(subject, plan)):
+        # With a capital where it begins with a word, for what are items of a list in a terminal.
+        begun = line if not line or "=" in line.split()[0] else line[0].upper() + line[1:]
+        yield Paragraph(begun if begun.endswith((".", ":")) else f"{begun}.")
     if sum(each.value is not None for each in course):
         yield _progress(subject.results, objectives[0])
     if len(objectives) > 1:
@@ -131,13 +127,6 @@ def sentences(subject: ReportSubject, plan: SearchPlan | None) -> list[str]:
     return lessons(Observer(None).observe(trials))
 
 
-def _sentence_of(line: str) -> str:
-    """Without the indent of a list in a terminal, and with a capital where it begins with a word."""
-    stripped = line.strip()
-    begun = stripped if not stripped or "=" in stripped.split()[0] else stripped[0].upper() + stripped[1:]
-    return begun if begun.endswith((".", ":")) else f"{begun}."
-
-
 def _progress(results: Sequence[TrialReading], objective: Objective) -> Plot:
     """Every measured trial in the order of the search, and the best so far."""
     scale = TERA if objective == "throughput" else 1.0
@@ -145,6 +134,7 @@ def _progress(results: Sequence[TrialReading], objective: Objective) -> Plot:
     title = f"measured {unit}"
     values = list(_progress_values(results, objective, scale))
     x = quantity("number", "trial, in the order of the search", axis={"tickMinStep": 1})
+    y, shown = quantity("value", title, scale={"zero": False}), tooltip("trial", "value", "best so far")
     return Plot(
         "search-progress",
         "Points are trials in the order in which they were asked for, 0 being the first that was listed; the line is"
@@ -152,18 +142,8 @@ def _progress(results: Sequence[TrialReading], objective: Objective) -> Plot:
         {
             "data": {"values": values},
             "layer": [
-                {
-                    "mark": {"type": "line", "interpolate": "step-after"},
-                    "encoding": {"x": x, "y": quantity("best so far", title)},
-                },
-                {
-                    "mark": dots(60, color="var(--measured)"),
-                    "encoding": {
-                        "x": x,
-                        "y": quantity("value", title, scale={"zero": False}),
-                        "tooltip": tooltip("trial", "value", "best so far"),
-                    },
-                },
+                layer({"type": "line", "interpolate": "step-after"}, x=x, y=quantity("best so far", title)),
+                layer(dots(60, color="var(--measured)"), x=x, y=y, tooltip=shown),
             ],
             "height": 280,
         },
@@ -189,23 +169,15 @@ def _fronts(results: Sequence[TrialReading], objectives: Sequence[Objective]) ->
     best = set(front([each.costs or () for each in ended]))
     values = [_front_value(each, objectives, is_best=index in best) for index, each in enumerate(ended)]
     titles = [", ".join(filter(None, (f"measured {name}", unit_of(name, results)))) for name in objectives[:2]]
-    axes = [
-        quantity(_field(name), title, scale={"zero": False}) for name, title in zip(objectives, titles, strict=False)
-    ]
+    both = zip(objectives, titles, strict=False)
+    x, y = (quantity(_field(name), title, scale={"zero": False}) for name, title in both)
+    shape = category("which", legend=None)
     shown = [{"field": _field(name), "title": name} for name in ("point", *objectives, "which")]
     yield Plot(
         "search-front",
         f"Measured points; those on the front are beaten by no other in {' and '.join(objectives)}.",
         {
-            "data": {"values": values},
-            "mark": dots(70),
-            "encoding": {
-                "x": axes[0],
-                "y": axes[1],
-                "color": category("which"),
-                "shape": category("which", legend=None),
-                "tooltip": shown,
-            },
+            **layer(dots(70), values, x=x, y=y, color=category("which"), shape=shape, tooltip=shown),
             "height": 300,
         },
     )

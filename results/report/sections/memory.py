@@ -6,33 +6,35 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from conf.units import GIBIBYTE
-from results.report.charts import category, dots, tooltip
+from results.report.charts import Values, category, dots, layer, tooltip
 from results.report.findings.ranking import BestPlan, best_plan, nearest_plan
-from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
+from results.report.section import Block, NamedTable, NumbersAre, Paragraph, Plot, ReportSubject, Section
 from results.table import Table, number
 from results.units import gib, percent, round_to_digits
 from train_core.costs import MEMORY_KINDS, Estimate
 
+ON_GPU = (
+    "Measured is the allocator's maximum on the fullest rank of each stage, which sees neither the framework's memory"
+    " nor gaps: hold it against the prediction without reserved."
+)
+ON_CPU = (
+    "Measured is the resident set's maximum on the fullest rank of each stage, which holds Python and torch too: hold"
+    " it against the whole prediction."
+)
 GIBIBYTES = {"type": "quantitative", "title": "GiB of one rank"}
 ROW_HEIGHT, MOST_HEIGHT = 34, 640
-"""The height of a bar, and the most that the bars of all stages take."""
 LINE = "M-0.1,-1L0.1,-1L0.1,1L-0.1,1Z"
 """An upright line as SVG draws it, between -1 and 1."""
 
 
 def section(subject: ReportSubject) -> Section | None:
-    """Return the section, or None if no plan was priced."""
     best = best_plan(subject) or nearest_plan(subject)
     if best is None or best.trial.estimate is None:
         return None
     measured = _measured_by_stage(best, len(best.trial.estimate.stages))
-    return Section(
-        name="memory",
-        title="Memory by pipeline stage",
-        numbers_are="measured and predicted" if measured else "predicted",
-        finding=_finding(best, best.trial.estimate, measured),
-        blocks=tuple(_blocks(best, best.trial.estimate, measured)),
-    )
+    kind: NumbersAre = "measured and predicted" if measured else "predicted"
+    finding, blocks = _finding(best, best.trial.estimate, measured), tuple(_blocks(best, best.trial.estimate, measured))
+    return Section("memory", "Memory by pipeline stage", kind, finding, blocks)
 
 
 def _finding(best: BestPlan, predicted: Estimate, measured: Sequence[int]) -> str:
@@ -57,21 +59,9 @@ def _blocks(best: BestPlan, predicted: Estimate, measured: Sequence[int]) -> Ite
         " kept; reserved is the framework's share, the collectives library's, and gaps."
     )
     if measured:
-        yield Paragraph(_what_was_measured(best))
+        yield Paragraph(ON_GPU if best.trial.planned.cluster.device.kind == "gpu" else ON_CPU)
     yield _bars(best, predicted, measured)
     yield NamedTable("memory-stages", _table(best, predicted, measured))
-
-
-def _what_was_measured(best: BestPlan) -> str:
-    if best.trial.planned.cluster.device.kind == "gpu":
-        return (
-            "Measured is the allocator's maximum on the fullest rank of each stage, which sees neither the framework's"
-            " memory nor gaps: hold it against the prediction without reserved."
-        )
-    return (
-        "Measured is the resident set's maximum on the fullest rank of each stage, which holds Python and torch too:"
-        " hold it against the whole prediction."
-    )
 
 
 def _measured_by_stage(best: BestPlan, num_stages: int) -> list[int]:
@@ -92,20 +82,18 @@ def capacities(best: BestPlan) -> list[int]:
 
 
 def _bars(best: BestPlan, predicted: Estimate, measured: Sequence[int]) -> Plot:
-    kinds = [_in_words(name) for name in MEMORY_KINDS if any(getattr(stage, name) for stage in predicted.stages)]
+    kinds = [_kind_words(name) for name in MEMORY_KINDS if any(getattr(stage, name) for stage in predicted.stages)]
     diamonds = " Diamonds are the measured peak of each stage's fullest rank." if measured else ""
     caption = "Predicted GiB of one rank of every stage, stacked by what they hold; the lines are what a device has."
     layers = [
-        {
-            "data": {"values": list(_bar_values(predicted))},
-            "mark": {"type": "bar", "height": {"band": 0.8}},
-            "encoding": {
-                "x": {"field": "GiB", **GIBIBYTES},
-                "color": category("what", scale={"domain": kinds}),
-                "order": {"field": "order", "type": "quantitative"},
-                "tooltip": tooltip("stage", "what", "GiB"),
-            },
-        },
+        layer(
+            {"type": "bar", "height": {"band": 0.8}},
+            list(_bar_values(predicted)),
+            x={"field": "GiB", **GIBIBYTES},
+            color=category("what", scale={"domain": kinds}),
+            order={"field": "order", "type": "quantitative"},
+            tooltip=tooltip("stage", "what", "GiB"),
+        ),
         _marks(_stage_values("device has", capacities(best)), "device has", LINE, "--ink"),
     ]
     if measured:
@@ -121,19 +109,13 @@ def _bars(best: BestPlan, predicted: Estimate, measured: Sequence[int]) -> Plot:
     return Plot("memory-stages-bars", caption + diamonds, spec)
 
 
-def _marks(values: Sequence[dict[str, Any]], name: str, shape: str, colour: str) -> dict[str, Any]:
+def _marks(values: Values, name: str, shape: str, colour: str) -> dict[str, Any]:
     """A mark at each stage, which is explained in the legend."""
     paint, size = f"var({colour})", 400 if shape == LINE else 90
     legend = {"symbolFillColor": paint, "symbolStrokeColor": paint, "symbolSize": 90}
-    return {
-        "data": {"values": values},
-        "mark": dots(size, color=paint, opacity=1),
-        "encoding": {
-            "x": {"field": name, **GIBIBYTES},
-            "shape": {"datum": name, "type": "nominal", "title": None, "scale": {"range": [shape]}, "legend": legend},
-            "tooltip": tooltip("stage", name),
-        },
-    }
+    named = {"datum": name, "type": "nominal", "title": None, "scale": {"range": [shape]}, "legend": legend}
+    mark, x = dots(size, color=paint, opacity=1), {"field": name, **GIBIBYTES}
+    return layer(mark, values, x=x, shape=named, tooltip=tooltip("stage", name))
 
 
 def _stage_values(name: str, sizes: Sequence[int]) -> list[dict[str, Any]]:
@@ -144,14 +126,14 @@ def _bar_values(predicted: Estimate) -> Iterator[dict[str, Any]]:
     for number_of_stage, stage in enumerate(predicted.stages):
         for order, name in enumerate(MEMORY_KINDS):
             if size := getattr(stage, name):
-                yield {"stage": number_of_stage, "what": _in_words(name), "GiB": _gibibytes(size), "order": order}
+                yield {"stage": number_of_stage, "what": _kind_words(name), "GiB": _gibibytes(size), "order": order}
 
 
 def _table(best: BestPlan, predicted: Estimate, measured: Sequence[int]) -> Table:
     kinds = [name for name in MEMORY_KINDS if any(getattr(stage, name) for stage in predicted.stages)]
     rows = []
     for index, (stage, capacity) in enumerate(zip(predicted.stages, capacities(best), strict=True)):
-        sizes = {_in_words(name): getattr(stage, name) for name in kinds}
+        sizes = {_kind_words(name): getattr(stage, name) for name in kinds}
         sizes |= {"predicted": stage.total_bytes, "device": capacity}
         share = stage.total_bytes / capacity
         row = {"stage": number(str(index), index)}
@@ -163,7 +145,7 @@ def _table(best: BestPlan, predicted: Estimate, measured: Sequence[int]) -> Tabl
     return Table.of(rows, marked=(predicted.worst_stage,))
 
 
-def _in_words(kind: str) -> str:
+def _kind_words(kind: str) -> str:
     return kind.removesuffix("_bytes")
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from conf.units import GIBIBYTE, TERA, count_of
-from results.report.charts import MOST_BARS, Spec, bars, category
+from results.report.charts import MOST_BARS, Spec, bars, category, layer
 from results.report.findings.ranking import by_prediction, predicted_cells
 from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
 from results.table import Cell, Table, number, text
 from results.units import count, gib, percent, significant, tflops
 from sweeps.labels import distinct_names
 from sweeps.trial import SweepRecord, Trial
-from train_core.costs import STEP_TERMS, Estimate
+from train_core.costs import STEP_TERMS
 
 FITTING_COLUMNS = (
     "#",
@@ -46,30 +46,60 @@ MEMORY = (
 
 
 def section(subject: ReportSubject) -> Section | None:
-    """Return the section, or None if the sweep has no points on paper."""
     record = subject.sweep.record
     if not record.plan:
         return None
     plan = by_prediction(record.plan)
     fitting = [trial for trial in plan if trial.infeasible_reason is None]
     blocks: list[Block] = []
-    if fits := _fitting_table(record, fitting):
-        blocks.append(NamedTable("fitting", fits))
+    rows = []
+    for position, trial in enumerate(fitting, start=1):
+        estimate, cells = trial.predicted, predicted_cells(trial)
+        hardware = estimate.hardware_flops_per_second_per_device
+        cells |= {
+            "#": number(str(position), position),
+            "layout": text(_name(record, trial)),
+            "tokens/s": number(count(estimate.tokens_per_second), estimate.tokens_per_second),
+            "hardware TFLOPS": number(tflops(hardware), hardware),
+            "worst stage": number(str(estimate.worst_stage), estimate.worst_stage),
+        }
+        rows.append({name: cells[name] for name in FITTING_COLUMNS})
+    if rows:
+        blocks.append(NamedTable("fitting", _table(rows, marked=(0,))))
     if described := _subject(record.plan):
         blocks.append(Paragraph(described, is_note=True))
-    if fits:
+    if rows:
         blocks.append(Plot("step-terms", TERMS, step_terms(record)))
     if spec := _memory(record):
         blocks.append(Plot("memory", MEMORY, spec))
-    others = (
-        ("lacking", "do not fit", _lacking_table(record, plan)),
-        ("impossible", "cannot exist", _impossible_table(record, plan)),
-    )
-    for name, what, table in others:
-        if table:
+    impossible = [
+        {"layout": text(_name(record, trial)), "why it cannot exist": text(trial.infeasible_reason or "")}
+        for trial in plan
+        if trial.estimate is None
+    ]
+    lacking = [
+        {
+            "layout": text(_name(record, trial)),
+            "worst stage": number(str(lack.worst_stage), lack.worst_stage),
+            "needs GiB": number(gib(lack.peak_memory_bytes), lack.peak_memory_bytes),
+            "has GiB": number(gib(lack.memory_capacity_bytes), lack.memory_capacity_bytes),
+            "short GiB": number(gib(lack.shortfall_bytes), lack.shortfall_bytes),
+        }
+        for trial in plan
+        if (lack := trial.estimate) and trial.infeasible_reason is not None
+    ]
+    for name, what, others in (("lacking", "do not fit", lacking), ("impossible", "cannot exist", impossible)):
+        if others:
             # Where nothing fits, what each point lacks is what the reader is after.
-            blocks.append(NamedTable(name, table, f"Points that {what}: {len(table.rows)}" if fits else ""))
+            blocks.append(NamedTable(name, _table(others), f"Points that {what}: {len(others)}" if rows else ""))
     return Section("predicted", "Predicted on paper", "predicted", _verdict(record, plan, fitting), tuple(blocks))
+
+
+def _table(rows: Sequence[dict[str, Cell]], marked: Sequence[int] = ()) -> Table:
+    """Without the column of the worst stage where that is the same one for all points."""
+    table = Table.of(rows, marked)
+    differ = "worst stage" not in table.columns or len(table.texts_of("worst stage")) > 1
+    return table if differ else table.only([name for name in table.columns if name != "worst stage"])
 
 
 def _subject(plan: Sequence[Trial]) -> str:
@@ -105,61 +135,16 @@ def _name(record: SweepRecord, trial: Trial) -> str:
     return record.plan_label_of(trial) + (" (baseline)" if trial.is_baseline else "")
 
 
-def _fitting_table(record: SweepRecord, fitting: Sequence[Trial]) -> Table | None:
-    rows = [_fitting_row(record, position, trial) for position, trial in enumerate(fitting, start=1)]
-    return _drop_equal_stages(Table.of(rows, marked=(0,))) if rows else None
-
-
-def _drop_equal_stages(table: Table) -> Table:
-    """Without the column of the worst stage where that is the same one for all points."""
-    differ = len(table.texts_of("worst stage")) > 1
-    return table if differ else table.only([name for name in table.columns if name != "worst stage"])
-
-
-def _fitting_row(record: SweepRecord, position: int, trial: Trial) -> dict[str, Cell]:
-    estimate = trial.predicted
-    hardware = estimate.hardware_flops_per_second_per_device
-    cells = predicted_cells(trial) | {
-        "#": number(str(position), position),
-        "layout": text(_name(record, trial)),
-        "tokens/s": number(count(estimate.tokens_per_second), estimate.tokens_per_second),
-        "hardware TFLOPS": number(tflops(hardware), hardware),
-        "worst stage": number(str(estimate.worst_stage), estimate.worst_stage),
-    }
-    return {name: cells[name] for name in FITTING_COLUMNS}
-
-
-def _lacking_table(record: SweepRecord, plan: Sequence[Trial]) -> Table | None:
-    rows = [
-        {
-            "layout": text(_name(record, trial)),
-            "worst stage": number(str(estimate.worst_stage), estimate.worst_stage),
-            "needs GiB": number(gib(estimate.peak_memory_bytes), estimate.peak_memory_bytes),
-            "has GiB": number(gib(estimate.memory_capacity_bytes), estimate.memory_capacity_bytes),
-            "short GiB": number(gib(estimate.shortfall_bytes), estimate.shortfall_bytes),
-        }
-        for trial in plan
-        if (estimate := trial.estimate) and trial.infeasible_reason is not None
-    ]
-    return _drop_equal_stages(Table.of(rows)) if rows else None
-
-
-def _impossible_table(record: SweepRecord, plan: Sequence[Trial]) -> Table | None:
-    impossible = (trial for trial in plan if trial.estimate is None)
-    named = ((_name(record, trial), trial.infeasible_reason or "") for trial in impossible)
-    rows = [{"layout": text(name), "why it cannot exist": text(reason)} for name, reason in named]
-    return Table.of(rows) if rows else None
-
-
 def step_terms(record: SweepRecord) -> Spec:
     """Stacked bars for the fastest points that fit, per sequence because their batches may differ."""
     shown = [trial for trial in by_prediction(record.plan) if trial.infeasible_reason is None][:MOST_BARS]
     names = distinct_names([record.plan_label_of(trial) for trial in shown])
-    values = [
-        {"layout": name, "term": TERM_NAMES[term], "order": order, "seconds": _per_sequence(trial, term)}
-        for name, trial in zip(names, shown, strict=True)
-        for order, term in enumerate(STEP_TERMS)
-    ]
+    values = []
+    for name, trial in zip(names, shown, strict=True):
+        size, batch = trial.planned.parallel.world_size, trial.planned.batch.global_batch_size
+        for order, term in enumerate(STEP_TERMS):
+            seconds = getattr(trial.predicted.step_terms, term) * size / batch
+            values.append({"layout": name, "term": TERM_NAMES[term], "order": order, "seconds": seconds})
     used = [name for name in TERM_NAMES.values() if any(v["seconds"] for v in values if v["term"] == name)]
     return bars(
         [value for value in values if value["term"] in used],
@@ -170,44 +155,23 @@ def step_terms(record: SweepRecord) -> Spec:
     )
 
 
-def _per_sequence(trial: Trial, term: str) -> float:
-    """Seconds of the term on all devices together, for each sequence."""
-    seconds: float = getattr(trial.predicted.step_terms, term)
-    return seconds * trial.planned.parallel.world_size / trial.planned.batch.global_batch_size
-
-
 def _memory(record: SweepRecord) -> Spec | None:
     """Memory of the worst stage of each point, against what a device has."""
-    shown = [(trial, trial.estimate) for trial in _trials_near_limit(by_prediction(record.plan)) if trial.estimate]
-    if not shown:
+    estimated = [trial for trial in by_prediction(record.plan) if trial.estimate]
+    if not estimated:
         return None
-    names = distinct_names([record.plan_label_of(trial) for trial, _ in shown])
+    # The fastest points that fit, and those that need only a little more memory than there is.
+    parts = ([trial for trial in estimated if (trial.infeasible_reason is None) == fits] for fits in (True, False))
+    shown = [trial for part in parts for trial in part[: MOST_BARS // 2]]
+    names = distinct_names([record.plan_label_of(trial) for trial in shown])
     values = [
-        {
-            "layout": name,
-            "GiB": estimate.peak_memory_bytes / GIBIBYTE,
-            "point": "fits" if estimate.fits else "does not fit",
-        }
-        for name, (_, estimate) in zip(names, shown, strict=True)
+        {"layout": name, "GiB": each.peak_memory_bytes / GIBIBYTE, "point": "fits" if each.fits else "does not fit"}
+        for name, each in zip(names, (trial.predicted for trial in shown), strict=True)
     ]
     scale = {"domain": ["fits", "does not fit"], "range": ["var(--good)", "var(--bad)"]}
     spec = bars(values, "GiB", "predicted GiB per device, worst stage", color=category("point", scale=scale))
-    spec["layer"].append(_capacities([estimate for _, estimate in shown]))
+    capacities = sorted({trial.predicted.memory_capacity_bytes / GIBIBYTE for trial in shown})
+    dashed = {"type": "rule", "strokeDash": [6, 4], "strokeWidth": 2, "color": "var(--ink)"}
+    x = {"field": "GiB", "type": "quantitative"}
+    spec["layer"].append(layer(dashed, [{"GiB": capacity} for capacity in capacities], x=x, y=None))
     return spec
-
-
-def _capacities(estimates: Sequence[Estimate]) -> Spec:
-    capacities = sorted({estimate.memory_capacity_bytes / GIBIBYTE for estimate in estimates})
-    return {
-        "data": {"values": [{"GiB": capacity} for capacity in capacities]},
-        "mark": {"type": "rule", "strokeDash": [6, 4], "strokeWidth": 2, "color": "var(--ink)"},
-        "encoding": {"x": {"field": "GiB", "type": "quantitative"}, "y": None},
-    }
-
-
-def _trials_near_limit(best_first: Sequence[Trial]) -> list[Trial]:
-    """The fastest points that fit, and those that need only a little more memory than there is."""
-    estimated = [trial for trial in best_first if trial.estimate]
-    fitting = [trial for trial in estimated if trial.infeasible_reason is None]
-    lacking = [trial for trial in estimated if trial.infeasible_reason is not None]
-    return fitting[: MOST_BARS // 2] + lacking[: MOST_BARS // 2]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import time
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,6 @@ from conf.overrides import Override
 from conf.units import count_of
 from results.report.section import Block, FactList, Heading, NamedTable, Paragraph, ReportSubject, Section
 from results.table import Table, text
-from sweeps.reading import TrialReading
 from sweeps.repeats.by_objective import best_reading
 from sweeps.trial import SweepFolder
 
@@ -26,11 +25,7 @@ MOST_CHARACTERS = 2000
 
 @dataclass(frozen=True)
 class GivenCommand:
-    """One command as it was given, by the file that was written then.
-
-    Attributes:
-        content: as `launcher.provenance` wrote it; older files may lack any of it.
-    """
+    """One command as it was given, as `launcher.provenance` wrote it then; older files may lack any of it."""
 
     content: dict[str, Any]
 
@@ -59,13 +54,8 @@ class GivenCommand:
 
 def section(subject: ReportSubject) -> Section:
     given = commands_of(subject.sweep.folder)
-    return Section(
-        name="provenance",
-        title="Provenance, and how to reproduce it",
-        numbers_are=None,
-        finding=_finding(subject, given),
-        blocks=tuple(_blocks(subject, given)),
-    )
+    blocks = tuple(_blocks(subject, given))
+    return Section("provenance", "Provenance, and how to reproduce it", None, _finding(subject, given), blocks)
 
 
 def commands_of(folder: SweepFolder) -> list[GivenCommand]:
@@ -83,9 +73,9 @@ def commands_of(folder: SweepFolder) -> list[GivenCommand]:
 
 def _finding(subject: ReportSubject, given: Sequence[GivenCommand]) -> str:
     commit = given[-1].text("git_sha") if given else subject.sweep.record.git_sha
-    changed = bool(given and given[-1].text("uncommitted_changes"))
-    state = " with changes that were not committed" if changed else ""
-    where = f", given on {given[-1].text('hostname')}" if given and given[-1].text("hostname") else ""
+    last = given[-1] if given else GivenCommand({})
+    state = " with changes that were not committed" if last.text("uncommitted_changes") else ""
+    where = f", given on {last.text('hostname')}" if last.text("hostname") else ""
     return f"The sweep is of commit `{commit}`{state}{where}; the command below continues it or makes it again."
 
 
@@ -93,9 +83,10 @@ def _blocks(subject: ReportSubject, given: Sequence[GivenCommand]) -> Iterator[B
     yield Paragraph(f"The sweep: {_code(sweep_command(subject, given))}")
     if best := best_reading(subject.sweep.record, subject.results):
         had = "the code and the configuration" if best.planned.trainer.is_own else "the configuration"
-        yield Paragraph(
-            f"Its best trial once more, with {had} that it had: {_code(rerun_command(subject, given, best))}"
-        )
+        place = [each for each in _overrides(given) if Override.parse(each).key in PLACE_KEYS]
+        again = ["trisweep", "rerun", subject.sweep.record.spec.name, best.trial.trial_id]
+        command = shlex.join([*again, *place, *_config_words(given)])
+        yield Paragraph(f"Its best trial once more, with {had} that it had: {_code(command)}")
     if given:
         yield FactList(tuple(_facts(given[-1])))
         if patch := given[-1].text("uncommitted_changes"):
@@ -105,9 +96,29 @@ def _blocks(subject: ReportSubject, given: Sequence[GivenCommand]) -> Iterator[B
                 is_caution=True,
             )
         yield Heading("Commands")
-        yield NamedTable("commands", _commands_table(given))
-    if table := _trials_table(subject.results):
-        yield NamedTable("fingerprints", table, folded_as=f"Fingerprints of {count_of(len(table.rows), 'trial')}")
+        rows = [
+            {
+                "when (UTC)": text(time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(each.seconds))),
+                "command": text(_shorten(each.command)),
+                "commit": text(each.text("git_sha")),
+                "host": text(each.text("hostname")),
+            }
+            for each in given
+        ]
+        yield NamedTable("commands", Table.of(rows))
+    left = [  # the trials that left something, with the code that each ran
+        {
+            "layout": text(result.label),
+            "trial": text(result.trial.trial_id),
+            "fingerprint": text(result.experiment.fingerprint),
+            "commit": text(result.measurement.environment.git_sha if result.measurement.environment else ""),
+        }
+        for result in subject.results
+        if result.experiment and result.measurement
+    ]
+    if left:
+        folded = f"Fingerprints of {count_of(len(left), 'trial')}"
+        yield NamedTable("fingerprints", Table.of(left), folded_as=folded)
         yield Paragraph(
             "A fingerprint is of all that changes a measurement: model, cluster, layout, batch, precision, data and"
             " training. Equal fingerprints are one experiment, in whatever sweep.",
@@ -125,17 +136,8 @@ def sweep_command(subject: ReportSubject, given: Sequence[GivenCommand]) -> str:
 def folder_words(folder: SweepFolder) -> list[str]:
     """The words by which a command finds the sweep where the last command on record wrote it."""
     given = commands_of(folder)
-    return [*_place(given, {"output_dir"}), *_config_words(given)]
-
-
-def rerun_command(subject: ReportSubject, given: Sequence[GivenCommand], of: TrialReading) -> str:
-    place = _place(given, PLACE_KEYS)
-    words = ["rerun", subject.sweep.record.spec.name, of.trial.trial_id, *place, *_config_words(given)]
-    return shlex.join(["trisweep", *words])
-
-
-def _place(given: Sequence[GivenCommand], keys: Container[str]) -> list[str]:
-    return [each for each in _overrides(given) if Override.parse(each).key in keys]
+    place = [each for each in _overrides(given) if Override.parse(each).key == "output_dir"]
+    return [*place, *_config_words(given)]
 
 
 def _config_words(given: Sequence[GivenCommand]) -> list[str]:
@@ -163,36 +165,7 @@ def _facts(last: GivenCommand) -> Iterator[tuple[str, str]]:
     return ((name, value) for name, value in recorded if value)
 
 
-def _commands_table(given: Sequence[GivenCommand]) -> Table:
-    rows = [
-        {
-            "when (UTC)": text(time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(each.seconds))),
-            "command": text(_shorten(each.command)),
-            "commit": text(each.text("git_sha")),
-            "host": text(each.text("hostname")),
-        }
-        for each in given
-    ]
-    return Table.of(rows)
-
-
-def _trials_table(results: Sequence[TrialReading]) -> Table | None:
-    """The trials that left something, with the code that each ran."""
-    rows = [
-        {
-            "layout": text(result.label),
-            "trial": text(result.trial.trial_id),
-            "fingerprint": text(result.experiment.fingerprint),
-            "commit": text(result.measurement.environment.git_sha if result.measurement.environment else ""),
-        }
-        for result in results
-        if result.experiment and result.measurement
-    ]
-    return Table.of(rows) if rows else None
-
-
 def _code(command: str) -> str:
-    """Quote the command as code, which a backtick would end."""
     return f"`{_shorten(command).replace('`', chr(39))}`"
 
 

@@ -1,7 +1,4 @@
-"""The figures that others have published, as they printed them, beside what is found here for the same layout.
-
-They are for display alone, and never merged with what was measured or predicted.
-"""
+"""The figures that others have published, as they printed them, beside ours for the same layout, and never merged."""
 
 from __future__ import annotations
 
@@ -30,6 +27,10 @@ PUBLISHED = Path(__file__).parents[2] / "published.csv"
 HARDWARE = (
     "Rows that count hardware FLOPs count recomputation too: they may be held against hardware TFLOPS of the same model"
     " and device, never against model TFLOPS."
+)
+STATED_KNOBS = (
+    *("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"),
+    *("micro_batch_size", "global_batch_size", "recompute"),
 )
 BESIDE = (
     "What is found here is of the same model, device, layout and batch, and counts FLOPs as the row does. Constants of"
@@ -73,7 +74,6 @@ class PublishedFigure(BaseModel):
 
     @property
     def confirmation(self) -> str:
-        """The words for how far the row is confirmed."""
         return {"yes": "confirmed", "partial": "partly confirmed", "no": "unconfirmed"}[self.confirmed]
 
 
@@ -146,6 +146,7 @@ def _row(figure: PublishedFigure, record: SweepRecord, results: Sequence[TrialRe
     measured = next((each.performance for each in results if is_full_size and _is_of(figure, each.trial)), None)
     source = f"{figure.source}, arXiv {figure.arxiv}, {figure.where}: {figure.confirmation}."
     devices = figure.device if figure.num_devices is None else f"{count(figure.num_devices)} {figure.device}"
+    scaled = figure.scaling_efficiency_percent
     return {
         "model": Cell(figure.model, note=f"{source} {figure.notes}".strip()),
         "devices": text(devices),
@@ -156,20 +157,13 @@ def _row(figure: PublishedFigure, record: SweepRecord, results: Sequence[TrialRe
         "predicted here": _rate(figure, predicted),
         "measured here": _rate(figure, measured),
         "% of peak": number(_printed_number(figure.percent_of_peak), figure.percent_of_peak),
-        "scaling": text(_scaling(figure)),
+        "scaling": text(ABSENT if scaled is None else f"{figure.scaling_kind} {_printed_number(scaled)} %"),
     }
 
 
 def _rate(figure: PublishedFigure, figures_here: Estimate | Performance | None) -> Cell:
     """Our rate by the FLOPs that the figure counts."""
-    if figures_here is None or figure.flops_kind is None:
-        return number(ABSENT, None)
-    is_hardware = figure.flops_kind == "hardware"
-    rate = (
-        figures_here.hardware_flops_per_second_per_device
-        if is_hardware
-        else figures_here.model_flops_per_second_per_device
-    )
+    rate = getattr(figures_here, f"{figure.flops_kind}_flops_per_second_per_device", None)
     return number(tflops(rate), rate)
 
 
@@ -179,15 +173,7 @@ def _is_of(figure: PublishedFigure, trial: Trial) -> bool:
     if experiment is None or figure.tensor_parallel_size is None or figure.num_devices is None:
         return False
     names = {_letters(experiment.model.name): _letters(figure.model)} | {experiment.cluster.device.name: figure.device}
-    stated = {
-        "world_size": figure.num_devices,
-        "tensor_parallel_size": figure.tensor_parallel_size,
-        "pipeline_parallel_size": figure.pipeline_parallel_size,
-        "data_parallel_size": figure.data_parallel_size,
-        "micro_batch_size": figure.micro_batch_size,
-        "global_batch_size": figure.global_batch_size,
-        "recompute": figure.recompute,
-    }
+    stated = {"world_size": figure.num_devices} | {name: getattr(figure, name) for name in STATED_KNOBS}
     alike = all(experiment.knob_value(name) == value for name, value in stated.items() if value is not None)
     return alike and all(ours == theirs for ours, theirs in names.items())
 
@@ -211,9 +197,3 @@ def _layout(figure: PublishedFigure) -> str:
     parts = [f"{name}{size}" for name, size in named.items() if size is not None]
     parts += [figure.recompute] if figure.recompute else []
     return "-".join(parts) or ABSENT
-
-
-def _scaling(figure: PublishedFigure) -> str:
-    if figure.scaling_efficiency_percent is None:
-        return ABSENT
-    return f"{figure.scaling_kind} {_printed_number(figure.scaling_efficiency_percent)} %"

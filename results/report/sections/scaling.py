@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from conf.types.schema import Value
 from conf.units import count_of
-from results.report.charts import Spec, Values, category, dots, quantity
+from results.report.charts import Spec, Values, category, dots, layer, quantity
 from results.report.findings.circumstances import noise_notes
-from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
+from results.report.section import Block, NamedTable, NumbersAre, Paragraph, Plot, ReportSubject, Section
 from results.report.sections.published import PublishedFigure, chosen_figures
 from results.scaling import ScalingStudy, StudyPoint, measured_study, predicted_study
 from results.table import Cell, Table, number, text
@@ -28,40 +28,36 @@ MARKS = {
     "predicted at full size": ("var(--predicted)", "diamond"),
     "published": ("var(--published)", "stroke"),
 }
-"""The colour and the shape of each series."""
 
 
 def section(subject: ReportSubject) -> Section | None:
-    """Return the section, or None if the sweep is no scaling study."""
     record = subject.sweep.record
     if record.spec.scaling is None:
         return None
     measured = measured_study(record, subject.results)
-    sharing = (
-        frozenset(point.num_ranks for point in measured.points if point.shares_devices) if measured else frozenset()
-    )
-    same = predicted_study(record, record.trials, without=sharing)
+    shared = {point.num_ranks for point in measured.points if point.shares_devices} if measured else ()
+    same = predicted_study(record, record.trials, without=shared)
     full = predicted_study(record, record.plan) if record.mode == "proxy" else None
     published = [each for each in chosen_figures(record.spec.published) if each.scaling_kind == record.spec.scaling]
     studies = {"measured": measured, "predicted for the same trials": same, "predicted at full size": full}
     studies_by_kind = {name: study for name, study in studies.items() if study is not None}
     if not studies_by_kind:
         return None
+    of_others = []
+    for figure in published:
+        devices = f" on {count_of(figure.num_devices, 'device')}" if figure.num_devices else ""
+        says = f"{figure.scaling_efficiency_percent:g} % {figure.scaling_kind} scaling{devices}"
+        confirmed = f"(confirmed: {figure.confirmed}). {figure.notes}"
+        of_others.append(Paragraph(f"Published: {figure.source}, {figure.model}: {says} {confirmed}"))
     blocks = (
         *_finding_blocks(subject, measured),
         *_tables(studies_by_kind),
-        *_published_blocks(published),
+        *of_others,
         _plot(studies_by_kind, published),
     )
-    is_measured = measured is not None
+    kind: NumbersAre = "measured and predicted" if measured is not None else "predicted"
     title = f"{record.spec.scaling.capitalize()} scaling"
-    return Section(
-        "scaling",
-        title,
-        "measured and predicted" if is_measured else "predicted",
-        _finding(record, studies_by_kind),
-        blocks,
-    )
+    return Section("scaling", title, kind, _finding(record, studies_by_kind), blocks)
 
 
 def _finding(record: SweepRecord, studies: dict[str, ScalingStudy]) -> str:
@@ -71,17 +67,13 @@ def _finding(record: SweepRecord, studies: dict[str, ScalingStudy]) -> str:
     devices = count_of(last.num_devices, "device")
     if name != "measured":
         return f"Nothing was measured yet; on paper {devices} keep {percent(last.efficiency)} % ({kind})."
-    cores = _sharing_note(study)
+    shared = [str(point.num_ranks) for point in study.points if point.shares_devices]
+    most = count_of(max(point.num_devices for point in study.points), "device")
+    cores = f"; {' and '.join(shared)} ranks shared {most}" if shared else ""
     return (
         f"{devices} keep {percent(last.efficiency)} % of the baseline's rate per device"
         f" (95 % interval {_interval(last)} %){cores}; {HELD[study.kind]} is held constant."
     )
-
-
-def _sharing_note(study: ScalingStudy) -> str:
-    shared = [str(point.num_ranks) for point in study.points if point.shares_devices]
-    devices = max(point.num_devices for point in study.points)
-    return f"; {' and '.join(shared)} ranks shared {count_of(devices, 'device')}" if shared else ""
 
 
 def _finding_blocks(subject: ReportSubject, measured: ScalingStudy | None) -> Iterator[Block]:
@@ -155,15 +147,6 @@ def _interval(point: StudyPoint) -> str:
     return f"{percent(point.efficiency_low)} to {percent(point.efficiency_high)}"
 
 
-def _published_blocks(figures: Sequence[PublishedFigure]) -> Iterator[Block]:
-    for figure in figures:
-        devices = f" on {count_of(figure.num_devices, 'device')}" if figure.num_devices else ""
-        yield Paragraph(
-            f"Published: {figure.source}, {figure.model}: {figure.scaling_efficiency_percent:g} %"
-            f" {figure.scaling_kind} scaling{devices} (confirmed: {figure.confirmed}). {figure.notes}"
-        )
-
-
 def _plot(studies: dict[str, ScalingStudy], published: Sequence[PublishedFigure]) -> Plot:
     values = [value for name, study in studies.items() for value in _values(name, study)]
     most = max(value["factor"] for value in values)
@@ -217,17 +200,12 @@ def _spec(values: Values, curves: Values) -> Spec:
     )
     of = {name: {"filter": {"field": "series", "equal": name}} for name in names}
     layers: list[Spec] = [
-        {"data": {"values": curves}, "mark": {"type": "line", "strokeWidth": 1}, "encoding": {"x": x, "y": y}},
-        {
-            "transform": [{"filter": "datum.series != 'published'"}],
-            "mark": dots(70),
-            "encoding": {"x": x, "y": y, "shape": shape},
-        },
+        layer({"type": "line", "strokeWidth": 1}, curves, x=x, y=y),
+        {"transform": [{"filter": "datum.series != 'published'"}], **layer(dots(70), x=x, y=y, shape=shape)},
     ]
     if "measured" in of:
-        whiskers = {"x": x, "y": quantity("low", "efficiency %"), "y2": {"field": "high"}}
-        layers.append({"transform": [of["measured"]], "mark": {"type": "rule"}, "encoding": whiskers})
+        whiskers = layer({"type": "rule"}, x=x, y=quantity("low", "efficiency %"), y2={"field": "high"})
+        layers.append({"transform": [of["measured"]], **whiskers})
     if "published" in of:
-        dashed = {"type": "line", "strokeDash": [6, 4]}
-        layers.append({"transform": [of["published"]], "mark": dashed, "encoding": {"x": x, "y": y}})
+        layers.append({"transform": [of["published"]], **layer({"type": "line", "strokeDash": [6, 4]}, x=x, y=y)})
     return {"data": {"values": values}, "height": 300, "encoding": {"color": colour}, "layer": layers}

@@ -12,7 +12,7 @@ from conf.types.sweep_spec import Objective
 from conf.units import count_of
 from results.knobs.sensitivity import EQUAL, FEWEST_POINTS
 from results.knobs.sensitivity import SEED as SAME_DRAW
-from results.report.charts import Spec, category, dots, quantity, tooltip
+from results.report.charts import Spec, category, dots, layer, quantity, tooltip
 from results.report.findings.ranking import sought_cells
 from results.report.findings.sought import aside_sentence, value_text, words_of
 from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
@@ -46,18 +46,22 @@ def _blocks(record: SweepRecord, points: Sequence[SoughtPoint]) -> Iterator[Bloc
     yield NamedTable("sought-points", _table(record, points))
     if said := aside_sentence(points):
         yield Paragraph(said, is_caution=True)
-    yield from _of_axes(record, [point for point in points if not point.aside])
+    yield from _axis_blocks(record, [point for point in points if not point.aside])
     if "loss" in record.objective:
         yield _curves(points)
         if len(points) > MOST_CURVES:
             yield Paragraph(f"The curves are of the best {MOST_CURVES} points.", is_note=True)
 
 
-def _of_axes(record: SweepRecord, points: Sequence[SoughtPoint]) -> Iterator[Block]:
+def _axis_blocks(record: SweepRecord, points: Sequence[SoughtPoint]) -> Iterator[Block]:
     axes = sorted({key for point in points for key in point.reading.trial.point} - {SEED})
     sound = [point for point in points if not point.diverged]
     left_out = len(points) - len(sound)
-    yield from (_over_axis(record, sound, key, left_out) for key in axes if _is_axis(sound, key))
+    for key in axes:
+        values = {_value(point, key) for point in sound}
+        # Something can be drawn over a number with several values.
+        if len(values) > 1 and all(isinstance(each, int | float) and not isinstance(each, bool) for each in values):
+            yield _axis_plot(record, sound, key, left_out)
     varied = [key for key in axes if len({_value(point, key) for point in points}) > 1]
     if len(varied) > 1:
         yield _coordinates(record, points, varied)
@@ -74,24 +78,16 @@ def _table(record: SweepRecord, points: Sequence[SoughtPoint]) -> Table:
     return Table.of(rows, marked).without_empty_columns()
 
 
-def _is_axis(points: Sequence[SoughtPoint], key: str) -> bool:
-    """True if a key is a number with several values, so that something can be drawn over it."""
-    values = {_value(point, key) for point in points}
-    return len(values) > 1 and all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
-
-
 def _value(point: SoughtPoint, key: str) -> Value:
     return dotted_value(point.reading.planned, key)
 
 
-def _over_axis(record: SweepRecord, points: Sequence[SoughtPoint], key: str, num_diverged: int) -> Plot:
-    """Every point and its interval over one axis; the line joins the best at each value.
-
-    Args:
-        num_diverged: points that are left out, beside which the others would lie on the axis.
-    """
+def _axis_plot(record: SweepRecord, points: Sequence[SoughtPoint], key: str, num_diverged: int) -> Plot:
+    """Every point that did not diverge, with its interval, over one axis; the line joins the best at each value."""
     objective, values = record.objective[0], sorted({float(str(_value(point, key))) for point in points})
-    is_log = values[0] > 0 and (values[-1] > LOGARITHMIC * values[0] or _is_declared_logarithmic(record, key))
+    plan = record.spec.proxy if record.mode == "proxy" and record.spec.proxy else record.spec
+    is_declared = any(block.axes[key].log for block in plan.blocks if key in block.axes)
+    is_log = values[0] > 0 and (values[-1] > LOGARITHMIC * values[0] or is_declared)
     scale = {"type": "log"} if is_log else {"zero": False}
     x = quantity("setting", key) | {
         "scale": scale,
@@ -99,27 +95,18 @@ def _over_axis(record: SweepRecord, points: Sequence[SoughtPoint], key: str, num
     }
     title = f"measured {words_of(objective)}"
     y = quantity("value", title, scale={"zero": False})
-    best = min if not is_better_when_larger(objective) else max
+    best = "max" if is_better_when_larger(objective) else "min"
     rows = [
-        {
-            "setting": _value(point, key),
-            "value": point.values[0],
-            "low": point.bounds[0],
-            "high": point.bounds[1],
-            "point": point.name,
-        }
-        for point in points
+        {"setting": _value(point, key), "value": point.values[0], "low": low, "high": high, "point": point.name}
+        for point, (low, high) in zip(points, (point.bounds for point in points), strict=True)
     ]
     spec: Spec = {
         "data": {"values": rows},
         "height": 260,
         "layer": [
-            {"mark": {"type": "line"}, "encoding": {"x": x, "y": y | {"aggregate": best.__name__}}},
-            {"mark": {"type": "rule"}, "encoding": {"x": x, "y": quantity("low", title), "y2": {"field": "high"}}},
-            {
-                "mark": dots(70, color="var(--measured)"),
-                "encoding": {"x": x, "y": y, "tooltip": tooltip("point", "value")},
-            },
+            layer({"type": "line"}, x=x, y=y | {"aggregate": best}),
+            layer({"type": "rule"}, x=x, y=quantity("low", title), y2={"field": "high"}),
+            layer(dots(70, color="var(--measured)"), x=x, y=y, tooltip=tooltip("point", "value")),
         ],
     }
     caption = f"{title.capitalize()} over {key}; the line joins the best at each value" + (
@@ -130,18 +117,13 @@ def _over_axis(record: SweepRecord, points: Sequence[SoughtPoint], key: str, num
     return Plot(f"over-{key.replace('.', '-')}", caption, spec)
 
 
-def _is_declared_logarithmic(record: SweepRecord, key: str) -> bool:
-    points = record.spec.proxy if record.mode == "proxy" and record.spec.proxy else record.spec
-    return any(block.axes[key].log for block in points.blocks if key in block.axes)
-
-
 def _coordinates(record: SweepRecord, points: Sequence[SoughtPoint], axes: Sequence[str]) -> Plot:
     """A line for each point through its place on every axis; the places are those of its values in their order."""
     objective = record.objective[0]
     columns = [*axes, words_of(objective)]
     places: dict[str, dict[str, float]] = {}
     for column in columns:
-        distinct = sorted({_axis_value(point, column, objective) for point in points}, key=_order)
+        distinct = sorted({_axis_value(point, column, objective) for point in points}, key=_sort_key)
         places[column] = {str(value): place / max(1, len(distinct) - 1) for place, value in enumerate(distinct)}
     rows = [
         {
@@ -183,7 +165,7 @@ def _shares(record: SweepRecord, points: Sequence[SoughtPoint], axes: Sequence[s
         return
     from results.knobs.forest import fanova_shares  # importing it takes seconds
 
-    values = [sorted({_value(point, key) for point in finite}, key=_order) for key in axes]
+    values = [sorted({_value(point, key) for point in finite}, key=_sort_key) for key in axes]
     both = list(zip(axes, values, strict=True))
     codes = np.array([[levels.index(_value(point, key)) for key, levels in both] for point in finite], dtype=float)
     shares = fanova_shares(codes, measured, list(map(len, values)), SAME_DRAW)
@@ -197,7 +179,7 @@ def _axis_value(point: SoughtPoint, column: str, objective: Objective) -> Value:
     return point.values[0] if column == words_of(objective) else _value(point, column)
 
 
-def _order(value: Value) -> tuple[str, float, str]:
+def _sort_key(value: Value) -> tuple[str, float, str]:
     is_number = isinstance(value, int | float)
     return (
         "" if is_number else "text",
@@ -219,16 +201,13 @@ def _curves(points: Sequence[SoughtPoint]) -> Plot:
         if loss <= top
     ]
     is_cut = any(loss > top for point in shown for _, loss in _losses(point))
+    x = quantity("step", "step", axis={"tickMinStep": 1})
+    y = quantity("loss", "measured training loss", scale={"zero": False})
+    names = category("point", sort=[point.name for point in shown])
     spec: Spec = {
         "data": {"values": rows},
         "height": 280,
-        "mark": {"type": "line"},
-        "encoding": {
-            "x": quantity("step", "step", axis={"tickMinStep": 1}),
-            "y": quantity("loss", "measured training loss", scale={"zero": False}),
-            "color": category("point", sort=[point.name for point in shown]),
-            "tooltip": tooltip("point", "step", "loss"),
-        },
+        **layer({"type": "line"}, x=x, y=y, color=names, tooltip=tooltip("point", "step", "loss")),
     }
     cut = f" Of those that diverged, losses above {value_text('loss', top)} are left out." if is_cut else ""
     return Plot("sought-losses", f"Measured training loss of every point, by its first run.{cut}", spec)

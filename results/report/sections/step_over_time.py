@@ -1,13 +1,9 @@
-"""The pipeline's timeline: what the rank of every stage does when, in one step of the best plan.
-
-Beside the prediction stands, where a trial recorded one, a step as it was measured.
-"""
+"""The pipeline's timeline: what the rank of every stage does when in a step of the best plan, and in a measured one."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from conf.plan.experiment import Experiment
 from conf.units import count_of
@@ -40,44 +36,30 @@ WHAT_IS_WHAT = (
 )
 
 
-@dataclass(frozen=True)
-class PredictedPlan:
-    """The best plan with its step as the cost model lays it out."""
-
-    best: BestPlan
-    experiment: Experiment
-    step: PipelineStep
-
-
 def section(subject: ReportSubject) -> Section | None:
     """Return the section, or None if no plan fits and no trial recorded a step."""
-    plan, recorded = _predicted_plan(best_plan(subject)), compared_step(subject)
-    if recorded is None:
-        return _section("predicted", _finding(plan), *_blocks(plan)) if plan else None
-    finding, blocks = recorded_finding(*recorded), tuple(recorded_blocks(*recorded))
-    if plan is None:
-        return _section("measured and predicted", finding, *blocks)
-    # The pictures of a plan that was measured show what is predicted of it already.
-    if plan.best.reading is not None and plan.experiment == recorded.trial.experiment:
-        return _section("measured and predicted", finding, *blocks, *_seconds(plan))
-    both = (*_blocks(plan), Heading("Measured beside predicted"), *blocks)
-    return _section("measured and predicted", f"{_finding(plan)} {finding}", *both)
-
-
-def _section(numbers_are: NumbersAre, finding: str, *blocks: Block) -> Section:
-    return Section("timeline", "Timeline of the pipeline", numbers_are, finding, blocks)
-
-
-def _predicted_plan(best: BestPlan | None) -> PredictedPlan | None:
-    if best is None or best.trial.experiment is None:
+    best, recorded = best_plan(subject), compared_step(subject)
+    findings, blocks = [], list[Block]()
+    experiment = best.trial.experiment if best else None
+    if best is not None and experiment is not None:
+        step = predicted_step(experiment, IMPLEMENTATIONS[experiment.trainer.costs_of])
+        # The pictures of a plan that was measured show what is predicted of it already.
+        if recorded and best.reading is not None and experiment == recorded.trial.experiment:
+            blocks = [*recorded_blocks(*recorded), *_seconds(experiment, step)]
+        else:
+            findings, blocks = [_finding(best, step)], [*_blocks(best, experiment, step)]
+            blocks += [Heading("Measured beside predicted"), *recorded_blocks(*recorded)] if recorded else []
+    elif recorded is not None:
+        blocks = [*recorded_blocks(*recorded)]
+    else:
         return None
-    experiment = best.trial.experiment
-    return PredictedPlan(best, experiment, predicted_step(experiment, IMPLEMENTATIONS[experiment.trainer.costs_of]))
+    findings += [recorded_finding(*recorded)] if recorded else []
+    kind: NumbersAre = "measured and predicted" if recorded else "predicted"
+    return Section("timeline", "Timeline of the pipeline", kind, " ".join(findings), tuple(blocks))
 
 
-def _finding(plan: PredictedPlan) -> str:
-    step = plan.step
-    what = f"A step of `{plan.best.label}`, {plan.best.why}, is predicted to take {seconds(step.total_seconds)} s"
+def _finding(best: BestPlan, step: PipelineStep) -> str:
+    what = f"A step of `{best.label}`, {best.why}, is predicted to take {seconds(step.total_seconds)} s"
     if step.num_stages == 1:
         return f"{what}; it has no pipeline, so that nothing waits for another stage."
     waiting = max(range(step.num_stages), key=lambda stage: step.seconds(stage, "bubble"))
@@ -87,26 +69,22 @@ def _finding(plan: PredictedPlan) -> str:
     )
 
 
-def _blocks(plan: PredictedPlan) -> Iterator[Block]:
-    yield Paragraph(_origin_sentence(plan))
-    if any(ranks_per_core(block.num_devices, block.cluster) > 1 for block in plan.experiment.blocks):
+def _blocks(best: BestPlan, experiment: Experiment, step: PipelineStep) -> Iterator[Block]:
+    yield Paragraph(
+        "Each pass of the trainer's own schedule is laid out as soon as what it needs is there, and takes as long as"
+        f" the cost model says. {_formula_sentence(step.total_seconds, best.trial.predicted.step_seconds)}"
+        " Communication that no work hides is drawn at the end of its pass, although a layer's collectives lie inside"
+        " it; a backward pass holds the weight gradients where these have no pass of their own. All ranks of a stage do"
+        " the same."
+    )
+    if any(ranks_per_core(block.num_devices, block.cluster) > 1 for block in experiment.blocks):
         yield Paragraph(
             "Ranks share cores here, which the picture leaves out: it gives each a device of its own, so that the step"
             " as predicted for this machine takes longer.",
             is_caution=True,
         )
-    yield from gantt_plots("timeline", "predicted", [DrawnStep(plan.step, stage_names(plan.experiment))])
-    yield from _seconds(plan)
-
-
-def _origin_sentence(plan: PredictedPlan) -> str:
-    return (
-        "Each pass of the trainer's own schedule is laid out as soon as what it needs is there, and takes as long as"
-        f" the cost model says. {_formula_sentence(plan.step.total_seconds, plan.best.trial.predicted.step_seconds)}"
-        " Communication that no work hides is drawn at the end of its pass, although a layer's collectives lie inside"
-        " it; a backward pass holds the weight gradients where these have no pass of their own. All ranks of a stage do"
-        " the same."
-    )
+    yield from gantt_plots("timeline", "predicted", [DrawnStep(step, stage_names(experiment))])
+    yield from _seconds(experiment, step)
 
 
 def _formula_sentence(laid_out: float, closed: float) -> str:
@@ -119,10 +97,9 @@ def _formula_sentence(laid_out: float, closed: float) -> str:
     )
 
 
-def _seconds(plan: PredictedPlan) -> Iterator[Block]:
+def _seconds(experiment: Experiment, step: PipelineStep) -> Iterator[Block]:
     """Yield each stage's seconds by what its rank does; kinds that no stage has are left out."""
     yield Paragraph("Predicted seconds of each stage's rank in one step:")
-    step, experiment = plan.step, plan.experiment
     shown, devices = stages_to_draw(step.num_stages), devices_of_stages(experiment)
     kinds = [kind for kind in SPAN_KINDS if any(step.seconds(stage, kind) for stage in shown)]
     layers = experiment.layers_per_stage
@@ -140,7 +117,6 @@ def _seconds(plan: PredictedPlan) -> Iterator[Block]:
 
 
 def recorded_finding(trial: RecordedTrial, predicted: PipelineStep, measured: PipelineStep) -> str:
-    """Return what a recorded step shows, in one sentence."""
     step = f"A step of `{trial.reading.label}`"
     took, expected = seconds(trial.stages[0].step_seconds), seconds(predicted.total_seconds)
     if measured.num_stages == 1:
@@ -155,8 +131,13 @@ def recorded_finding(trial: RecordedTrial, predicted: PipelineStep, measured: Pi
 def recorded_blocks(trial: RecordedTrial, predicted: PipelineStep, measured: PipelineStep) -> Iterator[Block]:
     yield Paragraph(_what_was_recorded(trial, measured.total_seconds))
     yield Paragraph(WHAT_IS_WHAT)
-    if (shared := _shared_cores_caution(trial)) is not None:
-        yield Paragraph(shared, is_caution=True)
+    if (performance := trial.reading.performance) is not None and trial.reading.shares_devices:
+        yield Paragraph(
+            f"{trial.experiment.parallel.world_size} ranks took turns on {count_of(performance.num_devices, 'core')}"
+            " when this was measured, so that waits of one are the work of another; the prediction gives each rank a"
+            " core of its own.",
+            is_caution=True,
+        )
     drawn = [
         DrawnStep(step, stage_names(trial.experiment, what))
         for step, what in ((predicted, "predicted"), (measured, "measured"))
@@ -168,11 +149,14 @@ def recorded_blocks(trial: RecordedTrial, predicted: PipelineStep, measured: Pip
 def _what_was_recorded(trial: RecordedTrial, done: float) -> str:
     first, performance = trial.stages[0], trial.reading.performance
     assert performance is not None
+    cut = next((stage for stage in trial.stages if stage.is_cut), None)
+    listed = cut and f"the first and the last {len(cut.passes) // 2} are listed; shares are of all"
+    cut_note = f" Of the {cut.num_passes} passes of a stage {listed}." if cut else ""
     return (
         f"`{trial.reading.label}` is {trial.why}. The first tensor rank of the first replica of every stage noted when"
         f" each pass of step {first.step} began and ended. That step took {seconds(first.step_seconds)} s on the"
         f" slowest rank, {seconds(done)} s on those shown; the median of all timed steps is"
-        f" {seconds(performance.step_seconds)} s. {_clocks(trial)}{_cut_note(trial)}"
+        f" {seconds(performance.step_seconds)} s. {_clocks(trial)}{cut_note}"
     )
 
 
@@ -185,25 +169,4 @@ def _clocks(trial: RecordedTrial) -> str:
     return (
         "Clocks of different machines are aligned where the step begins, and by what stages sent each other, which"
         f" leaves neighbours uncertain by {seconds(apart)} s at most."
-    )
-
-
-def _shared_cores_caution(trial: RecordedTrial) -> str | None:
-    """A caution where ranks took turns on the cores of a machine."""
-    performance, num_ranks = trial.reading.performance, trial.experiment.parallel.world_size
-    if performance is None or not trial.reading.shares_devices:
-        return None
-    return (
-        f"{num_ranks} ranks took turns on {count_of(performance.num_devices, 'core')} when this was measured, so that"
-        " waits of one are the work of another; the prediction gives each rank a core of its own."
-    )
-
-
-def _cut_note(trial: RecordedTrial) -> str:
-    cut = next((stage for stage in trial.stages if stage.is_cut), None)
-    if cut is None:
-        return ""
-    return (
-        f" Of the {cut.num_passes} passes of a stage the first and the last {len(cut.passes) // 2} are listed; shares"
-        " are of all."
     )

@@ -11,7 +11,7 @@ from typing import Any
 from conf.grouped import grouped
 from conf.plan.experiment import Experiment
 from conf.units import TERA, count_of
-from results.report.charts import MOST_BARS, Spec, bars, category, quantity
+from results.report.charts import MOST_BARS, Spec, bars, category, layer, quantity
 from results.report.findings.circumstances import facts, incomparable, noise_notes, notes
 from results.report.findings.comparable import display_name, outcome_words
 from results.report.findings.ranking import measured_cells, relations_of_points
@@ -45,7 +45,6 @@ COLUMNS = (
 NUMERIC = frozenset(COLUMNS) - {"layout", "outcome", "scaling"}
 SMALLEST_PERCENT = 0.001
 Losses = dict[int, list[float]]
-"""The finite losses of several trials at each step."""
 NEVER_RAN = (None, Outcome.INFEASIBLE, Outcome.PENDING)
 RANKED = (
     "Ranked by model TFLOPS per device, which count no recomputation. Of a point that was measured several times the"
@@ -61,9 +60,14 @@ def section(subject: ReportSubject) -> Section | None:
     if not results:
         return None
     points = measured_points(results)
-    relations = relations_of_points(points, results)
+    relations, cautions = relations_of_points(points, results), noise_notes(results)
+    if record.mode == "proxy" and any(result.performance for result in results):
+        cautions.append(
+            "This is a small proxy: its TFLOPS may be compared among themselves, but not with predicted or published"
+            " figures, which are about another model on another machine."
+        )
     blocks: tuple[Block, ...] = (
-        *_cautions(record, results),
+        *(Paragraph(caution, is_caution=True) for caution in cautions),
         *(Paragraph(note) for note in notes(record, results, subject.sweep.folder)),
         *_ranking(record, results, points, relations),
         *((Heading("How it was measured"), FactList(measured)) if (measured := facts(record, results)) else ()),
@@ -85,17 +89,6 @@ def _finding(results: Sequence[TrialReading], points: Sequence[MeasuredPoint]) -
     return f"{counted}: {len(points)} measured{others}."
 
 
-def _cautions(record: SweepRecord, results: Sequence[TrialReading]) -> list[Paragraph]:
-    """The cautions that must be read before these numbers are compared with any other."""
-    sentences = noise_notes(results)
-    if record.mode == "proxy" and any(result.performance for result in results):
-        sentences.append(
-            "This is a small proxy: its TFLOPS may be compared among themselves, but not with predicted or published"
-            " figures, which are about another model on another machine."
-        )
-    return [Paragraph(sentence, is_caution=True) for sentence in sentences]
-
-
 def _ranking(
     record: SweepRecord, results: Sequence[TrialReading], points: Sequence[MeasuredPoint], relations: dict[str, Scaling]
 ) -> tuple[Block, ...]:
@@ -104,7 +97,10 @@ def _ranking(
     )
     placed = zip(places(points), points, strict=True)
     rows = [_measured_row(place, position, point, relations) for position, (place, point) in enumerate(placed, start=1)]
-    rows += [_row({"layout": _name_cell(result), "outcome": text(outcome_words(result.outcome))}) for result in others]
+    for result in others:  # below the name, how the trial ended and why
+        words = outcome_words(result.outcome)
+        name = Cell(display_name(result), note=": ".join(filter(None, (words, _cause(result)))))
+        rows.append(_row({"layout": name, "outcome": text(words)}))
     marked = frozenset({0}) if points else frozenset()
     whole = Table(COLUMNS, tuple(rows), NUMERIC, marked, choices=("outcome",))
     table = NamedTable("trials", _drop_idle_columns(whole, record))
@@ -123,9 +119,7 @@ def _ranking(
 def _efficiency(points: Sequence[MeasuredPoint], relations: dict[str, Scaling]) -> Iterator[str]:
     """Sentences on the meaning of efficiency here, and on the trials without one."""
     ranked_relations = [relations[point.middle.trial.trial_id] for point in points]
-    constants = dict.fromkeys(
-        (relation.kind, relation.held_constant) for relation in ranked_relations if relation.held_constant
-    )
+    constants = dict.fromkeys((each.kind, each.held_constant) for each in ranked_relations if each.held_constant)
     if constants:
         kinds = ", ".join(f"{kind} scaling with a {what} held constant" for kind, what in constants)
         yield f"Efficiency is the rate per device over the baseline's, where devices were added: {kinds}."
@@ -139,7 +133,7 @@ def _drop_idle_columns(table: Table, record: SweepRecord) -> Table:
         idle.add("outcome")
     if record.mode != "cluster":
         idle.add("hardware TFLOPS")  # these are there to be held against published figures
-    if len({row[COLUMNS.index("runs")].text for row in table.rows} - {ABSENT, "1"}) == 0:
+    if not set(table.texts_of("runs")) - {ABSENT, "1"}:
         idle.add("runs")
     needed = table.only([name for name in COLUMNS if name not in idle]).without_empty_columns()
     heading = record.labels.heading
@@ -151,31 +145,18 @@ def _row(cells: dict[str, Cell]) -> tuple[Cell, ...]:
     return tuple(filled[name] for name in COLUMNS)
 
 
-def _name_cell(result: TrialReading) -> Cell:
-    """The layout, and below it how the trial ended and why."""
-    return Cell(display_name(result), note=": ".join(filter(None, (outcome_words(result.outcome), _cause(result)))))
-
-
 def _measured_row(place: str, position: int, point: MeasuredPoint, relations: dict[str, Scaling]) -> tuple[Cell, ...]:
+    name = point.label + (" (baseline)" if point.is_baseline else "")
+    sharing, result = "", point.middle
+    if result.performance and result.experiment and result.shares_devices:  # which no cluster would have them do
+        devices = count_of(result.performance.num_devices, "device")
+        sharing = f"{result.experiment.parallel.world_size} ranks share {devices}"
     cells = measured_cells(point, relations[point.middle.trial.trial_id]) | {
         "#": number(place or ABSENT, -position),
-        "layout": Cell(_name_of(point), note=point.disturbed or _sharing_note(point.middle) or point.middle.cause),
+        "layout": Cell(name, note=point.disturbed or sharing or point.middle.cause),
         "outcome": text("disturbed" if point.disturbed else outcome_words(point.middle.outcome)),
     }
     return _row(cells)
-
-
-def _name_of(point: MeasuredPoint) -> str:
-    return point.label + (" (baseline)" if point.is_baseline else "")
-
-
-def _sharing_note(result: TrialReading) -> str:
-    """Says so where ranks took turns on their devices, which no cluster would have them do."""
-    performance, experiment = result.performance, result.experiment
-    if performance is None or experiment is None or not result.shares_devices:
-        return ""
-    devices = count_of(performance.num_devices, "device")
-    return f"{experiment.parallel.world_size} ranks share {devices}"
 
 
 def _cause(result: TrialReading) -> str:
@@ -192,24 +173,16 @@ def _rates(points: Sequence[MeasuredPoint]) -> Spec:
     """Bars with the interval of each rate as whiskers."""
     shown = points[:MOST_BARS]
     names = distinct_names([point.label for point in shown])
-    values = [
-        {"layout": name, "trial": "baseline" if point.is_baseline else "other", **_rate_values(point)}
-        for name, point in zip(names, shown, strict=True)
-    ]
+    values = []
+    for name, point in zip(names, shown, strict=True):
+        rates = zip(("rate", "low", "high"), (point.rate, *point.rate_bounds), strict=True)
+        figures = {what: round_to_digits(rate / TERA) for what, rate in rates}
+        values.append({"layout": name, "trial": "baseline" if point.is_baseline else "other", **figures})
     scale = {"domain": ["baseline", "other"], "range": ["var(--accent)", "var(--measured)"]}
     spec = bars(values, "rate", "measured model TFLOPS per device", color=category("trial", scale=scale))
-    whiskers = {"x": quantity("low", "measured model TFLOPS per device"), "x2": {"field": "high"}}
-    spec["layer"].append({"mark": {"type": "rule", "color": "var(--ink)"}, "encoding": whiskers})
+    low = quantity("low", "measured model TFLOPS per device")
+    spec["layer"].append(layer({"type": "rule", "color": "var(--ink)"}, x=low, x2={"field": "high"}))
     return spec
-
-
-def _rate_values(point: MeasuredPoint) -> dict[str, float]:
-    low, high = point.rate_bounds
-    return {
-        "rate": round_to_digits(point.rate / TERA),
-        "low": round_to_digits(low / TERA),
-        "high": round_to_digits(high / TERA),
-    }
 
 
 def _loss_blocks(best_first: Sequence[TrialReading]) -> tuple[Block, ...]:
@@ -221,7 +194,9 @@ def _loss_blocks(best_first: Sequence[TrialReading]) -> tuple[Block, ...]:
     sentences = [_difference(name, len(members), _losses(members)) for name, members in alike.items()]
     if not alike:
         sentences.append("No two trials differ in their layout alone, so that there are no losses to compare.")
-    diverged = [result.label for result in best_first if _has_diverged(result)]
+    diverged = [
+        each.label for each in best_first if each.performance and not all(map(math.isfinite, each.performance.losses))
+    ]
     if diverged:
         sentences.append(f"A loss that is not a finite number: {', '.join(diverged)}.")
     caption = (
@@ -281,10 +256,6 @@ def _difference(name: str, num_trials: int, losses: Losses) -> str:
     return f"The {num_trials} trials with {name} trained on the same batches: their losses differ by at most {by}."
 
 
-def _has_diverged(result: TrialReading) -> bool:
-    return result.performance is not None and not all(map(math.isfinite, result.performance.losses))
-
-
 def _plot(groups: dict[str, list[TrialReading]]) -> Spec:
     values = [
         {"batch": name, "step": step, "loss": sum(at) / len(at), "lowest": min(at), "highest": max(at)}
@@ -294,16 +265,13 @@ def _plot(groups: dict[str, list[TrialReading]]) -> Spec:
     colour = category("batch")
     if len(groups) == 1:
         colour["legend"] = None
-    lowest = quantity("lowest", "training loss", scale={"zero": False})
+    lowest, loss = (quantity(field, "training loss", scale={"zero": False}) for field in ("lowest", "loss"))
     return {
         "data": {"values": values},
         "height": 260,
         "encoding": {"x": quantity("step", "step", axis={"tickMinStep": 1}), "color": colour},
         "layer": [
-            {"mark": {"type": "area", "opacity": 0.25}, "encoding": {"y": lowest, "y2": {"field": "highest"}}},
-            {
-                "mark": {"type": "line", "point": True},
-                "encoding": {"y": quantity("loss", "training loss", scale={"zero": False})},
-            },
+            layer({"type": "area", "opacity": 0.25}, y=lowest, y2={"field": "highest"}),
+            layer({"type": "line", "point": True}, y=loss),
         ],
     }
