@@ -19,7 +19,8 @@ from conf.overrides import Overrides
 from conf.plan.knobs import KNOBS, KnobValue
 from conf.units import GIBIBYTE, TERA
 from sweeps.confidence import Interval, interval_of
-from sweeps.planner import Training, choose_plans
+from sweeps.planner.choosing.choice import choose_plans
+from sweeps.planner.choosing.objectives import Training
 from sweeps.planner.plans.strategy import Strategy
 from sweeps.planner.request import Request, search_request
 from train_core.costs import IMPLEMENTATIONS, Estimate, estimate

@@ -23,12 +23,13 @@ from conf.compose.load import compose, load, load_cluster
 from conf.compose.settings import Settings
 from conf.overrides import Overrides
 from conf.units import MEBIBYTE
-from sweeps.planner import Training, choose_plans
+from sweeps.planner.choosing.choice import choose_plans
+from sweeps.planner.choosing.objectives import Training
 from sweeps.planner.mixed import choose_mixed
 from sweeps.planner.plans.blocks import blocks
-from sweeps.planner.plans.search import search_space
 from sweeps.planner.plans.space import Space
 from sweeps.planner.plans.strategy import strategies_of
+from sweeps.planner.plans.whole_space import search_space
 from sweeps.planner.request import search_request
 from train_core.costs import IMPLEMENTATIONS, estimate
 from train_core.costs.price import price

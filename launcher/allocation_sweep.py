@@ -1,7 +1,4 @@
-"""A sweep in one allocation: submitted as a job that carries it out, or carried out in the one of this shell.
-
-From the inside, the job starts trials as steps until none is left to run.
-"""
+"""A sweep in one allocation: submitted as a job that carries it out, or carried out in the one of this shell."""
 
 from __future__ import annotations
 
@@ -44,21 +41,6 @@ from train_core.measurement import Outcome
 INTERRUPTED = "the command in whose allocation it ran was interrupted"
 
 
-@dataclass(frozen=True)
-class SubmittedAllocation:
-    """The allocation that `submit_allocation` found or submitted.
-
-    Attributes:
-        job_id: of the allocation; None where nothing was left to run.
-        is_new: it was submitted just now, and is not one that lives from before.
-        step: how the sweep stood; None where an allocation lives, which knows better.
-    """
-
-    job_id: str | None
-    is_new: bool
-    step: SweepStep | None
-
-
 def allocation_request(sweep: Sweep, slurm: SlurmSpec, launcher: LauncherSpec, cluster: ClusterSpec) -> JobRequest:
     """Return what `submit_allocation` would submit. Writes nothing and needs no Slurm.
 
@@ -81,7 +63,7 @@ def submit_allocation(
     command: SweepOrders = ORDINARY,
     job: SlurmJob = RUN_IN_SLURM,
     times: AllocationTimes = ORDINARY_TIMES,
-) -> SubmittedAllocation:
+) -> tuple[str | None, SweepStep | None]:
     """Submit the job in which the sweep is carried out, unless one lives or nothing is left to run, and return.
 
     Args:
@@ -96,20 +78,20 @@ def submit_allocation(
     require_sbatch(slurm)
     if (live := carrying_job(sweep.folder, sweep.folder.allocation)) is not None:
         order_of_live_job(sweep, rules or slurm_rules(slurm), command, live)
-        return SubmittedAllocation(live, False, None)
+        return live, None
     shape = _shape(sweep, launcher, cluster)
     with lock_folder(sweep.folder):
         conductor = begin_sweep(sweep, SeenFromOutside(slurm), rules or slurm_rules(slurm), command, on_slurm=True)
         step = conductor.advance()
         if step.finished:
-            return SubmittedAllocation(None, False, step)
+            return None, step
         folder = sweep.folder.allocation
         folder.path.mkdir(parents=True, exist_ok=True)
         executor = _executor(sweep, slurm, launcher, snapshot_code(sweep.folder.code.absolute()).name)
         overrides = None if rules is None else overrides_for_records(command.overrides)
         function = AllocationJob(slurm, shape.tasks_per_node, overrides, job, times)
         job_id = executor.submit(function, [FolderWork(folder, 1)], shape)
-    return SubmittedAllocation(job_id, True, step)
+    return job_id, step
 
 
 def run_inside(
@@ -125,8 +107,6 @@ def run_inside(
     """Carry the sweep out in the allocation that this process is in, until it has ended or the allocation does.
 
     Raises:
-        UsageError: another process works on the folder, or Slurm refuses or does not answer.
-        ConfigError: the folder cannot be written.
         KeyboardInterrupt: a signal came; the steps have been ended, and the same call continues.
     """
     with lock_folder(sweep.folder):

@@ -22,7 +22,7 @@ from launcher.tools import MANY_JOBS_SECONDS, ask, in_calls
 from launcher.trainings import LongRun
 from sweeps.folder.journal import Cancelled, History, Journal
 from sweeps.folder.submission import Submission, begun_at, read_submission
-from sweeps.reading import CANCELLED_BY_NAME, TrialReading
+from sweeps.reading import CANCELLED_BY_NAME
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, Trial
 from train_core.job.failures import without_numbers
@@ -35,14 +35,14 @@ SWEEP_END_SECONDS = 15
 def cancel_sweep(sweep: Sweep) -> int:
     """Cancel every live job of the sweep, and end the process that runs it on this machine, if there is one.
 
-    Returns:
-        how many trials were queued or running, or had not been submitted yet.
+    The answer is how many trials were queued or running, or had not been submitted yet.
 
     Raises:
         UsageError: Slurm does not answer, or the sweep runs on another machine or as another user.
     """
     # These are listed first, because the sweep's process ends them itself and they would not be counted later.
-    here = [reading.submission for reading in sweep.read() if reading.submission and _runs_here(reading)]
+    open_here = [each for each in sweep.read() if not each.is_in_slurm and each.measurement is None]
+    here = [each.submission for each in open_here if each.submission and is_running_here(each.folder, each.submission)]
     journal = Journal(sweep.folder.journal)
     before = History.of(journal.read_new())
     begun = before.begun
@@ -126,11 +126,6 @@ def cancel_training(run: LongRun) -> str:
     return cancelled[0]
 
 
-def _runs_here(reading: TrialReading) -> bool:
-    is_open = not reading.is_in_slurm and reading.measurement is None
-    return is_open and is_running_here(reading.folder, reading.submission)
-
-
 def _supervisors(jobs: Sequence[Submission]) -> list[psutil.Process]:
     return [supervisor for job in jobs if (supervisor := supervisor_of(job))]
 
@@ -150,11 +145,7 @@ def _sweep_process(folder: SweepFolder) -> list[psutil.Process]:
 
 
 def _require_own(processes: Sequence[psutil.Process]) -> None:
-    """Refuse before anything is ended, where this user may not end all of it.
-
-    Raises:
-        UsageError: one of the processes is another user's.
-    """
+    """Refuse before anything is ended, where this user may not end all of it."""
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             if os.geteuid() not in (0, process.uids().real):
@@ -174,6 +165,8 @@ def _interrupt(sweep_process: Sequence[psutil.Process]) -> None:
 def cancel_jobs(submissions: Sequence[Submission]) -> list[str]:
     """Cancel those of the Slurm jobs that are ours and live, and return their ids.
 
+    Where Slurm cannot know some of them, it refuses once those that it knows have been cancelled.
+
     Raises:
         UsageError: Slurm does not answer, or cannot know some of the jobs; those that it knows have been cancelled.
     """
@@ -186,7 +179,9 @@ def cancel_jobs(submissions: Sequence[Submission]) -> list[str]:
     in_slurm = [each.job_id or "" for each in living if each.executor != "pbs"]
     # What can be cancelled is cancelled before anybody is told about the rest.
     for ids in in_calls(in_slurm):
-        _scancel(ids)
+        result = ask("scancel", *ids, seconds=MANY_JOBS_SECONDS)
+        if not result.ok:
+            raise UsageError(f"scancel failed: {result.complaint}", "Cancel the jobs by hand.")
     delete_jobs([each for each in living if each.executor == "pbs"])
     if living:
         forget_answers()
@@ -195,9 +190,3 @@ def cancel_jobs(submissions: Sequence[Submission]) -> list[str]:
         left = f"{len(elsewhere)} {'was' if len(elsewhere) == 1 else 'were'} not: of the first, {elsewhere[0]}"
         raise UsageError(f"{done}, and {left}", "Give the same command there.")
     return live
-
-
-def _scancel(job_ids: Sequence[str]) -> None:
-    result = ask("scancel", *job_ids, seconds=MANY_JOBS_SECONDS)
-    if not result.ok:
-        raise UsageError(f"scancel failed: {result.complaint}", "Cancel the jobs by hand.")

@@ -23,10 +23,10 @@ from launcher.machine import this_machine
 from launcher.provenance import ALL_PACKAGES, PACKAGES, snapshot_code
 from launcher.slurm.executor import SlurmExecutor
 from launcher.slurm.own_jobs import carrying_job
-from launcher.slurm.pbs_executor import PbsExecutor
+from launcher.slurm.pbs_executor import PbsExecutor, require_scheduler
 from launcher.slurm.sbatch import SAVE_SECONDS
 from launcher.workplaces.here import ThisMachine
-from launcher.workplaces.queue import SeenFromOutside, SlurmQueue, require_scheduler
+from launcher.workplaces.queue import SeenFromOutside, SlurmQueue
 from sweeps.folder.journal import Begun, History
 from sweeps.folder.submission import JobShape, read_submission
 from sweeps.sweep import Sweep
@@ -42,12 +42,9 @@ ONE_TASK = JobShape(num_nodes=1, tasks_per_node=1, uses_gpus=False)
 
 
 def take_up(folder: SweepFolder, further: Overrides | None = None) -> tuple[Composition, Conductor]:
-    """Return what goes on with a sweep, read from disk, and the configuration that its command had.
+    """Return the configuration that a sweep's command had, with further overrides, and what goes on with it from disk.
 
     The caller holds the folder's lock.
-
-    Args:
-        further: overrides beside those of the command, such as another budget.
 
     Raises:
         UsageError: the sweep was not begun, or its record is damaged.
@@ -104,7 +101,7 @@ def controller_text(sweep: Sweep, slurm: SlurmSpec, controller: ControllerSpec) 
 
 
 def _require_time(controller: ControllerSpec) -> None:
-    """Raises ConfigError where the job would be warned as soon as it starts."""
+    """Refuse a time limit at which the job would be warned as soon as it starts."""
     least = 2 * SAVE_SECONDS / SECONDS_PER_MINUTE
     if controller.time_limit_minutes < least:
         problem = f"leaves no time: the controller is warned {SAVE_SECONDS} s before, to be run again"

@@ -17,10 +17,7 @@ from train_core.trial_folder import is_held
 from train_core.whole_files import write_atomically
 
 PROBE_BYTES = 2**20
-"""About what the record, the code and the first logs of a sweep take.
-
-A full disk or an exhausted quota may still accept an empty file, so the probe has content.
-"""
+"""About what a sweep's first files take: a full disk or an exhausted quota may still accept an empty file."""
 
 
 class Lockable(Protocol):

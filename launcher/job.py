@@ -1,8 +1,7 @@
 """The functions that run inside a job. Who submits a job names them (`ByName`), and does not import them.
 
-That of a controller's job is `cli.controller.run_in_slurm`, and that of an allocation's job `AllocationJob`.
-
-Each imports the trainer only when it is called, because a supervisor on this machine needs no torch of its own.
+That of a controller's job is `cli.controller.run_in_slurm`, and that of an allocation's job `AllocationJob`. Each
+imports the trainer only when it is called, because a supervisor on this machine needs no torch of its own.
 """
 
 from __future__ import annotations

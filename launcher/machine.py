@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from conf.plan.experiment import Experiment
 from conf.units import GIBIBYTE, count_of
 from launcher.executor import FolderWork
 from launcher.tools import ask
-from sweeps.folder.submission import JobShape, Submission, write_submission
+from sweeps.folder.submission import JobShape, Submission, new_submission, write_submission
 from sweeps.trial import Trial
 from train_core.costs import Estimate
 from train_core.process.git_sha import variables_of
@@ -81,17 +82,7 @@ class LocalExecutor:
         assert len(work) == 1, "this machine knows no job arrays"
         self.process = _start_controller(folder, self.code, self.devices, self.time_limit_seconds, function)
         job_id, logs = str(self.process.pid), folder.logs.absolute()
-        submission = Submission(
-            executor="local",
-            job_id=job_id,
-            hostname=socket.gethostname(),
-            attempt=attempt,
-            submitted=time.time(),
-            shape=shape,
-            output=str(logs / f"{job_id}_%t_log.out"),
-            error=str(logs / f"{job_id}_%t_log.err"),
-        )
-        write_submission(folder, submission)
+        write_submission(folder, new_submission(attempt, shape, logs, job_id, executor="local", job_id=job_id))
         return job_id
 
 
@@ -333,12 +324,7 @@ def count_devices(environment: Mapping[str, str]) -> int:
 
 def _count_visible(value: str) -> int:
     """Count the devices that a ..._VISIBLE_DEVICES value names. An invalid entry hides itself and all after it."""
-    count = 0
-    for entry in value.split(","):
-        if not entry.strip() or entry.strip().startswith("-"):
-            break
-        count += 1
-    return count
+    return len(list(takewhile(lambda entry: entry and not entry.startswith("-"), map(str.strip, value.split(",")))))
 
 
 def _nvidia_devices() -> int:

@@ -57,8 +57,7 @@ SUFFIXES = (".py", ".yaml", ".csv", ".html", ".js", ".css", ".md")
 def snapshot_code(destination: Path, packages: Sequence[str] = PACKAGES) -> Path:
     """Copy the packages below `destination`, into a folder named after their content, and return that folder.
 
-    The same code is copied and compiled once, so that not every rank compiles it. Code that changed gets a folder of
-    its own, as queued jobs still need the old one.
+    The same code is copied and compiled once, so that not every rank compiles it.
 
     Raises:
         OSError: the folder cannot be written.
@@ -179,7 +178,6 @@ def keep_provenance(folder: SweepFolder, overrides: Sequence[str]) -> None:
 
 
 def keep_configuration(folder: SweepFolder, composition: Composition) -> None:
-    """Write the resolved configuration, without secrets, beside the sweep."""
     with contextlib.suppress(OSError, ValueError):
         text = yaml.safe_dump(shown_tree(composition.tree), sort_keys=False)
         write_atomically(folder.path / FOLDER / CONFIGURATION, hide_credentials(text), durable=False)

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 import psutil
@@ -60,7 +61,7 @@ class Rerun:
         return shape_of(self.trial.planned)
 
     def run(self, tell: Callable[[Reading], None]) -> Reading:
-        """Run it, and return how it stands at its end.
+        """Run it, and return how it stands at its end. Ctrl-C ends a job of this machine; one of Slurm's goes on.
 
         Raises:
             UsageError: Slurm refuses it.
@@ -151,10 +152,7 @@ class Rerun:
 
 
 def plan_rerun(sweep: Sweep, trial: TrialReading, slurm: SlurmSpec | None) -> Rerun:
-    """Return what is needed to run the trial again.
-
-    Args:
-        slurm: the settings of its sweep; used where the trial was a job of Slurm's.
+    """Return what is needed to run the trial again; a job of Slurm's needs its sweep's settings.
 
     Raises:
         UsageError: the trial never ran, or its code is gone.
@@ -164,7 +162,8 @@ def plan_rerun(sweep: Sweep, trial: TrialReading, slurm: SlurmSpec | None) -> Re
     if trial.is_in_slurm and slurm is None:
         raise UsageError(f"{trial.name} was a job of Slurm's", "Run this on its login node, or see --print.")
     kept = stored_values(trial.folder.path / OF_TRIAL)
-    folder = _free_folder(sweep.folder.path.parent / RERUNS, trial.name)
+    numbered = (sweep.folder.path.parent / RERUNS / f"{trial.name}-{number}" for number in count(1))
+    folder = next(each for each in numbered if not os.path.lexists(each)).absolute()
     return Rerun(
         trial=trial,
         code=_code_of(sweep, trial, kept),
@@ -196,10 +195,3 @@ def _commit_of(snapshot: Path) -> str:
         return (snapshot / "GIT_SHA").read_text().strip()
     except OSError:
         return ""
-
-
-def _free_folder(reruns: Path, name: str) -> Path:
-    number = 1
-    while os.path.lexists(reruns / f"{name}-{number}"):
-        number += 1
-    return (reruns / f"{name}-{number}").absolute()

@@ -31,10 +31,11 @@ from launcher.machine import LocalJobFunction, this_machine
 from launcher.provenance import keep_provenance, snapshot_code
 from launcher.slurm.executor import SlurmJob
 from launcher.slurm.own_jobs import carrying_job
+from launcher.slurm.pbs_executor import require_scheduler
 from launcher.slurm.resources import device_hours
 from launcher.state import look_here
 from launcher.workplaces.here import ThisMachine
-from launcher.workplaces.queue import JobRequest, QueueOnPaper, SlurmQueue, SubmittedArray, require_scheduler
+from launcher.workplaces.queue import JobRequest, QueueOnPaper, SlurmQueue, SubmittedArray
 from sweeps.folder.journal import History, Journal
 from sweeps.later_command import union
 from sweeps.reading import TrialReading
@@ -50,13 +51,10 @@ UNLIMITED = 1_000_000
 
 @dataclass(frozen=True)
 class SubmissionSummary:
-    """What `submit` did, for the user.
+    """What `submit` did, for the user; device-hours are those of submitted trials that run into their time limit.
 
     Attributes:
         kept: trials of the sweep that have ended, and are not to run again.
-        num_live: trials whose job was queued or running already.
-        device_hours: of the submitted trials, if each runs into its time limit.
-        step: the step that did it.
     """
 
     arrays: tuple[SubmittedArray, ...]
@@ -65,10 +63,6 @@ class SubmissionSummary:
     num_live: int
     device_hours: float
     step: SweepStep
-
-    @property
-    def num_kept(self) -> int:
-        return len(self.kept)
 
 
 def run_here(
@@ -121,8 +115,6 @@ def carry_out_on_slurm(
     """Go on with the sweep through Slurm until it has ended.
 
     Raises:
-        UsageError: there is no sbatch, Slurm refuses, or another process, or an allocation, carries the sweep out.
-        ConfigError: the folder cannot be written, or an option of `slurm.extra_sbatch` is not free.
         KeyboardInterrupt: a signal came. The jobs go on, and so does the sweep with the same call.
     """
     require_scheduler(slurm)
@@ -189,12 +181,9 @@ def submit(
 def dry_run(
     sweep: Sweep, slurm: SlurmSpec, *, rules: Rules, command: SweepOrders
 ) -> tuple[SweepStep, list[JobRequest]]:
-    """Take the sweep's first step through Slurm on paper: nothing is submitted, and nobody is told.
+    """Take the sweep's first step through Slurm on paper, and return it with what it would submit. Nobody is told.
 
     The journal is a copy. Ends that Slurm tells of are written into their trials' folders, as `status` writes them.
-
-    Returns:
-        The step, and what it would submit.
 
     Raises:
         ConfigError: a setting is wrong.
@@ -230,8 +219,7 @@ def slurm_rules(slurm: SlurmSpec) -> Rules:
 def begin_sweep(sweep: Sweep, workplace: Workplace, rules: Rules, command: SweepOrders, *, on_slurm: bool) -> Conductor:
     """Write down what a person's command asks for, beside what earlier ones did. Whoever calls holds the folder's lock.
 
-    Args:
-        sweep: with the record of the command alone.
+    The sweep has the record of the command alone.
     """
     record = union_for(sweep, rules)
     # Before the journal says that the sweep was begun, for whoever reads that goes on with the record.

@@ -1,7 +1,4 @@
-"""Other people's tools, such as those of Slurm and of the drivers, run for their answer.
-
-The forms in which those of Slurm write it: durations, devices, ranges, names of nodes, and settings.
-"""
+"""Other people's tools, such as those of Slurm and of the drivers, run for their answer, and the forms of it."""
 
 from __future__ import annotations
 
@@ -139,7 +136,6 @@ def seconds(text: str) -> int | None:
 
 
 def minutes(text: str) -> float | None:
-    """The same in minutes."""
     limit = seconds(text)
     return None if limit is None else limit / 60
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 from conf.compose.load import compose, validate
 from conf.compose.tree import part_at, with_values
@@ -16,7 +15,7 @@ from conf.errors import ConfigError, UsageError
 from conf.overrides import Overrides
 from conf.plan.experiment import Experiment
 from conf.types.sites import SlurmSpec
-from conf.types.sweep_spec import Objective, is_of_time
+from conf.types.sweep_spec import is_of_time
 from conf.units import count_of
 from launcher.executor import RUN_IN_SLURM, FolderWork
 from launcher.provenance import snapshot_code
@@ -57,20 +56,13 @@ def best_of(sweep: Sweep) -> Best:
         lacking = f"{record.name} has measured no {objective}"
         problem = f"No point of {sweep.folder.path} can run" if not able else lacking
         raise UsageError(problem, f"See why with `trisweep status {record.name}`.")
-    best = min(able, key=lambda trial: _predicted_cost(objective, trial))
+    values = ((trial, predicted_value(objective, trial.planned, trial.predicted)) for trial in able)
+    best, _ = min(values, key=lambda each: math.inf if each[1] is None else cost(objective, each[1]))
     return Best(best, False, best.predicted.model_flops_per_second_per_device)
 
 
-def _predicted_cost(objective: Objective, trial: Trial) -> float:
-    value = predicted_value(objective, trial.planned, trial.predicted)
-    return math.inf if value is None else cost(objective, value)
-
-
 def _has_spoken(reading: TrialReading) -> bool:
-    """True if the trial's end tells something about its plan, whose prediction then no longer counts.
-
-    A trial that was cancelled, or whose node failed, tells nothing.
-    """
+    """True if the trial's end tells something about its plan: not if it was cancelled, or its node failed."""
     measurement = reading.measurement
     return measurement is not None and measurement.outcome not in (
         Outcome.CANCELLED,
@@ -141,12 +133,12 @@ def _continue_training(folder: TrialFolder, request: Overrides) -> LongRun:
         raise UsageError(f"{folder.trial} does not belong to a training from a sweep", f"Remove it, {other}.")
     before = Overrides.parse(stored.overrides)
     if _texts(before) == _texts(request):
-        return stored.run
+        return stored
     if (
         _overrides_without_steps(before) == _overrides_without_steps(request)
         and request.stated_value(NUM_STEPS) is not None
     ):
-        return _extend_training(stored.run, request, other)
+        return _extend_training(stored, request, other)
     problem = f"{folder.path} holds a training with {' '.join(stored.overrides) or 'no overrides'}"
     now = " ".join(_texts(request)) or "none"
     raise UsageError(f"{problem}, and now {now} was requested", f"Give the same, {other}.")
@@ -219,40 +211,37 @@ class LongRun:
     """A training folder that holds its experiment.
 
     Attributes:
-        source: the trial of the sweep that its plan was taken from.
         best: None where the folder was there already, and its plan stays.
         schedules: for every time that it was extended, the number of steps that its schedule had before, and the step
             that it had come to.
-        extends: whether more steps are asked for than its folder says.
     """
 
     folder: TrialFolder
     experiment: Experiment
     source: str
-    best: Best | None
+    best: Best | None = None
+    sweep: str = ""
+    overrides: tuple[str, ...] = ()
     schedules: tuple[tuple[int, int], ...] = ()
     extends: bool = False
 
     def read(self) -> Reading:
-        """Read how the training stands now."""
         return Reading(folder=self.folder, experiment=self.experiment)
 
 
-class TrainingOrigin(NamedTuple):
-    """The sweep and the plan from which a training was begun, as its folder says."""
-
-    run: LongRun
-    sweep: str
-    overrides: list[str]
-
-
-def read_stored(folder: TrialFolder) -> TrainingOrigin | None:
+def read_stored(folder: TrialFolder) -> LongRun | None:
     """Read what a training's folder says of it; None if the folder holds no training begun from a sweep."""
     try:
         stored = json.loads(folder.trial.read_bytes())
         schedules = tuple((int(steps), int(done)) for steps, done in stored.get("schedules", ()))
-        run = LongRun(folder, folder.read_experiment(), str(stored["from_trial"]), None, schedules)
-        return TrainingOrigin(run, str(stored["sweep"]), list(stored["overrides"]))
+        return LongRun(
+            folder,
+            folder.read_experiment(),
+            str(stored["from_trial"]),
+            sweep=str(stored["sweep"]),
+            overrides=tuple(stored["overrides"]),
+            schedules=schedules,
+        )
     except (OSError, ValueError, KeyError, TypeError):  # pydantic's complaint is a ValueError
         return None
 
@@ -280,9 +269,8 @@ def damaged_trainings(output_dir: Path) -> list[TrialFolder]:
 
 def trainings_of(output_dir: Path, sweep: str) -> list[LongRun]:
     """Every training that was begun from the sweep, wherever it was measured, by name."""
-    folders = [TrialFolder(path) for path in sorted((output_dir / TRAININGS).glob("*"))]
-    trainings = [read_stored(folder) for folder in folders]
-    return [stored.run for stored in trainings if stored is not None and stored.sweep == sweep]
+    stored = (read_stored(TrialFolder(path)) for path in sorted((output_dir / TRAININGS).glob("*")))
+    return [run for run in stored if run is not None and run.sweep == sweep]
 
 
 def training_of(output_dir: Path, sweep: str, name: str) -> LongRun:

@@ -19,11 +19,9 @@ from sweeps.trial import SweepFolder
 
 @dataclass(frozen=True)
 class SweepPlace:
-    """The place at which a sweep runs.
+    """The place at which a sweep runs, and its whole configuration there.
 
     Attributes:
-        composition: of the whole sweep, as it runs here.
-        on_slurm: trials become Slurm jobs; otherwise they run on this machine.
         proxy: the stand-in is measured, the full size is predicted only.
     """
 
@@ -37,14 +35,14 @@ class SweepPlace:
 
     @property
     def folder(self) -> SweepFolder:
-        return sweep_folder(self.settings, "proxy" if self.proxy else self.settings.cluster.name)
+        settings, sweep = self.settings, self.settings.sweep
+        assert sweep is not None
+        place = "proxy" if self.proxy else settings.cluster.name
+        return SweepFolder(Path(settings.output_dir).absolute() / f"{sweep.name}-{place}")
 
 
 def choose_place(overrides: Overrides, *, here: bool, dry_run: bool) -> SweepPlace:
     """Slurm where a cluster was chosen (or only shown, with `dry_run`), else this machine.
-
-    Args:
-        overrides: with the choice of a sweep among them.
 
     Raises:
         UsageError: Slurm was asked for and is not here, or it is here and no cluster was chosen.
@@ -82,11 +80,6 @@ def compose_for_slurm(overrides: Overrides) -> Composition:
     return composition
 
 
-def sweep_folder(settings: Settings, place: str) -> SweepFolder:
-    assert settings.sweep is not None
-    return SweepFolder(Path(settings.output_dir).absolute() / f"{settings.sweep.name}-{place}")
-
-
 def existing_folder(composition: Composition) -> SweepFolder:
     """The folder of a sweep that was started: of the chosen cluster, else the one that was planned last.
 
@@ -121,13 +114,10 @@ def _require_nothing_of_slurm(settings: Settings) -> None:
 
 
 def _require_scheduler(slurm: SlurmSpec) -> None:
-    from launcher.slurm.executor import require_sbatch  # with submitit, which commands that only plan need not wait for
-    from launcher.slurm.pbs_executor import require_pbs
+    # With submitit, which commands that only plan need not wait for.
+    from launcher.slurm.pbs_executor import require_scheduler
 
-    if slurm.scheduler == "pbs":
-        require_pbs()
-        return
-    require_sbatch(slurm)
-    if not slurm_answers():
+    require_scheduler(slurm)
+    if slurm.scheduler != "pbs" and not slurm_answers():
         remedy = "Try again on a login node, add --dry-run to see the jobs, or --here to measure the proxy here."
         raise UsageError("sbatch is here, but the Slurm controller does not answer `scontrol ping`", remedy)

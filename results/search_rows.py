@@ -12,9 +12,15 @@ from conf.units import GIBIBYTE, JOULES_PER_KWH, MILLION, SECONDS_PER_HOUR, TERA
 from results.machine_text import csv_cell
 from results.table import Table, breakable, text
 from results.units import seconds, significant, tflops
-from sweeps.planner import Candidate, Choice, Training
-from sweeps.planner.choosing.choice import Judged, num_rivals
-from sweeps.planner.choosing.objectives import dollars_per_second, tokens_per_step, total_dollars, total_hours, watts
+from sweeps.planner.choosing.choice import Candidate, Choice, Judged, num_rivals
+from sweeps.planner.choosing.objectives import (
+    Training,
+    dollars_per_second,
+    tokens_per_step,
+    total_dollars,
+    total_hours,
+    watts,
+)
 from sweeps.planner.mixed import MixedBlock, MixedChoice, MixedStrategy
 from sweeps.planner.plans.space import Space
 from sweeps.planner.plans.strategy import Strategy

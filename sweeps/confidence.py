@@ -59,7 +59,6 @@ class Interval:
 
 
 def interval_of(setup: Setup, implementation: str, estimate: Estimate) -> Interval:
-    """The interval around a prediction of this trainer's step."""
     return interval_around(estimate.step_seconds, setup, implementation, load_validated())
 
 
@@ -234,11 +233,7 @@ and each of their kinds, by 6.5, 8.0 and 10.3 % where one, two and three of thes
 
 
 def width_of(setup: Setup, num_few: int) -> float:
-    """Factor on the logarithms of an interval's ends.
-
-    Args:
-        num_few: how many of the plan's device, trainer and kinds few sources have measured.
-    """
+    """Factor on the logarithms of an interval's ends, where few have measured so many sides of a plan."""
     # The width grows with a small power of how far the layer is below the usual size, and by a factor for each side
     # that few have measured.
     layer = max(layer_flops_per_device(setup), SMALLEST_LAYER_FLOPS)

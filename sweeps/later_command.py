@@ -31,14 +31,7 @@ from sweeps.trial import SweepFolder, SweepRecord, Trial, named_apart
 
 @dataclass(frozen=True)
 class Restriction:
-    """The part of a sweep that a command names.
-
-    Attributes:
-        whole: the configuration of the whole sweep.
-        whole_record: of the whole sweep, as a plan makes it.
-        record: of the part alone, as a plan makes it.
-        values: what the command names, by key.
-    """
+    """The part of a sweep that a command names by values of these keys; records are as a plan makes them."""
 
     whole: Composition
     whole_record: SweepRecord
@@ -57,7 +50,6 @@ class Restriction:
 
     @cached_property
     def _marks(self) -> set[str]:
-        """The fingerprints of the part's points."""
         return {each.experiment.fingerprint for each in self.record.trials if each.experiment and each.selected}
 
     def complete_record(self) -> SweepRecord:
@@ -116,7 +108,6 @@ def union(planned: Sweep, draft: Draft | None, *, asks_later: bool) -> SweepReco
 
     Args:
         planned: with the record of the new command alone.
-        draft: makes the trial of a point under the new configuration; None where no search proposes any.
         asks_later: the command's search chooses points one after another, so that it goes on with those that the same
             command chose before.
     """
@@ -178,19 +169,14 @@ CHOOSES_NOTHING = frozenset({"search.max_rounds", "search.max_concurrent_trials"
 def _choosing(by: str) -> dict[str, str | None]:
     """What decides the points of a command, in whatever order it was typed.
 
-    Args:
-        by: its overrides as a trial keeps them. A value with blanks comes in pieces, the same ones each time.
+    A trial keeps its overrides as one text. A value with blanks comes in pieces, the same ones each time.
     """
     overrides = Overrides.parse(by.split()).entries
     return {override.key: override.value for override in overrides if override.key not in CHOOSES_NOTHING}
 
 
 class _Roles:
-    """Gives trials that the new command has not planned their role in it.
-
-    Attributes:
-        planned: fingerprints of what it has planned.
-    """
+    """Gives trials that the new command has not planned their role in it."""
 
     def __init__(self, planned: set[str], draft: Draft | None, by: str, asks_later: bool) -> None:
         self._planned, self._draft, self._asks_later = planned, draft, asks_later

@@ -47,8 +47,7 @@ def reading_called(readings: Sequence[AnyReading], name: str) -> AnyReading:
 def most_interesting(readings: Sequence[AnyReading], *, to_follow: bool) -> AnyReading:
     """The trial to look at where none was named: the last that failed, else one that runs, else the last that ended.
 
-    Args:
-        to_follow: one that runs comes first, as the others write nothing more.
+    To follow, one that runs comes first, as the others write nothing more.
 
     Raises:
         UsageError: none of them has written a log yet, or, where one is to be followed, none was submitted.
@@ -64,7 +63,7 @@ def most_interesting(readings: Sequence[AnyReading], *, to_follow: bool) -> AnyR
 
 
 def log_file(reading: Reading, rank: int | None) -> Path | None:
-    """The log to read: of the rank, else of the rank that failed, else the one written last; None while there is none.
+    """The log to read: the rank's, else that of the rank that failed, else the newest; None while there is none.
 
     Raises:
         UsageError: the rank has no log, although others have.

@@ -19,6 +19,7 @@ from conf.private_files import unreadable
 from sweeps.folder.submission import (
     EndedAttempt,
     Submission,
+    claim_of,
     ended_attempt,
     last_line,
     log_of,
@@ -243,7 +244,6 @@ class Reading:
 
     @cached_property
     def log(self) -> Path | None:
-        """The log to look at first."""
         return log_of(self.folder, self.submission, self.failing_rank, of_program=self.is_of_program)
 
     @property
@@ -252,14 +252,18 @@ class Reading:
 
     @property
     def next_attempt(self) -> int:
-        """The number of the coming attempt."""
         begun = last_attempt(self.folder.claim)  # where the submission is lost, the job that it named may still write
         told = [attempt.number for attempt in self.earlier_attempts]
         return 1 + max(self.submission.attempt if self.submission else 0, begun.number if begun else 0, *told, 0)
 
+    @property
+    def num_runs(self) -> int:
+        """How often Slurm has started the job of the last attempt, as far as is known: every run is charged."""
+        claimed = claim_of(self.folder, self.submission)
+        return 1 if claimed is None else 1 + claimed.restarts
+
     @cached_property
     def earlier_attempts(self) -> tuple[EndedAttempt, ...]:
-        """The ends of the attempts before the present one."""
         return read_attempts(self.folder) if self.folder.attempts.name in self._listing else ()
 
     @property
@@ -391,7 +395,6 @@ class TrialReading(Reading):
 
     Attributes:
         figures: what later stages measured of it, as `STAGE.FIGURE`; see `sweeps.sweep.with_figures`.
-        awaits_figures: a later stage is still to tell some.
         label: what it is called in its sweep, see `sweeps.labels`; of one that is read alone, its layout.
         waits_again: it has ended, and waits for another attempt that a person wants or that its sweep allows.
         is_of_cancelled_sweep: nobody starts it until the sweep's command is given again.

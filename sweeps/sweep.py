@@ -1,7 +1,6 @@
-"""A sweep: the folder that it is in, and the record of what it measures.
+"""A sweep: the folder that it is in, the record of what it measures, and the stages that follow its trials.
 
-Which trials and stages that follow them belong together, and what the later ones found, is read from all of them. A
-`Glance` is a cheap look at the folder: whether a file that decides how a trial stands may have changed since another
+A `Glance` is a cheap look at the folder: whether a file that decides how a trial stands may have changed since another
 look. It opens nothing; what the files mean, `sweeps.reading` alone says, which also names them.
 """
 
@@ -58,11 +57,7 @@ def in_chains(readings: Sequence[AnyReading]) -> list[AnyReading]:
 
 
 def chain_of(point: TrialReading, readings: Mapping[str, Sequence[TrialReading]]) -> dict[str, TrialReading]:
-    """The trials that followed a trial, by stage.
-
-    Args:
-        readings: the later stages by the trial that each comes directly after; see `by_predecessor`.
-    """
+    """The trials that followed a trial, by stage, out of the later stages by predecessor."""
     found, waiting = dict[str, TrialReading](), [point.name]
     while waiting:
         following = dict[str, TrialReading]()
@@ -125,9 +120,7 @@ def _metrics(chain: Mapping[str, TrialReading]) -> dict[str, float]:
 class Sweep(NamedTuple):
     """One sweep: its folder and its record. Trials are read from the disk each time they are asked for.
 
-    Attributes:
-        is_cancelled: a person has cancelled it, and its command has not been given again: what was never submitted
-            waits for nobody.
+    A person may have cancelled it, and not given its command again.
     """
 
     folder: SweepFolder
@@ -214,23 +207,15 @@ TICK_NS = 2_000_000_000
 
 @dataclass(frozen=True)
 class Glance:
-    """The state of a sweep's files at one moment.
-
-    Attributes:
-        summary: of the names, sizes, times and inodes of all files; what else tells them apart.
-        newest_ns: when the latest of them was changed, in the file system's time.
-    """
+    """The names, sizes, times and inodes of a sweep's files at one moment, and when the latest of them was changed."""
 
     summary: str
     newest_ns: int
 
     def is_sharp(self, taken_ns: int) -> bool:
-        """True if every change after the glance shows in another one's summary.
+        """True if every change after the glance, taken at this time of the file system, shows in another one's summary.
 
         A file that was changed just before it may be changed again without getting another time.
-
-        Args:
-            taken_ns: when the glance was taken, in the file system's time.
         """
         return self.newest_ns + TICK_NS <= taken_ns
 

@@ -1,8 +1,8 @@
 """A trial is one point of a sweep: an experiment with its estimate, or the reason why it cannot exist.
 
-In the record a trial names its experiment and its estimate by their numbers in a list of parts. An experiment there
-names its groups in the same way, an estimate its stages. So the record of ten thousand trials takes as much as what
-sets them apart, on the disk and in memory."""
+In the record a trial names its experiment and its estimate by their numbers in a list of parts, an experiment there
+its groups, and an estimate its stages, so that ten thousand trials take as much as what sets them apart.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +41,6 @@ class PartWriter:
 
     @property
     def texts(self) -> list[str]:
-        """The parts as JSON."""
         return list(self._numbers)
 
     def experiment(self, experiment: Experiment) -> int:
@@ -109,11 +108,6 @@ class Trial(Frozen):
 
     Attributes:
         trial_id: its folder's name and its row in every table; unique in the sweep.
-        point: the values that set it apart, by dotted key.
-        experiment: None when the combination cannot exist.
-        estimate: None when the combination cannot exist.
-        infeasible_reason: why it cannot exist or does not fit; None when it can run.
-        selected: it is among those to measure.
         is_baseline: scaling efficiency is stated against it.
         chosen_because: why the planner took it; None where the sweep's file lists it.
         expected_gain: by which share of the best so far a search expected it to be better; None where it did not say.
@@ -187,9 +181,7 @@ class SweepRecord(Frozen):
     Attributes:
         mode: `cluster`: the trials are the full-size points; `proxy`: the trials are the stand-in's, measured here, and
             `plan` holds the full-size points, which are predicted only.
-        overrides: what the user changed of the sweep; an overridden axis is restricted to that value.
         objective: what the last command sought, by which points are ranked.
-        plan: the full-size points on the target cluster, in order.
         trials: the points that this sweep measures or marks infeasible; those of earlier commands come last.
     """
 
@@ -323,7 +315,7 @@ class SweepFolder:
 
     @classmethod
     def started_in(cls, output_dir: Path, name: str) -> list[SweepFolder]:
-        """The folders in `output_dir` whose name matches, where a sweep was started, or whose content may not be seen.
+        """The folders in `output_dir` whose name matches, and that hold a sweep or may not be looked into.
 
         Raises:
             UsageError: `output_dir` may not be read.

@@ -17,7 +17,15 @@ import hydra
 
 from tests.composed import compose_choices_once
 
-NEEDED = ("tests.composed", "hydra", "sweeps.planner", "train_core.costs", "typer", "rich.console", "rich.table")
+NEEDED = (
+    "tests.composed",
+    "hydra",
+    "sweeps.planner.choosing.choice",
+    "train_core.costs",
+    "typer",
+    "rich.console",
+    "rich.table",
+)
 """Not `cli`, whose console looks at the environment when it is imported."""
 
 PATIENCE_SECONDS = 240

@@ -112,14 +112,15 @@ def _allocate(
 ) -> str | None:
     """Give the command of the sweep; the id of its allocation, or None once nothing is left to run."""
     launcher = LauncherSpec(kind="allocation", num_nodes=num_nodes, time_limit_minutes=TIME_LIMIT_MINUTES)
-    return submit_allocation(
+    job_id, _ = submit_allocation(
         bench.sweep,
         bench.slurm,
         launcher,
         _cluster(),
         job=bench.job,
         times=AllocationTimes(closing_seconds, STEP_SECONDS),
-    ).job_id
+    )
+    return job_id
 
 
 def _finish(bench: ChaosWorkbench) -> None:

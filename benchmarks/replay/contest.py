@@ -22,7 +22,7 @@ from sweeps.points.plan import SweepPart, make_trials, part_of
 from sweeps.search.axes.draws import draw_point
 from sweeps.search.axes.seen_points import PointKey, point_key
 from sweeps.search.axes.tpe import TpeChooser
-from sweeps.search.choice import search_for
+from sweeps.search.registry import search_for
 from sweeps.trial import SweepRecord, Trial
 from train_core.costs.counts.flops import model_flops
 from train_core.costs.estimate import plans_of, setting_of

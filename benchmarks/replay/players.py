@@ -6,6 +6,7 @@ jobs count.
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,6 @@ import numpy as np
 from benchmarks.replay.run import ReplayedReading
 from conf.units import GIBIBYTE
 from sweeps.points.axes import Point
-from sweeps.search.axes.tpe import quiet
 from sweeps.search.searcher import Search
 from train_core.costs.setting import Booleans, Floats
 
@@ -133,7 +133,7 @@ class TpePlayer:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.ground, self.draw, self.most_draws, self.constraints = ground, draw, most_draws, constraints
         self._failed = optuna.trial.TrialState.FAIL
-        with quiet():
+        with warnings.catch_warnings(action="ignore"):
             limit = None if constraints is None else lambda trial: trial.user_attrs["over"]
             self.study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed, constraints_func=limit))
         self._chosen: set[int] = set()

@@ -1,6 +1,6 @@
-"""The allocation that this process runs in: its nodes, what each has, and how long it lasts. Slurm is asked.
+"""The allocation that this process runs in: its nodes, what each has, and how long it lasts; how its steps ended.
 
-So is why a trial ended that was a step of it and wrote no measurement.
+Slurm is asked; where it does not answer, `SlurmSilent` is raised.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import shutil
 import signal
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from conf.errors import UsageError
@@ -56,13 +56,7 @@ WORD_OF_STATE = {
 
 
 class AllocatedNode(NamedTuple):
-    """The part of one node that belongs to the allocation.
-
-    Attributes:
-        cores: as Slurm counts CPUs.
-        memory_mb: 0 where Slurm does not manage memory.
-        gpus: 0 where Slurm hands out none, though the node may have some.
-    """
+    """The part of one node that belongs to the allocation, 0 of what Slurm does not manage; cores are its CPUs."""
 
     name: str
     cores: int
@@ -75,14 +69,8 @@ class SlurmAllocation:
     """One Slurm job as seen from inside.
 
     Attributes:
-        job_id: as squeue calls it: `12`, or `12_3` for an element of an array.
-        job_name: which no other job has, if we submitted it.
-        restarts: how often Slurm has started it again.
         nodes: those that Slurm still counts among it, without any that is down, failing or being drained.
-        num_nodes: that it had at its start.
-        is_running: Slurm does not say that it ends, is suspended, or is started again.
         ends: when its time is over, by `time.monotonic`; infinite without a limit.
-        seconds: how long it lasts in all.
         draining: nodes of its own that are given nothing more, though what runs there runs on.
     """
 
@@ -115,16 +103,22 @@ def own_allocation(environment: Mapping[str, str] = os.environ) -> SlurmAllocati
     """
     if not is_inside(environment):
         raise UsageError("This process does not run in a Slurm allocation", "Start it with sbatch or salloc.")
-    allocation = _parse_job(
-        _answer("scontrol", "show", "job", "--detail", environment["SLURM_JOB_ID"]), own_job_id(environment)
-    )
-    draining, lost = _unfit_nodes(allocation.nodes)
-    return replace(
-        allocation,
-        nodes=tuple(node for node in allocation.nodes if node.name not in draining | lost),
-        draining=draining,
+    shown = _answer("scontrol", "show", "job", "--detail", environment["SLURM_JOB_ID"])
+    nodes = [node for match in NODES.finditer(shown) for node in _nodes(match)]
+    draining, lost = _unfit_nodes(nodes)
+    limit = _seconds(_field(shown, "TimeLimit"))
+    return SlurmAllocation(
+        job_id=own_job_id(environment),
+        job_name=_field(shown, "JobName"),
+        restarts=int(_field(shown, "Restarts")),
+        nodes=tuple(node for node in nodes if node.name not in draining | lost),
         # As at its start, because Slurm no longer lists a node that has failed.
-        num_nodes=int(environment.get("SLURM_JOB_NUM_NODES", len(allocation.nodes))),
+        num_nodes=int(environment.get("SLURM_JOB_NUM_NODES", len(nodes))),
+        is_running=_field(shown, "JobState") == "RUNNING",
+        # From two durations, so that it does not matter whose clock is off.
+        ends=time.monotonic() + limit - _seconds(_field(shown, "RunTime")),
+        seconds=limit,
+        draining=draining,
     )
 
 
@@ -147,22 +141,6 @@ def _unfit_nodes(nodes: Sequence[AllocatedNode]) -> tuple[frozenset[str], frozen
     states = {match["node"]: match["state"] for match in STATE.finditer(shown)}
     lost = frozenset(node for node, state in states.items() if LOST.search(state))
     return frozenset(node for node, state in states.items() if DRAINING.search(state)) - lost, lost
-
-
-def _parse_job(shown: str, job_id: str) -> SlurmAllocation:
-    nodes = tuple(node for match in NODES.finditer(shown) for node in _nodes(match))
-    # From two durations, so that it does not matter whose clock is off.
-    remaining_seconds = _seconds(_field(shown, "TimeLimit")) - _seconds(_field(shown, "RunTime"))
-    return SlurmAllocation(
-        job_id=job_id,
-        job_name=_field(shown, "JobName"),
-        restarts=int(_field(shown, "Restarts")),
-        nodes=nodes,
-        num_nodes=len(nodes),
-        is_running=_field(shown, "JobState") == "RUNNING",
-        ends=time.monotonic() + remaining_seconds,
-        seconds=_seconds(_field(shown, "TimeLimit")),
-    )
 
 
 def _nodes(match: re.Match[str]) -> list[AllocatedNode]:
@@ -196,13 +174,7 @@ def _answer(*command: str) -> str:
 def step_end(
     reading: Reading, submission: Submission, exit_code: int, nodes: Sequence[str], lost: Sequence[str] = ()
 ) -> Measurement:
-    """Return the measurement that is written for a step that ended while its allocation lives.
-
-    Args:
-        exit_code: of its srun.
-        nodes: on which it ran.
-        lost: those of them that are no longer the allocation's.
-    """
+    """Return the measurement for a step that ended while its allocation lives, perhaps without some of its nodes."""
     log = tail(submission.error_of(0))
     measurement = verdict(reading, submission, _state(log, exit_code, nodes, lost))
     # The controller itself ends a srun with SIGTERM, and does not ask then why it ended.

@@ -1,7 +1,4 @@
-"""Choosing the trials that share an allocation at once, and the nodes and devices of each.
-
-The choice goes by how long every trial is expected to take. Nobody is asked here, and nothing is started.
-"""
+"""Choosing the trials that share an allocation at once, and the nodes and devices of each; nothing is started here."""
 
 from __future__ import annotations
 
@@ -19,12 +16,7 @@ START_SECONDS = 60.0
 
 
 class StepPlacement(NamedTuple):
-    """The devices that a step of an allocation gets.
-
-    Attributes:
-        nodes: in the order of the allocation.
-        devices: their numbers, the same on every node.
-    """
+    """The nodes that a step of an allocation gets, and the numbers of its devices, the same on every node."""
 
     nodes: tuple[str, ...]
     devices: tuple[int, ...]
@@ -44,11 +36,7 @@ class WaitingTrial(NamedTuple):
 
 @dataclass
 class Room:
-    """The devices of an allocation's nodes, and which of them are held. No two trials hold the same device.
-
-    Attributes:
-        devices: how many each node has.
-    """
+    """The devices that each of an allocation's nodes has, and which are held. No two trials hold the same device."""
 
     devices: Mapping[str, int]
     held: dict[str, StepPlacement] = field(default_factory=dict)
@@ -62,12 +50,9 @@ class Room:
         return Room(self.devices).place(shape) is not None
 
     def place(self, shape: JobShape, closed: Collection[str] = ()) -> StepPlacement | None:
-        """Return the nodes and devices where a trial of this shape may run now, or None. Nothing is taken yet.
+        """Return where a trial of this shape may run now, on no closed node, or None. Nothing is taken yet.
 
         The fullest nodes that still have room come first, so that empty ones stay whole for larger trials.
-
-        Args:
-            closed: nodes that it may not use.
         """
         free = {node: self._free_devices(node) for node in self.devices if node not in closed}
         fitting = [node for node, numbers in free.items() if len(numbers) >= shape.devices_per_node]

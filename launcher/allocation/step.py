@@ -6,7 +6,6 @@ import os
 import secrets
 import shlex
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +25,7 @@ from launcher.slurm.query import SlurmSilent
 from launcher.slurm.sbatch import gpu_request, python_command, srun_args
 from launcher.slurm.silent_jobs import DEFAULT_SETTLING_SECONDS, SETTLING_SECONDS
 from launcher.tools import REQUEST_OF_JOB, ask
-from sweeps.folder.submission import JobShape, Submission, SurroundingJob, write_submission
+from sweeps.folder.submission import JobShape, Submission, SurroundingJob, new_submission, write_submission
 from sweeps.trial import Trial
 from train_core.process.git_sha import variables_of
 
@@ -43,12 +42,8 @@ class StepExecutor:
 
     Attributes:
         allocation: as it stood when this process began to work in it.
-        devices_per_node: of the cluster.
-        name: of the steps, before the token.
         snapshot: makes the snapshot of the code that they run, once it is needed.
-        logs: where they find what they are to do, and write their output.
         runs_setup: the lines of `slurm.setup` have not been run in this shell.
-        patience_seconds: after which srun gives up a step that Slurm does not make.
     """
 
     allocation: SlurmAllocation
@@ -157,29 +152,17 @@ class StepExecutor:
 
     def _submission(self, work: FolderWork, shape: JobShape) -> Submission:
         job_name = f"{self.name}-{secrets.token_hex(TOKEN_BYTES)}"
-        return Submission(
-            executor="slurm",
-            job_id=None,
-            job_name=job_name,
-            cluster=self._cluster,
-            inside=SurroundingJob(job_id=self.allocation.job_id, job_name=self.allocation.job_name),
-            hostname=socket.gethostname(),
-            attempt=work.attempt,
-            submitted=time.time(),
-            shape=shape,
-            output=str(self.logs / f"{job_name}_%t_log.out"),
-            error=str(self.logs / f"{job_name}_%t_log.err"),
-        )
+        inside = SurroundingJob(job_id=self.allocation.job_id, job_name=self.allocation.job_name)
+        said = {"executor": "slurm", "job_id": None, "job_name": job_name, "cluster": self._cluster, "inside": inside}
+        return new_submission(work.attempt, shape, self.logs, job_name, **said)
 
 
 @dataclass
 class RunningStep:
-    """A step of an allocation that was started and has not been reported yet.
+    """A step of an allocation that was started and has not been reported yet, its times by `time.monotonic`.
 
     Attributes:
         process: its srun; None of a step that an earlier controller started.
-        began: by `time.monotonic`.
-        ended: when that was seen.
     """
 
     trial: Trial

@@ -34,12 +34,9 @@ ROOT_CAUSE = re.compile(
 
 
 def failure_from_log(log: Path, first_rank: int, exit_code: int, oom_kills: int) -> RankFailure:
-    """Conclude from a program's log and exit code why it failed.
+    """Conclude from a program's log and exit code, and the kernel's kills meanwhile, why it failed.
 
-    Args:
-        first_rank: the rank to blame where the log names none.
-        exit_code: negative for a signal.
-        oom_kills: processes that the kernel killed for memory while the program ran.
+    The first rank is to blame where the log names none.
     """
     text = tail(log)
     # torchrun knows which of its workers ended first and with which code, where the program itself may have said

@@ -64,8 +64,7 @@ def names_its_place(trainer: TrainerSpec) -> bool:
 def check_record(record: SweepRecord, warn: Callable[[str], None]) -> SweepRecord:
     """The record in which a trial that its program's own parser refuses cannot run, and says so.
 
-    Args:
-        warn: takes one sentence for each program whose parser cannot be asked here.
+    Of each program whose parser cannot be asked here, a sentence warns.
 
     Raises:
         ConfigError: a program has no such flag.
@@ -83,7 +82,13 @@ def check_record(record: SweepRecord, warn: Callable[[str], None]) -> SweepRecor
         for (trial_id, experiment), refusal in zip(alike, refusals, strict=True):
             if refusal is not None:
                 refused[trial_id] = _reason_of(experiment.trainer, refusal)
-    return record.model_copy(update={"trials": tuple(_with_refusal(trial, refused) for trial in record.trials)})
+    trials = (
+        trial.model_copy(update={"selected": False, "infeasible_reason": refused[trial.trial_id]})
+        if trial.trial_id in refused
+        else trial
+        for trial in record.trials
+    )
+    return record.model_copy(update={"trials": tuple(trials)})
 
 
 def _parser_of(trainer: TrainerSpec) -> Hashable:
@@ -91,17 +96,8 @@ def _parser_of(trainer: TrainerSpec) -> Hashable:
     return (trainer.parser, trainer.python, trainer.working_dir, trainer.prefix)
 
 
-def _with_refusal(trial: Trial, refused: dict[str, str]) -> Trial:
-    reason = refused.get(trial.trial_id)
-    return trial if reason is None else trial.model_copy(update={"selected": False, "infeasible_reason": reason})
-
-
 def _reason_of(trainer: TrainerSpec, refusal: Refusal) -> str:
-    """The reason why a plan cannot run.
-
-    Raises:
-        ConfigError: the program has no such flag, so that no plan could.
-    """
+    """The reason why a plan cannot run. A flag that the program does not have is refused, as no plan could run."""
     if refusal.flag is None:
         return f"trainer = {trainer.name}: its own parser refuses the command: {refusal.problem}"
     name = refusal.flag.lstrip("-")

@@ -1,7 +1,4 @@
-"""Runs a trial folder whose trainer is another program: on this machine, or as one task of a Slurm job.
-
-The life of such a trial: the program is started, its log read, and followed to its end.
-"""
+"""Runs a trial folder whose trainer is another program: on this machine, or as one task of a Slurm job."""
 
 from __future__ import annotations
 
@@ -107,9 +104,7 @@ def run_as_task(folder: Path, attempt: Attempt) -> None:
 def _wait_for_the_first(trial: TrialFolder, before: Measurement | None) -> None:
     """Keep this node's task alive: a site may end a step some time after its first task has ended.
 
-    Args:
-        before: what stood in the folder when the task began. Times of files are those of a server, whose clock may be
-            hours off, and say nothing here.
+    A measurement from before is known by its content: times of files are of a server, whose clock may be hours off.
     """
     while (measurement := trial.read_measurement()) is None or measurement == before:
         if measurement is not None and measurement.outcome is Outcome.COMPLETED:
@@ -120,11 +115,10 @@ def _wait_for_the_first(trial: TrialFolder, before: Measurement | None) -> None:
 
 @dataclass
 class ProgramRun:
-    """One attempt at a trial, of the processes of these seats.
+    """One attempt at a trial, of the processes of these seats, which inherit the folder's lock.
 
     Attributes:
         devices: GPUs of all ranks together, as numbers among the visible ones.
-        lock: the descriptor of the folder's lock, which the program inherits.
     """
 
     trial: TrialFolder
@@ -268,10 +262,6 @@ class ProgramRun:
             return rank_failure(Fault.INPUT, cause, last_lines(*self.logs), 0, blamed=False)
         if self.experiment.trainer.trains and self._performance() is None:
             return unmeasured_failure(self.book, log, self.logs)
-        return self._lack_of_metrics()
-
-    def _lack_of_metrics(self) -> RankFailure | None:
-        """None where the program has left the figures that it was to leave."""
         try:
             self.metrics.in_folder(self.trial.path)
         except NoMetrics as lack:

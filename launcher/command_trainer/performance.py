@@ -99,11 +99,8 @@ def environment_of(experiment: Experiment, program_code: str) -> Environment:
 def program_code(words: Sequence[str], working_dir: Path) -> str:
     """Twelve digits of the program's scripts, and of the modules beside them that they import; empty without a script.
 
-    Installed packages, and what a script imports by a name that it computes, do not count.
-
-    Args:
-        words: the command line. A script is a file in it that ends with .py or begins with `#!`, or `-m MODULE`.
-        working_dir: where the program is started.
+    A script is a word that ends with .py or whose file begins with `#!`, or `-m MODULE`. Installed packages do not
+    count, nor what is imported by a name that a script computes.
     """
     contents: dict[Path, bytes] = {}
     for script in _scripts(words, working_dir):

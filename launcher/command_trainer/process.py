@@ -1,7 +1,4 @@
-"""The processes of a program on this machine: their seats in the job, and where they meet; their words; their end.
-
-The last of their descendants ends with them.
-"""
+"""The processes of a program on this machine: their seats in the job, and where they meet; their words; their end."""
 
 from __future__ import annotations
 
@@ -36,10 +33,7 @@ OF_A_SEAT = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_JOB_NAME
 class ProgramSeat:
     """The place of one started process: of one device with `start: srun`, else of all devices of a node.
 
-    Attributes:
-        first_rank: the rank of its device, or of the first of its devices.
-        size: ranks of the whole job.
-        local_rank: that of its device among those of the node; 0 for a whole node.
+    Of a whole node the first rank is that of its first device, and the local rank is 0.
     """
 
     node_rank: int
@@ -132,11 +126,7 @@ LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None  # loaded before a
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The command line and environment of one process; its output goes to `log`.
-
-    Attributes:
-        named_by: the key that gives the first of the words.
-    """
+    """The command line and environment of one process, and its output; `named_by` is the key that gives its program."""
 
     words: tuple[str, ...]
     named_by: str
@@ -146,11 +136,7 @@ class Start:
 
 
 def start_of(trial: TrialFolder, experiment: Experiment, seat: ProgramSeat, devices: tuple[int, ...] = ()) -> Start:
-    """Return how the process of a seat is started, after writing the files that the program wants.
-
-    Args:
-        devices: GPUs of the process, as numbers among the visible ones; none leaves them as they are.
-    """
+    """Return how a seat's process is started on these GPUs, if any, after writing the files that the program wants."""
     trainer = experiment.trainer
     python = trainer.python or sys.executable
     call = call_of(trainer, experiment, _job_names(trial, seat, python) | _earlier_folders(trial, experiment))
@@ -158,7 +144,9 @@ def start_of(trial: TrialFolder, experiment: Experiment, seat: ProgramSeat, devi
         write_atomically(trial.path / name, content, durable=False)
     words = call.words
     if trainer.start == "torchrun":
-        words = (*torchrun_words(python, seat.num_nodes, seat.ranks_per_node, call.words[0], _meeting(seat)), *words)
+        address = (f"--master-addr={seat.master_addr}", f"--master-port={seat.master_port}")
+        meeting = (f"--node-rank={seat.node_rank}", *address)
+        words = (*torchrun_words(python, seat.num_nodes, seat.ranks_per_node, call.words[0], meeting), *words)
     return Start(
         words=(*trainer.prefix, *words),
         named_by="trainer.prefix" if trainer.prefix else "trainer.command",
@@ -187,10 +175,6 @@ def _earlier_folders(trial: TrialFolder, experiment: Experiment) -> dict[str, st
         return {}
     folders = experiment.stage.folders_beside(trial.path)
     return dict(zip(experiment.stage.folder_names, map(str, folders), strict=True))
-
-
-def _meeting(seat: ProgramSeat) -> tuple[str, ...]:
-    return (f"--node-rank={seat.node_rank}", f"--master-addr={seat.master_addr}", f"--master-port={seat.master_port}")
 
 
 def _environment(
@@ -232,19 +216,13 @@ class Programs:
     """The processes that were started. Whatever they leave behind is ended with them."""
 
     def __init__(self, starts: Sequence[Start], *, ends_its_workers: bool, inherited: tuple[int, ...] = ()) -> None:
-        """Prepare to run the program, once for each of these starts.
-
-        Args:
-            ends_its_workers: the program ends its workers when it is asked to end, as torchrun does.
-            inherited: descriptors that stay open in the program, such as that of a lock.
-        """
+        """Prepare to run the program, once for each start; torchrun ends its workers itself when it is asked to end."""
         self.starts, self._inherited = starts, inherited
         self._death_signal = signal.SIGTERM if ends_its_workers else signal.SIGKILL
         self._processes: list[subprocess.Popen[bytes]] = []
         self._others: list[psutil.Process] = []
 
     def start(self) -> None:
-        """Raises CannotStart."""
         self._others = psutil.Process().children()
         if LIBC is not None:  # workers whose parent dies become ours, so that they can be found and ended
             LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

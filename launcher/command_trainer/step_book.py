@@ -47,11 +47,8 @@ class StepBook:
     when the next one begins. What several ranks print of one step counts once.
 
     Attributes:
-        steps: those that were told.
-        matched: names of the patterns that have found something.
         tflops: of single steps, as the program printed them.
         memory_bytes: the most that was printed; None while nothing was.
-        error: the line that means failure.
     """
 
     def __init__(self, experiment: Experiment) -> None:

@@ -16,7 +16,6 @@ from conf.credentials import overrides_for_records
 from conf.folders import own_folders
 from conf.units import count_of
 from launcher.control.attempts import (
-    Admission,
     RetryRule,
     has_news_of_an_end,
     is_charged_still,
@@ -25,7 +24,7 @@ from launcher.control.attempts import (
     submission_time_of,
     submissions,
 )
-from launcher.control.rules import PAUSED, Rules, SweepStep
+from launcher.control.rules import PAUSED, Admission, Rules, SweepStep
 from launcher.control.workplace import Workplace
 from launcher.slurm.job_records import charged_times
 from sweeps.folder.journal import Asked, Begun, Ended, Entry, Finished, History, Journal, Pruned
@@ -48,7 +47,6 @@ class Conductor:
     """Carries one sweep out, step by step. Whoever has it holds the lock of the sweep's folder; a dry run holds none.
 
     Attributes:
-        sweep: with the trials that were asked for so far.
         is_under_way: a step since the command has succeeded, of this or another process: the next may fail for a while.
     """
 
@@ -195,17 +193,13 @@ class Conductor:
         return with_figures(joined, self.rules.stages.specs)
 
     def _write_down_pruned(self, readings: Sequence[TrialReading]) -> None:
-        """Write down which running trials the search gives up."""
         running = {each.name: each for each in readings if each.outcome is Outcome.RUNNING and is_in_flight(each)}
-        if running:
-            pruned = [each for each in self.rules.search.prune(first_runs(readings)) if each.trial_id in running]
-            keys = {name: submission_time_of(each) for name, each in running.items()}
-            self._write(
-                *(
-                    Pruned(trial_id=each.trial_id, submitted=keys[each.trial_id], because=each.because)
-                    for each in pruned
-                )
-            )
+        pruned = self.rules.search.prune(first_runs(readings)) if running else []
+        keys = {name: submission_time_of(each) for name, each in running.items()}
+        known = (each for each in pruned if each.trial_id in running)
+        self._write(
+            *(Pruned(trial_id=each.trial_id, submitted=keys[each.trial_id], because=each.because) for each in known)
+        )
 
     def _end_given_up_trials(self, readings: Sequence[TrialReading]) -> list[TrialReading]:
         """End what was given up or cancelled one by one, also where an earlier step was killed on the way."""
@@ -215,13 +209,13 @@ class Conductor:
             why = course.pruned.get(submission_time_of(each), "")
             # A trial whose job was ended for this reason looks cancelled until its end is written as pruned.
             if why and (is_in_flight(each) or each.outcome is Outcome.CANCELLED):
-                self._end([each], Outcome.PRUNED, why)
+                self.workplace.end(self.sweep, [each], Outcome.PRUNED, why)
                 ended.add(each.name)
             # Nothing has told of an end of one that is pending without a measurement, and none of its jobs will.
             elif course.is_cancelled and (
                 is_in_flight(each) or (each.measurement is None and each.outcome is Outcome.PENDING)
             ):
-                self._end([each], Outcome.CANCELLED, CANCELLED_BY_NAME)
+                self.workplace.end(self.sweep, [each], Outcome.CANCELLED, CANCELLED_BY_NAME)
                 ended.add(each.name)
         return [self.sweep.read_trial(each.trial) if each.name in ended else each for each in readings]
 
@@ -345,16 +339,14 @@ class Conductor:
                 if now is not None and now.outcome is Outcome.INFEASIBLE and now != each.measurement:
                     yield Ended(trial_id=each.name, submitted=submitted, outcome=now.outcome, device_seconds=0.0)
 
-    def _end(self, readings: Sequence[TrialReading], outcome: Outcome, cause: str) -> None:
-        if readings:
-            self.workplace.end(self.sweep, readings, outcome, cause)
-
     def _end_all(
         self, readings: Sequence[TrialReading], ending: Sequence[TrialReading], cause: str
     ) -> list[TrialReading]:
         """Cancel some trials of a sweep that stops, and return how all stand then: no later step would say it."""
-        self._end(ending, Outcome.CANCELLED, cause)
-        return self._read_trials() if ending else list(readings)
+        if not ending:
+            return list(readings)
+        self.workplace.end(self.sweep, ending, Outcome.CANCELLED, cause)
+        return self._read_trials()
 
     def _summary(
         self,
@@ -398,7 +390,6 @@ class Conductor:
         self._follow_journal()
 
     def _follow_journal(self) -> None:
-        """Follow the journal, into which other commands write too."""
         new = self.journal.read_new()
         self.history.add(new)
         self._num_entries += len(new)

@@ -1,22 +1,18 @@
-"""Attempts of trials: admission of further ones, retries, bad nodes, and what the journal lacks of an attempt.
-
-A step admits as many trials as there are slots and as the budget bears, in their order.
-"""
+"""Attempts of trials: what the journal lacks of one, which trials have another, and on which nodes it is not to run."""
 
 from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from launcher.control.rules import Budget
 from launcher.slurm.job_records import ChargedTime
 from sweeps.folder.journal import Ended, Entry, History, Started, Submitted
-from sweeps.folder.submission import EndedAttempt, claim_of
+from sweeps.folder.submission import EndedAttempt
 from sweeps.reading import Reading, TrialReading
-from sweeps.trial import Trial
 from train_core.measurement import Fault, Outcome
 
 CLOSING_SECONDS = 60.0
@@ -60,11 +56,7 @@ def is_charged_still(reading: TrialReading, charged: ChargedTime | None) -> bool
 
 
 def news(reading: TrialReading, history: History, budget: Budget, charged: ChargedTime | None = None) -> list[Entry]:
-    """Return the entries about the trial's last attempt that the journal still lacks.
-
-    Args:
-        charged: what Slurm charges for it, where it was asked and answered.
-    """
+    """Return what the journal lacks of the trial's last attempt; `charged` is what Slurm charges for it, if it does."""
     course, key = history.course_of(reading.name), submission_time_of(reading)
     entries: list[Entry] = [*submissions(reading, history)]
     if reading.submission is None and reading.measurement is None:
@@ -76,16 +68,10 @@ def news(reading: TrialReading, history: History, budget: Budget, charged: Charg
         took = budget.num_devices(reading.trial) * charged.seconds if charged else 0.0
         if charged is None or not charged.is_over:
             # All that is seen here is the training, which begins after its job and ends before it.
-            took = max(took, budget.device_seconds(reading.trial, _seconds(reading), num_runs(reading)))
+            took = max(took, budget.device_seconds(reading.trial, _seconds(reading), reading.num_runs))
         outcome = reading.measurement.outcome if reading.measurement else None
         entries.append(Ended(trial_id=reading.name, submitted=key, outcome=outcome, device_seconds=took))
     return entries
-
-
-def num_runs(reading: TrialReading) -> int:
-    """Return how often Slurm has started the job of the last attempt, as far as is known: every run is charged."""
-    claimed = claim_of(reading.folder, reading.submission)
-    return 1 if claimed is None else 1 + claimed.restarts
 
 
 def _seconds(reading: TrialReading) -> float:
@@ -94,56 +80,12 @@ def _seconds(reading: TrialReading) -> float:
     Of a job that Slurm started again nobody knows when its earlier runs ended. All since it was submitted counts, which
     the time limit of each run bounds: a budget may be charged too much then, and never too little.
     """
-    if reading.measurement is not None and reading.submission is not None and num_runs(reading) > 1:
+    if reading.measurement is not None and reading.submission is not None and reading.num_runs > 1:
         return reading.measurement.ended - reading.submission.submitted
     if reading.measurement is not None:
         return reading.measurement.ended - reading.measurement.started
     beat, submission = reading.heartbeat_age_seconds, reading.submission
     return time.time() - beat - submission.submitted if beat is not None and submission else 0.0
-
-
-@dataclass
-class Admission:
-    """Admits trials one after another, until the first that the budget does not bear.
-
-    Attributes:
-        slots: how many more may be queued or running; None sets no limit. Given is how many there may be in all, from
-            which those in flight are taken off.
-        refusal: why the budget admits no further trial, and which would have been next; empty while it admits.
-    """
-
-    budget: Budget
-    history: History
-    slots: int | None
-    in_flight: Sequence[TrialReading]
-    refusal: str = ""
-    _spent: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        if self.slots is not None:
-            self.slots = max(0, self.slots - len(self.in_flight))
-        # What is in flight counts with the most that it can cost, so that a budget is kept whatever happens.
-        self._spent = self.history.device_seconds + sum(
-            self.budget.most_device_seconds(each.trial) * num_runs(each) for each in self.in_flight
-        )
-
-    def admits(self, trial: Trial) -> bool:
-        """Return whether the trial may start; if so, count it as if it had."""
-        if self.refusal or self.slots == 0:
-            return False
-        reason = self.budget.why_not(trial, self._spent) or self._why_too_late(trial)
-        if reason:
-            why = f" ({trial.chosen_because})" if trial.chosen_because else ""
-            self.refusal = f"{reason}. Next would have been {trial.trial_id}{why}"
-            return False
-        self._spent += self.budget.most_device_seconds(trial)
-        self.slots = None if self.slots is None else self.slots - 1
-        return True
-
-    def _why_too_late(self, trial: Trial) -> str:
-        now = time.time()
-        begun = self.history.first_begun or now
-        return self.budget.why_too_late(begun, now, self.budget.most_seconds(trial))
 
 
 RETRIED_ANYWHERE = frozenset({Fault.NODE, Fault.PREEMPTED, Fault.LOST, Fault.PREFLIGHT})
@@ -169,11 +111,8 @@ BAD_NODE_SUSPICION = 2.0
 class RetryRule:
     """The rule that says which trials are run again.
 
-    Attributes:
-        max_resubmits: how often a trial that lost its node or its place is tried again: at the next step, on any node
-            that is not a bad one.
-        retry_cancelled: what a person cancelled is run again. A command that a person gives does so; a sweep that goes
-            on by itself does not, as it would undo what the person did.
+    What a person cancelled is run again by a command that a person gives. A sweep that goes on by itself does not run
+    it again, as it would undo what the person did.
     """
 
     max_resubmits: int
@@ -181,19 +120,16 @@ class RetryRule:
 
     def allows(self, reading: Reading) -> bool:
         """True if the trial has no result that is to be kept, and may be tried once more."""
-        measurement = reading.measurement
-        if measurement is None:
+        if reading.measurement is None:
             return True
-        if measurement.why is Fault.CANCELLED:
+        why = reading.measurement.why
+        if why is Fault.CANCELLED:
             return self.retry_cancelled
-        limit = self.max_resubmits if measurement.why in RETRIED_ANYWHERE else MOST_MOVES
-        return measurement.why in RETRIED_ANYWHERE | RETRIED_ELSEWHERE and self._tries(reading, measurement.why) < limit
-
-    def _tries(self, reading: Reading, why: Fault) -> int:
-        """Return how often the trial was run again for such an end, in all its attempts before the last."""
         # Ends of one kind count together: a trial that is preempted and then loses a node has had two tries.
-        alike = RETRIED_ANYWHERE if why in RETRIED_ANYWHERE else RETRIED_ELSEWHERE
-        return sum(attempt.fault in alike for attempt in reading.earlier_attempts)
+        for alike, most in ((RETRIED_ANYWHERE, self.max_resubmits), (RETRIED_ELSEWHERE, MOST_MOVES)):
+            if why in alike:
+                return sum(attempt.fault in alike for attempt in reading.earlier_attempts) < most
+        return False
 
 
 class BadNode(NamedTuple):
@@ -229,8 +165,7 @@ def _blaming_attempts(reading: TrialReading) -> dict[str, EndedAttempt]:
 def nodes_to_avoid(reading: Reading, bad: Iterable[BadNode], num_spare: int) -> tuple[str, ...]:
     """The nodes that the trial's next attempt is not to be given: those where it hung, and those that fail others.
 
-    Args:
-        num_spare: nodes of the cluster beyond those that the trial needs; no more are left out, else it never starts.
+    No more are left out than the cluster can spare, else it never starts.
     """
     own = [node for attempt in reading.ended_attempts if attempt.fault in LEAVES_NODES for node in attempt.nodes]
     # Its own first, because the list is cut where no more nodes can be spared.

@@ -6,18 +6,16 @@ from functools import partial
 
 from conf.compose.load import Composition
 from conf.compose.settings import Settings
-from conf.compose.tree import Tree
 from conf.types.sweep_spec import SearchPlan, is_of_time
 from conf.units import SECONDS_PER_MINUTE
-from launcher.control.notify import Notifier
+from launcher.control.notify import tell_webhook
 from launcher.control.rules import Budget, Rules
 from sweeps.later_command import restriction_of
 from sweeps.points.following import Stages
 from sweeps.points.plan import part_of, trial_of
 from sweeps.repeats.rounds import ROUNDS_OF_A_STAND_IN, Rounds
-from sweeps.search.choice import search_for
-from sweeps.search.searcher import Proposal
-from sweeps.trial import SweepRecord, Trial
+from sweeps.search.registry import search_for
+from sweeps.trial import SweepRecord
 
 
 def rules_for(composition: Composition, record: SweepRecord, *, on_slurm: bool) -> Rules:
@@ -33,7 +31,13 @@ def rules_for(composition: Composition, record: SweepRecord, *, on_slurm: bool) 
     rules = Rules(
         budget=budget_of(settings, record, on_slurm=on_slurm),
         search=search_for(composition, record),
-        draft=partial(_draft_trial, measured.tree),
+        draft=lambda proposal: trial_of(
+            measured.tree,
+            proposal.point,
+            proposal.because,
+            expected_gain=proposal.expected_gain,
+            repeat=proposal.repeat,
+        ),
         wants=restriction.holds if restriction else lambda trial: True,
         rounds=rounds_of(settings.search, record),
         stages=stages_of(measured.composition, record),
@@ -41,7 +45,7 @@ def rules_for(composition: Composition, record: SweepRecord, *, on_slurm: bool) 
         max_trials=record.spec.max_trials if settings.search.asks_later else None,
         fail_fast=settings.controller.fail_fast,
         max_resubmits=settings.slurm.max_resubmits,
-        tell=Notifier(settings.notify),
+        tell=partial(tell_webhook, settings.notify),
     )
     for trial in record.trials:
         if trial.experiment is not None:
@@ -50,10 +54,7 @@ def rules_for(composition: Composition, record: SweepRecord, *, on_slurm: bool) 
 
 
 def stages_of(composition: Composition, record: SweepRecord) -> Stages:
-    """The stages that follow the trials of the sweep.
-
-    Args:
-        composition: of the trials that are measured.
+    """The stages that follow the trials of the sweep, over the composition of those that are measured.
 
     Raises:
         ConfigError: a stage names what there is not, or cannot follow the first of the trials that can run.
@@ -93,8 +94,3 @@ def goes_on_by_steps(settings: Settings, record: SweepRecord) -> bool:
     stages = settings.sweep is not None and bool(settings.sweep.stages)
     watched = settings.search.asks_later or repeats or stages or settings.search.pruner != "none"
     return watched or limited or settings.controller.fail_fast is not None
-
-
-def _draft_trial(tree: Tree, proposal: Proposal) -> Trial:
-    because, gain = proposal.because, proposal.expected_gain
-    return trial_of(tree, proposal.point, because, expected_gain=gain, repeat=proposal.repeat)

@@ -62,30 +62,23 @@ class Notice:
     facts: dict[str, Any]
 
 
-class Notifier:
-    """Looks at every step of a sweep, and tells what is worth telling."""
-
-    def __init__(self, spec: NotifySpec) -> None:
-        self._spec = spec
-
-    def __call__(self, sweep: Sweep, step: SweepStep) -> None:
-        """Tell what has happened; nothing is raised."""
-        if self._spec.url is None and self._spec.url_file is None:
+def tell_webhook(spec: NotifySpec, sweep: Sweep, step: SweepStep) -> None:
+    """Look at a step of the sweep, and tell what is worth telling; nothing is raised."""
+    if spec.url is None and spec.url_file is None:
+        return
+    try:
+        path = sweep.folder.path / NOTIFIED
+        before = _last_notice(path)
+        now = _updated_notice(spec, sweep.record, before, step)
+        notices = list(_notices(sweep.record, before, now, step))
+        if not notices:
             return
-        try:
-            path = sweep.folder.path / NOTIFIED
-            before = _last_notice(path)
-            notices = list(_notices(self._spec, sweep.record, before, step))
-            if not notices:
-                return
-            # It is written first: to tell something twice is worse than to miss it.
-            write_atomically(
-                path, _updated_notice(self._spec, sweep.record, before, step).model_dump_json(), durable=False
-            )
-            for notice in notices:
-                notify(self._spec, sweep, notice, step.readings)
-        except OSError as error:
-            LOG.warning("nobody was told how the sweep stands: %s", error.strerror or type(error).__name__)
+        # It is written first: to tell something twice is worse than to miss it.
+        write_atomically(path, now.model_dump_json(), durable=False)
+        for notice in notices:
+            notify(spec, sweep, notice, step.readings)
+    except OSError as error:
+        LOG.warning("nobody was told how the sweep stands: %s", error.strerror or type(error).__name__)
 
 
 def notify(spec: NotifySpec, sweep: Sweep, notice: Notice, readings: Sequence[TrialReading]) -> None:
@@ -151,8 +144,8 @@ def _body(spec: NotifySpec, sweep: Sweep, notice: Notice, readings: Sequence[Tri
     }
 
 
-def _notices(spec: NotifySpec, record: SweepRecord, before: LastNotice, step: SweepStep) -> Iterator[Notice]:
-    now, best = _updated_notice(spec, record, before, step), best_measured(record, step.readings)
+def _notices(record: SweepRecord, before: LastNotice, now: LastNotice, step: SweepStep) -> Iterator[Notice]:
+    best = best_measured(record, step.readings)
     if now.best_cost != before.best_cost and best is not None:
         yield _best(record, *best)
     if now.failures > before.failures:

@@ -37,13 +37,7 @@ ANY_RETRY = RetryRule(max_resubmits=sys.maxsize, retry_cancelled=False)
 
 @dataclass(frozen=True)
 class SweepOrders:
-    """The orders that a person gives with `trisweep sweep`, beside the points.
-
-    Attributes:
-        overrides: as they were typed, with which others go on.
-        retry_failed: what failed or timed out runs again.
-        remeasure: what is measured is measured once more, beside what is there.
-    """
+    """The orders that a person gives with `trisweep sweep`, beside the points; overrides as they were typed."""
 
     overrides: Sequence[str] = ()
     retry_failed: bool = False
@@ -56,12 +50,20 @@ ORDINARY = SweepOrders()
 
 def pause(sweep: Sweep) -> bool:
     """Start nothing new from now on; False where that was so already."""
-    return _set_paused(sweep, True)
+    return _set_paused(sweep, Paused())
 
 
 def resume(sweep: Sweep) -> bool:
     """Start new trials again; False where nothing kept them from it."""
-    return _set_paused(sweep, False)
+    return _set_paused(sweep, Resumed())
+
+
+def _set_paused(sweep: Sweep, entry: Paused | Resumed) -> bool:
+    journal = Journal(sweep.folder.journal)
+    if History.of(journal.read_new()).is_paused == isinstance(entry, Paused):
+        return False
+    journal.append(entry)
+    return True
 
 
 def retry_failed_trials(sweep: Sweep) -> list[str]:
@@ -98,12 +100,9 @@ def give_up_retries(sweep: Sweep, readings: Sequence[TrialReading]) -> list[str]
 
 
 def remeasure_finished(sweep: Sweep, wants: Callable[[Trial], bool]) -> list[str]:
-    """Have every point that was measured run once more, and return the ids of the further trials.
+    """Have every point that was measured and is wanted run once more, and return the ids of the further trials.
 
     A point with a further run that was ordered before and has not been made is left at that one.
-
-    Args:
-        wants: which trials the command is about.
     """
     readings = sweep.read()
     open_ones = {each.trial.mark for each in readings if each.trial.repeat and _is_open(each)}
@@ -128,14 +127,6 @@ def _repetition(sweep: Sweep, point: MeasuredPoint, readings: Sequence[TrialRead
     said: dict[str, object] = {"trial_id": name, "repeat": repeat, "is_baseline": point.is_baseline}
     said |= {"selected": True, "role": "asked", "asked_by": " ".join(sweep.record.overrides)}
     return first.model_copy(update=said | {"chosen_because": "a person wants it measured again"})
-
-
-def _set_paused(sweep: Sweep, paused: bool) -> bool:
-    journal = Journal(sweep.folder.journal)
-    if History.of(journal.read_new()).is_paused == paused:
-        return False
-    journal.append(Paused() if paused else Resumed())
-    return True
 
 
 def keep_private_overrides(folder: SweepFolder, overrides: Sequence[str]) -> None:

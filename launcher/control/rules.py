@@ -1,15 +1,15 @@
 """The rules by which a sweep is carried out, its budget among them, and what one of its steps found and did.
 
-Limits of money and energy are turned into device-seconds, at the price and the power of the cluster's devices, so that
-one sum is compared with one limit. A trial in flight counts as if it ran into its time limit, in every run of its
-job. A limit ends no trial: no further one starts. A deadline ends what runs, too, if somebody goes on with the sweep
-then.
+Limits of money and energy become device-seconds, at the price and the power of the cluster's devices. A trial in flight
+counts as if it ran into its time limit, in every run of its job. A limit ends no trial: no further one starts. A
+deadline ends what runs, too, if somebody goes on with the sweep then.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from conf.plan.experiment import Experiment
 from conf.types.sites import SlurmSpec
 from conf.units import SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 from launcher.slurm.resources import devices_charged
-from sweeps.folder.journal import Entry
+from sweeps.folder.journal import Entry, History
 from sweeps.points.following import Stages
 from sweeps.reading import TrialReading
 from sweeps.repeats.rounds import Rounds
@@ -52,13 +52,6 @@ class Cost(NamedTuple):
         return cls(device_hours, dollars, energy_kwh, seconds / SECONDS_PER_HOUR)
 
 
-class BudgetLimit(NamedTuple):
-    """The tightest limit of a budget: how many device-seconds it comes to, and its words for people."""
-
-    device_seconds: float
-    words: str
-
-
 @dataclass(frozen=True)
 class Budget:
     """The limits of what a sweep may spend, and what its trials are charged.
@@ -79,7 +72,6 @@ class Budget:
         return not (limits.device_hours is limits.dollars is limits.energy_kwh is None)
 
     def num_devices(self, trial: Trial) -> int:
-        """Devices that the trial keeps from others."""
         # A site may charge whole nodes; on this machine nobody else is kept from anything.
         return devices_charged(trial.planned, self.slurm) if self.slurm else trial.planned.parallel.world_size
 
@@ -91,10 +83,9 @@ class Budget:
         return self.num_devices(trial) * self.most_seconds(trial)
 
     def device_seconds(self, trial: Trial, seconds: float, num_runs: int = 1) -> float:
-        """Device-seconds of a trial that ended; what it waited in the queue may be in `seconds`, and is not charged.
+        """Device-seconds of a trial that ended, each run of whose job may take as long as the time limit allows.
 
-        Args:
-            num_runs: how often its job was started; each of these runs may take as long as the time limit allows.
+        What it waited in the queue may be in `seconds`, and is not charged.
         """
         most = math.inf if self.limit_seconds is None else num_runs * self.limit_seconds
         # Two machines' clocks may differ, so that a duration can come out below zero.
@@ -103,11 +94,12 @@ class Budget:
     def why_not(self, trial: Trial, spent: float) -> str:
         """Return why the budget forbids the trial, `spent` device-seconds being used or in flight; empty if not."""
         limit = self.limit_on(trial)
-        if limit is None or spent + self.most_device_seconds(trial) <= limit.device_seconds:
+        if limit is None or spent + self.most_device_seconds(trial) <= limit[0]:
             return ""
-        remaining_hours = max(0.0, limit.device_seconds - spent) / SECONDS_PER_HOUR
+        most, words = limit
+        remaining_hours = max(0.0, most - spent) / SECONDS_PER_HOUR
         could = self.most_device_seconds(trial) / SECONDS_PER_HOUR
-        return f"{limit.words} leaves {remaining_hours:.3g} device-hours, and the next trial could take {could:.3g}"
+        return f"{words} leaves {remaining_hours:.3g} device-hours, and the next trial could take {could:.3g}"
 
     def why_too_late(self, begun: float, now: float, seconds: float) -> str:
         """Return why it is too late to start anything that may take so many seconds; empty if it is not."""
@@ -122,41 +114,79 @@ class Budget:
         hours = self.limits.deadline_hours
         return hours is not None and now > begun + hours * SECONDS_PER_HOUR
 
-    def limit_on(self, trial: Trial) -> BudgetLimit | None:
-        """The tightest of the limits; None where there is none.
+    def limit_on(self, trial: Trial) -> tuple[float, str] | None:
+        """The device-seconds that the tightest of the limits allows, and its words; None where there is none.
 
         Raises:
             ConfigError: money is limited, and the cluster's devices have no price.
         """
-        experiment, limits = trial.planned, self.limits
-        bounds: list[BudgetLimit] = []
-        if limits.device_hours is not None:
-            bounds.append(_limit("device_hours", limits.device_hours, 1.0))
-        if limits.energy_kwh is not None:
-            bounds.append(_limit("energy_kwh", limits.energy_kwh, experiment.watts / WATTS_PER_KILOWATT))
-        if limits.dollars is not None:
-            if (price := experiment.price_per_hour) is None:
-                lacking = next(b.cluster for b in experiment.blocks if b.cluster.device.price_per_hour is None)
-                problem = f"cannot be held: {lacking.name} names no price of its {lacking.device.name}"
-                remedy = "Set cluster.device.price_per_hour=DOLLARS, or limit budget.device_hours."
-                raise ConfigError("budget.dollars", limits.dollars, problem, remedy)
-            bounds.append(_limit("dollars", limits.dollars, price))
-        return min(bounds, default=None)
+        experiment, limits, price = trial.planned, self.limits, trial.planned.price_per_hour
+        if limits.dollars is not None and price is None:
+            lacking = next(b.cluster for b in experiment.blocks if b.cluster.device.price_per_hour is None)
+            problem = f"cannot be held: {lacking.name} names no price of its {lacking.device.name}"
+            remedy = "Set cluster.device.price_per_hour=DOLLARS, or limit budget.device_hours."
+            raise ConfigError("budget.dollars", limits.dollars, problem, remedy)
+        bounds = (  # each with what a device takes of it in an hour
+            ("device_hours", limits.device_hours, 1.0),
+            ("energy_kwh", limits.energy_kwh, experiment.watts / WATTS_PER_KILOWATT),
+            ("dollars", limits.dollars, price or 1.0),
+        )
+        return min(
+            (
+                (value / per_device_hour * SECONDS_PER_HOUR, f"budget.{key} = {value:g}")
+                for key, value, per_device_hour in bounds
+                if value is not None
+            ),
+            default=None,
+        )
 
 
 def predicted_seconds(trial: Trial) -> float:
-    """Return the predicted seconds of the trial's steps, without its start.
-
-    A program that makes no steps is charged once it ends.
-    """
+    """Return the predicted seconds of the trial's steps, without its start; 0 of a program that makes no steps."""
     if trial.estimate is None:
         return 0.0
     return trial.planned.training.num_steps * trial.estimate.step_seconds
 
 
-def _limit(key: str, value: float, per_device_hour: float) -> BudgetLimit:
-    # All limits in device-seconds, of which the least is the tightest.
-    return BudgetLimit(value / per_device_hour * SECONDS_PER_HOUR, f"budget.{key} = {value:g}")
+@dataclass
+class Admission:
+    """Admits trials one after another, until the first that the budget does not bear.
+
+    Attributes:
+        slots: how many more may be queued or running, from which those in flight are taken off; None sets no limit.
+        refusal: why the budget admits no further trial, and which would have been next; empty while it admits.
+    """
+
+    budget: Budget
+    history: History
+    slots: int | None
+    in_flight: Sequence[TrialReading]
+    refusal: str = ""
+    _spent: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        if self.slots is not None:
+            self.slots = max(0, self.slots - len(self.in_flight))
+        # What is in flight counts with the most that it can cost, so that a budget is kept whatever happens.
+        self._spent = self.history.device_seconds + sum(
+            self.budget.most_device_seconds(each.trial) * each.num_runs for each in self.in_flight
+        )
+
+    def admits(self, trial: Trial) -> bool:
+        """Return whether the trial may start; if so, count it as if it had."""
+        if self.refusal or self.slots == 0:
+            return False
+        now = time.time()
+        reason = self.budget.why_not(trial, self._spent) or self.budget.why_too_late(
+            self.history.first_begun or now, now, self.budget.most_seconds(trial)
+        )
+        if reason:
+            why = f" ({trial.chosen_because})" if trial.chosen_because else ""
+            self.refusal = f"{reason}. Next would have been {trial.trial_id}{why}"
+            return False
+        self._spent += self.budget.most_device_seconds(trial)
+        self.slots = None if self.slots is None else self.slots - 1
+        return True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,13 +195,10 @@ class Rules:
 
     Attributes:
         draft: makes the trial of a point that is proposed; None where none is.
-        wants: whether a trial belongs to what the command is to measure.
         rounds: which points are measured again, once the search proposes none; None measures each once.
-        stages: what follows trials that have completed.
         max_concurrent_trials: that are queued or running at once; None sets no limit.
         max_trials: how many points a search may come to, the baseline among them; None sets no limit.
         fail_fast: the sweep stops once so many trials have failed since the command was given; None never stops it.
-        max_resubmits: how often a trial that lost its node or its place is tried again.
         tell: is told of every step, with the sweep as it stands after it.
     """
 
@@ -193,9 +220,6 @@ class SweepStep:
     """The findings and actions of one step of a sweep.
 
     Attributes:
-        readings: how the trials stood before anything was started.
-        started: ids of the trials that were started.
-        news: what was written into the journal.
         num_in_flight: trials that are queued or running now.
         waiting: ids of the trials that are to run and were not started yet.
         held: why nothing further is started, also where the sweep has ended for it; empty where nothing holds it.

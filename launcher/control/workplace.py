@@ -1,7 +1,5 @@
 """The interfaces of a sweep that is carried out: the place where its trials run, and what shows how they stand.
 
-In `launcher.workplaces` the places are `ThisMachine`, `SlurmQueue` and, inside one allocation, `AllocationRoom`.
-
 A workplace keeps nothing that is not on disk or in Slurm, so that any process may go on where another was killed.
 """
 
@@ -46,10 +44,7 @@ class Workplace(Protocol):
 
 
 class ProgressDisplay(Protocol):
-    """A display of a running sweep: a context, entered when trials start and left when all have ended.
-
-    As it stands here it prints what is said, and has nothing to begin or to end.
-    """
+    """A display of a running sweep: a context, entered when trials start and left when all have ended."""
 
     def show(self, readings: Sequence[TrialReading]) -> None: ...
 

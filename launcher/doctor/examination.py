@@ -1,7 +1,4 @@
-"""One look at a site, part after part: this machine, Slurm, and the nodes.
-
-What the nodes of the doctor's job reported is held against this machine and the cluster's file.
-"""
+"""One look at a site, part after part: this machine, Slurm, and what the nodes of the doctor's job reported."""
 
 from __future__ import annotations
 
@@ -43,12 +40,7 @@ LOW_SHARE = 0.5
 
 @dataclass(frozen=True)
 class Examination:
-    """The configuration that the doctor examines.
-
-    Attributes:
-        job: the doctor's own, with the settings that it is about.
-        chosen: a cluster was named; otherwise the defaults are looked at.
-    """
+    """The doctor's own job with the settings that it is about; `chosen` is False where no cluster was named."""
 
     job: TinyJob
     output_dir: Path
@@ -57,7 +49,6 @@ class Examination:
 
     @classmethod
     def of(cls, overrides: Overrides, *, with_job: bool) -> Examination:
-        """Raises ConfigError where the configuration is wrong."""
         settings = compose_for_slurm(overrides).settings
         chosen = overrides.stated_value("cluster") is not None
         output_dir = Path(settings.output_dir).absolute()
@@ -109,7 +100,6 @@ def _nodes(examination: Examination, results: list[CheckResult], tell: Tell) -> 
 
 
 def node_findings(end: JobEnd, cluster: ClusterSpec) -> Iterator[CheckResult]:
-    """Judge what came of the job."""
     if end.trouble:
         status = NODES.problem if end.reports or end.seconds_in_queue is not None else NODES.warning
         yield status("job", f"job {end.job_id}: {end.trouble}", end.remedy)
@@ -225,7 +215,6 @@ def machine_findings(output_dir: Path, *, with_slurm: bool, with_job: bool) -> I
 
 
 def folder_findings(output_dir: Path, *, with_slurm: bool, with_job: bool) -> Iterator[CheckResult]:
-    """Look at the folder that sweeps are written to."""
     writable = _writable(output_dir)
     yield writable
     if writable.status == "ok":

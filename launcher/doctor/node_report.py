@@ -1,7 +1,4 @@
-"""The report that each rank of the doctor's job writes, and the folder for these reports.
-
-Of anything that the doctor looked at, here or there, a finding says what came of it.
-"""
+"""The report that each rank of the doctor's job writes, and the folder for them; findings of anything looked at."""
 
 from __future__ import annotations
 
@@ -26,8 +23,6 @@ class CheckResult:
     Attributes:
         status: `problem`: sweeps will fail; `warning`: they work, but not as well as they could, or not always;
             `skipped`: it could not be looked at.
-        says: what was found, in words for people.
-        remedy: what to change; empty where nothing is wrong.
     """
 
     part: Part
@@ -61,11 +56,7 @@ class NodeReport(Frozen):
 
     Attributes:
         token: what it read in the token file; empty where it found none.
-        clock: seconds since the epoch by the node's clock, when it wrote this.
-        driver: as the vendor's tool says; empty where there is none.
         torch_version: empty where torch cannot be imported; `torch_error` then says why.
-        device: its name; `cpu` where the rank computes on cores.
-        backend: of collectives: nccl, rccl or gloo.
         link_bandwidth_bytes_per_second: of a transfer or collective between the two nodes; None before it is measured.
     """
 

@@ -45,19 +45,13 @@ class Complaint(NamedTuple):
     node: str = ""
 
 
-def _complaint_about(each: RankFacts, says: str) -> Complaint:
-    return Complaint(says, each.rank, each.node)
-
-
 def require_fit_nodes(trial: TrialFolder, measure: Callable[[str, Connection], None] | None = None) -> None:
     """Look at the nodes of this job together with its other ranks, and end the process where one is not fit.
 
-    Args:
-        measure: sends the facts of all ranks, or why there are none; tests give their own.
+    Tests give a way of their own to send the facts of all ranks, or why there are none.
 
     Raises:
         AttemptOver: a later attempt has begun.
-        SystemExit: a node is not fit; why is in `failures/`.
     """
     rank, experiment, began = int(os.environ["SLURM_PROCID"]), trial.read_experiment(), time.monotonic()
     trial.require_current()
@@ -128,10 +122,11 @@ def first_complaint(ranks: Sequence[RankFacts], experiment: Experiment) -> Compl
     """
     for each in ranks:
         if not each.product_is_right:
-            return _complaint_about(each, "its device computes wrong values")
+            return Complaint("its device computes wrong values", each.rank, each.node)
         if each.free_bytes < LEAST_FREE * each.total_bytes:
             free, total = each.free_bytes / GIBIBYTE, each.total_bytes / GIBIBYTE
-            return _complaint_about(each, f"only {free:.1f} of its device's {total:.1f} GiB are free")
+            says = f"only {free:.1f} of its device's {total:.1f} GiB are free"
+            return Complaint(says, each.rank, each.node)
     if not all(each.sum_is_right for each in ranks):
         return Complaint("an all-reduce of all ranks gave a wrong sum")
     if experiment.cluster.device.kind == "cpu" or experiment.mixed:
@@ -151,13 +146,13 @@ def _slow_device(ranks: Sequence[RankFacts], experiment: Experiment) -> Complain
         rate, clock = slowest.product_flops_per_second / TERA, slowest.clock_hertz
         at = f" at {clock / 1e6:.0f} MHz" if clock else ""
         says = f"a product reaches {rate:.3g} TFLOPS{at}, at least {least / TERA:.3g} is expected"
-        return _complaint_about(slowest, says)
+        return Complaint(says, slowest.rank, slowest.node)
     clocks = [each for each in ranks if each.clock_hertz]
     usual = statistics.median(each.clock_hertz or 0.0 for each in clocks) if clocks else 0.0
     for each in clocks:
         if (each.clock_hertz or 0.0) < LEAST_OF_MEDIAN * usual:
             says = f"its device runs at {(each.clock_hertz or 0.0) / 1e6:.0f} MHz, the others at {usual / 1e6:.0f}"
-            return _complaint_about(each, says)
+            return Complaint(says, each.rank, each.node)
     return None
 
 

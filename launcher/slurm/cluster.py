@@ -1,7 +1,4 @@
-"""The Slurm cluster that this machine talks to: name, clock, limits, and the nodes that it offers to jobs.
-
-A site says more of itself: its configuration, its partitions, and what the user may do.
-"""
+"""The Slurm cluster that this machine talks to: name, clock, limits, nodes, and what a site says of itself."""
 
 from __future__ import annotations
 
@@ -10,6 +7,7 @@ import os
 import re
 import shutil
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -35,7 +33,6 @@ class SlurmCluster(NamedTuple):
         now: seconds since the epoch by slurmctld's clock, which is the one that job times are told in. The clock
             of a login node may be an hour off.
         max_array_size: elements that one array may have; None where nothing answers.
-        enforces_limits: of accounts and QOS, such as MaxSubmitJobs.
     """
 
     name: str | None
@@ -45,10 +42,7 @@ class SlurmCluster(NamedTuple):
 
 
 def this_cluster() -> SlurmCluster:
-    """Return the facts about slurmctld; within one command it is asked once.
-
-    Where there is no Slurm, name and size are None, and the clock is this machine's.
-    """
+    """Return the facts about slurmctld, without a name where there is none; within one command it is asked once."""
     where = (os.environ.get("SLURM_CONF", ""), shutil.which("scontrol") or "")
     stored = _known.get(where)
     age = time.monotonic() - stored[0] if stored else _KEPT_SECONDS
@@ -146,10 +140,7 @@ class SlurmSite:
     """Answers of one site. An answer that did not come is empty.
 
     Attributes:
-        config: `scontrol show config`, by name.
-        partitions: each as `scontrol show partition` says it.
         associations: of the user: (account, partition, list of QOS), an empty partition standing for all.
-        qos: limits by the name of the QOS.
         accounting: why the accounting does not answer; empty where it does.
     """
 
@@ -205,12 +196,17 @@ def read_site() -> SlurmSite | None:
 
 
 def _associations(cluster: str) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
-    command = ("sacctmgr", "-nP", "show", "assoc", f"user={this_user()}", f"cluster={cluster}")
-    rows = [line.split("|") for line in ask(*command, "format=account,partition,qos").stdout.splitlines()]
-    return tuple((row[0], row[1], tuple(filter(None, row[2].split(",")))) for row in rows if len(row) == 3)
+    rows = sacctmgr_rows("assoc", ("account", "partition", "qos"), f"user={this_user()}", f"cluster={cluster}")
+    return tuple((row[0], row[1], tuple(filter(None, row[2].split(",")))) for row in rows)
 
 
 def _qos() -> dict[str, dict[str, str]]:
-    output = ask("sacctmgr", "-nP", "show", "qos", f"format=Name,{','.join(LIMITS)}").stdout
-    rows = [line.split("|") for line in output.splitlines()]
-    return {row[0]: dict(zip(LIMITS, row[1:], strict=True)) for row in rows if len(row) == len(LIMITS) + 1}
+    return {row[0]: dict(zip(LIMITS, row[1:], strict=True)) for row in sacctmgr_rows("qos", ("Name", *LIMITS))}
+
+
+def sacctmgr_rows(what: str, columns: Sequence[str], *where: str) -> list[list[str]]:
+    """The rows of the accounting's table of associations or QOS; none where it does not answer."""
+    result = ask("sacctmgr", "--noheader", "--parsable2", "show", what, *where, f"format={','.join(columns)}")
+    rows = [line.split("|") for line in result.stdout.splitlines()]
+    # A site's wrapper may print a banner.
+    return [row for row in rows if len(row) == len(columns)] if result.ok else []

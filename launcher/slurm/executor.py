@@ -20,8 +20,6 @@ import re
 import secrets
 import shlex
 import shutil
-import socket
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -36,7 +34,7 @@ from launcher.slurm.cluster import this_cluster
 from launcher.slurm.query import SlurmSilent, query_named
 from launcher.slurm.sbatch import python_command, require_plain_path, sbatch_parameters, sbatch_text
 from launcher.tools import ask, outside_of_job
-from sweeps.folder.submission import JobShape, Submission, write_submission
+from sweeps.folder.submission import JobShape, Submission, new_submission, write_submission
 from train_core.whole_files import replacing
 
 SlurmJob = Callable[[str], object]
@@ -67,8 +65,6 @@ class SlurmExecutor:
 
     Attributes:
         name: of the jobs, before the token.
-        code: the snapshot that they run.
-        logs: where they find what they are to do, and write their output.
         requeues: a job is warned before its time limit, and saves and requeues itself.
         uses_srun: every task of the job runs the function; else its batch script does so once.
     """
@@ -94,16 +90,41 @@ class SlurmExecutor:
         """Return what sbatch gets for one job array, or for one job if there is a single folder. Needs no Slurm."""
         job_name = f"{self.name}-{TOKEN}"
         if shape.parts:
-            return self._hetjob(job_name, shape)
+            return self._hetjob_text(job_name, shape)
         return sbatch_text(self._parameters(job_name, shape), self.logs, num_folders, self._command(job_name))
 
-    def _hetjob(self, job_name: str, shape: JobShape) -> str:
+    def _hetjob_text(self, job_name: str, shape: JobShape) -> str:
+        """The text for sbatch of one job over several types of devices."""
+        require_plain_path(self.logs)
         command = self._command(job_name)
-        return hetjob_text(self.slurm, shape, self.code, job_name, self.logs, command, requeues=self.requeues)
+        components: list[str] = []
+        steps: list[str] = []
+        setup: list[str] = []
+        files = f'{shlex.quote(str(self.logs))}/"$SLURM_JOB_ID"'
+        for group, part in enumerate(shape.parts):
+            alone = JobShape(num_nodes=part.num_nodes, tasks_per_node=part.tasks_per_node, uses_gpus=shape.uses_gpus)
+            own = replace(self, slurm=self.slurm.on(part.cluster))._parameters(job_name, alone)
+            components.append(_options(sbatch_text(own, self.logs, 1, command)))
+            # The script of a heterogeneous job runs once, on the first node of the first component.
+            setup = setup or own["setup"]
+            args = shlex.join([f"--het-group={group}", "--unbuffered", *own["srun_args"]])
+            steps.append(f"{args} bash -c {shlex.quote(INTO_OWN_FILES)} {files} {command}")
+        return "\n".join(
+            [
+                "#!/bin/bash\n\n# Parameters, of one component after the other",
+                "\n#SBATCH hetjob\n".join(components),
+                "\n# setup",
+                *setup,
+                "\n# command",
+                "srun " + " \\\n  : ".join(steps),
+                *_first_rank_lines(shape),
+                "",
+            ]
+        )
 
     def _parameters(self, job_name: str, shape: JobShape) -> dict[str, Any]:
-        parameters = sbatch_parameters(self.slurm, shape, self.code, job_name, requeues=self.requeues)
-        return parameters if self.uses_srun else parameters | {"use_srun": False}
+        requeues, own = self.requeues, {} if self.uses_srun else {"use_srun": False}
+        return sbatch_parameters(self.slurm, shape, self.code, job_name, requeues=requeues) | own
 
     def _command(self, job_name: str) -> str:
         return f"{python_command(self.slurm)} -u {shlex.join(words_of_task(self._pickle(job_name)))}"
@@ -123,7 +144,7 @@ class SlurmExecutor:
         # They are on disk before sbatch is called, so that a submitter that dies leaves no job that nobody knows.
         intents = self._intents(job_name, work, shape)
         write_work(self._pickle(job_name), function, work)
-        heterogeneous = self._hetjob(job_name, shape) if shape.parts else None
+        heterogeneous = self._hetjob_text(job_name, shape) if shape.parts else None
         for (folder, _), intent in zip(work, intents, strict=True):
             write_submission(folder, intent)
         try:
@@ -184,27 +205,18 @@ class SlurmExecutor:
         return self.logs / f"{job_name}.pkl"
 
     def _intents(self, job_name: str, work: Sequence[FolderWork], shape: JobShape) -> list[Submission]:
-        cluster, hostname, now = this_cluster().name, socket.gethostname(), time.time()
+        said = {"executor": "slurm", "job_id": None, "job_name": job_name, "cluster": this_cluster().name}
+        elements = range(len(work)) if len(work) > 1 else (None,)
         return [
-            Submission(
-                executor="slurm",
-                job_id=None,
-                job_name=job_name,
-                cluster=cluster,
-                element=element if len(work) > 1 else None,
-                hostname=hostname,
-                attempt=attempt,
-                submitted=now,
-                shape=shape,
-                output=str(self.logs / "%j_%t_log.out"),
-                error=str(self.logs / "%j_%t_log.err"),
-            )
-            for element, (_, attempt) in enumerate(work)
+            new_submission(attempt, shape, self.logs, "%j", **said, element=element)
+            for element, (_, attempt) in zip(elements, work, strict=True)
         ]
 
 
 def write_work(path: Path, function: SlurmJob, work: Sequence[FolderWork]) -> None:
     """Write the file that tells a job's tasks which function to call, with which folders.
+
+    A folder in which others may write is refused: what a job unpickles can run any program.
 
     Raises:
         UsageError: others may write there; what a job unpickles can run any program.
@@ -259,45 +271,6 @@ def _find_accepted_job(job_name: str, said: str) -> str:
 
 # `exec` leaves nothing between Slurm and the rank, so that signals reach the rank alone.
 INTO_OWN_FILES = 'exec "$@" >>"$0_${SLURM_PROCID}_log.out" 2>>"$0_${SLURM_PROCID}_log.err"'
-
-
-def hetjob_text(
-    slurm: SlurmSpec, shape: JobShape, code: Path, job_name: str, logs: Path, command: str, *, requeues: bool = False
-) -> str:
-    """The text for sbatch of one job, every task of which runs the shell command.
-
-    Raises:
-        ConfigError: a setting cannot be written into a script.
-    """
-    require_plain_path(logs)
-    components: list[str] = []
-    steps: list[str] = []
-    setup: list[str] = []
-    files = f'{shlex.quote(str(logs))}/"$SLURM_JOB_ID"'
-    for group, part in enumerate(shape.parts):
-        alone = JobShape(num_nodes=part.num_nodes, tasks_per_node=part.tasks_per_node, uses_gpus=shape.uses_gpus)
-        parameters = sbatch_parameters(slurm.on(part.cluster), alone, code, job_name, requeues=requeues)
-        components.append(_options(sbatch_text(parameters, logs, 1, command)))
-        # The script of a heterogeneous job runs once, on the first node of the first component.
-        setup = setup or parameters["setup"]
-        args = shlex.join([f"--het-group={group}", "--unbuffered", *parameters["srun_args"]])
-        steps.append(f"{args} bash -c {shlex.quote(INTO_OWN_FILES)} {files} {command}")
-    return "\n".join(
-        [
-            "#!/bin/bash",
-            "",
-            "# Parameters, of one component after the other",
-            "\n#SBATCH hetjob\n".join(components),
-            "",
-            "# setup",
-            *setup,
-            "",
-            "# command",
-            "srun " + " \\\n  : ".join(steps),
-            *_first_rank_lines(shape),
-            "",
-        ]
-    )
 
 
 def _options(text: str) -> str:

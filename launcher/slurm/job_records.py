@@ -92,7 +92,6 @@ def _total(joules: Sequence[str]) -> str:
 
 
 def _charged_time(runs: Sequence[Mapping[str, str]]) -> ChargedTime:
-    """Add the runs of a job up."""
     # The end of what still runs is written as Unknown. After a run that was requeued comes another, and Slurm writes
     # when each was submitted as 2026-01-31T23:59:59, so that the last is the greatest.
     last = max(runs, key=lambda each: each["Submit"], default=None)

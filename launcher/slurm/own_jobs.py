@@ -108,15 +108,11 @@ def _standings_in_slurm(submissions: Sequence[Submission], patience: float) -> l
     with_ids = _add_job_ids(submissions, query_named(unnumbered, patience))
     states = query_jobs((each.queue_id for each in with_ids if each.queue_id), patience)
     # A number may be wrong, as where a file was restored from a copy: the name alone says which job is ours.
-    strays = [each for each in with_ids if each.queue_id and each.queue_name and not _has_own(each, states)]
+    lost = [each for each in with_ids if _job_standing(each, states, here).state is None]
+    strays = [each for each in lost if each.queue_id and each.queue_name]
     if named := query_named((each.queue_name for each in strays if each.queue_name), patience):
         with_ids, states = _add_job_ids(with_ids, named, of={each.queue_name for each in strays}), states | named
     return [_job_standing(submission, states, here) for submission in with_ids]
-
-
-def _has_own(submission: Submission, states: dict[str, SlurmJobState]) -> bool:
-    state = states.get(submission.queue_id or "")
-    return state is not None and _is_ours(submission, state)
 
 
 def _add_job_ids(
@@ -135,7 +131,7 @@ def _add_job_ids(
 
 def _job_standing(submission: Submission, states: dict[str, SlurmJobState], here: str | None) -> JobStanding:
     state = states.get(submission.queue_id) if submission.queue_id else None
-    if state is not None and _is_ours(submission, state):
+    if state is not None and state.job_name == submission.queue_name:
         return JobStanding(submission, state, "")
     return JobStanding(submission, None, _why_elsewhere(submission, here))
 
@@ -150,10 +146,6 @@ def _why_elsewhere(submission: Submission, here: str | None) -> str:
         return ""
     what_it_asks = f"asks {here}" if here else "cannot ask it"
     return f"its job is one of the Slurm cluster {submission.cluster}, and this machine {what_it_asks}"
-
-
-def _is_ours(submission: Submission, state: SlurmJobState) -> bool:
-    return state.job_name == submission.queue_name
 
 
 def own_job_id(environment: Mapping[str, str] = os.environ) -> str:
@@ -176,10 +168,8 @@ def requeue() -> None:
 def carrying_job(folder: SweepFolder, wanted: JobFolder | None = None) -> str | None:
     """The id of the job that carries the sweep out, or will once it starts: it finds what the journal says by then.
 
-    None where there is none. That of a cancelled sweep only ends, and so does one that Slurm is completing.
-
-    Args:
-        wanted: of the folder's two kinds of jobs, the one that the command is about.
+    None where there is none. That of a cancelled sweep only ends, and so does one that Slurm is completing. Of the
+    folder's two kinds of jobs one that is not wanted is refused.
 
     Raises:
         UsageError: Slurm does not answer, or cannot know the last such job; or it is one of the other kind.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 import shlex
 import shutil
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +13,11 @@ from conf.errors import ConfigError, UsageError
 from conf.types.sites import SlurmSpec
 from conf.units import SECONDS_PER_MINUTE
 from launcher.executor import PBS_JOB, FolderWork
-from launcher.slurm.executor import TOKEN, TOKEN_BYTES, SlurmJob, words_of_task, write_work
+from launcher.slurm.executor import TOKEN, TOKEN_BYTES, SlurmJob, require_sbatch, words_of_task, write_work
 from launcher.slurm.pbs import SUBMIT_HOST, ended_file, submit_host
 from launcher.slurm.sbatch import SAVE_SECONDS, python_command, require_plain_path, setup_lines
 from launcher.tools import ask
-from sweeps.folder.submission import JobShape, Submission, write_submission
+from sweeps.folder.submission import JobShape, new_submission, write_submission
 from train_core.process.machine import FIRST_PORT, NUM_PORTS
 from train_core.whole_files import write_atomically
 
@@ -29,12 +28,9 @@ UNUSED = ("qos", "constraint", "gpu_type")
 
 @dataclass(frozen=True)
 class PbsExecutor:
-    """Submits trials of a sweep, or its controller, each as a job.
+    """Submits trials of a sweep, or its controller, each as a job, which PBS never requeues.
 
-    Attributes:
-        requeues: is not asked for: a job that PBS ends at its walltime is not run again by itself.
-        uses_mpiexec: the site's mpiexec starts the ranks; else the script starts one process, which it warns before
-            the walltime, as PBS does not.
+    Without the site's mpiexec, the script starts one process, which it warns before the walltime, as PBS does not.
     """
 
     slurm: SlurmSpec
@@ -67,17 +63,8 @@ class PbsExecutor:
         command = self._command(name, shape)
         write_work(self._pickle(name), function, work)
         write_atomically(self.logs / f"{name}.sh", self._script(name, shape))
-        intent = Submission(
-            executor="pbs",
-            job_id=None,
-            job_name=name,
-            hostname=submit_host(),
-            attempt=attempt,
-            submitted=time.time(),
-            shape=shape,
-            output=str(self.logs / f"{name}_%t_log.out"),
-            error=str(self.logs / f"{name}_%t_log.err"),
-        )
+        said = {"executor": "pbs", "job_id": None, "job_name": name, "hostname": submit_host()}
+        intent = new_submission(attempt, shape, self.logs, name, **said)
         # On disk before qsub is called, so that a submitter that dies leaves no job that nobody knows.
         write_submission(folder, intent)
         result = ask(*command, seconds=None)
@@ -149,7 +136,10 @@ class PbsExecutor:
         return self.logs / f"{name}.pkl"
 
 
-def require_pbs() -> None:
-    if missing := [name for name in TOOLS if not shutil.which(name)]:
+def require_scheduler(slurm: SlurmSpec) -> None:
+    """Refuse what is to be submitted where the commands of the scheduler are not."""
+    if slurm.scheduler != "pbs":
+        require_sbatch(slurm)
+    elif missing := [name for name in TOOLS if not shutil.which(name)]:
         remedy = "Run this on a PBS login node, or leave out cluster=NAME to measure on this machine."
         raise UsageError(f"PBS was asked for, but there is no {missing[0]} on the PATH", remedy)

@@ -1,7 +1,6 @@
 """Ask Slurm how jobs stand. A question never hangs; a job that Slurm has forgotten is absent from the answer.
 
-Slurm gives a number out again once it has lost the job that had it, so a number alone does not say whose job it is:
-every state comes with the job's name, which ends with a token that no other job has.
+Every state comes with the job's name (see `own_jobs`). `SlurmSilent` is raised where nothing can be said now.
 """
 
 from __future__ import annotations
@@ -57,9 +56,7 @@ class SlurmJobState(NamedTuple):
         ended: seconds since the epoch; None while it lives, or where Slurm does not say. Of a heterogeneous job that
             waits, the end of the component that has ended.
         asked: when Slurm said so, by the same clock as `ended`; None where that is this machine's clock.
-        job_name: empty where Slurm was not asked for it.
         nodes: on which it runs or ran, in Slurm's short form, such as `node[1-3]`; empty before it starts.
-        cause: why Slurm cannot say more, in words for people; empty where it can.
         reason: why a job waits, or could not start, as squeue says it.
     """
 
@@ -140,28 +137,27 @@ def _select_states(job_ids: set[str], states: dict[str, SlurmJobState]) -> dict[
 
 def _squeue(by: Literal["--jobs", "--name"], wanted: Sequence[str], patience: float) -> dict[str, SlurmJobState]:
     # slurmctld remembers an ended job for some minutes (MinJobAge), and shows it only with --states=all.
-    columns = ["--states=all", "--noheader", "--array", "--format=%i|%T %r|%e|%N|%j|"]
-    states: dict[str, SlurmJobState] = {}
-    for some in in_calls(wanted):
-        answer = answer_of(["squeue", *columns, f"{by}={','.join(some)}"], patience)
-        # If squeue has forgotten the only job that it was asked about, it fails with this message: an answer too.
-        if answer.has_failed and "Invalid job id" not in answer.complained:
-            raise SlurmSilent
-        states |= _add_answer_time(_parse_lines(answer.said), answer)
-    return states
+    command = ["squeue", "--states=all", "--noheader", "--array", "--format=%i|%T %r|%e|%N|%j|"]
+    # If squeue has forgotten the only job that it was asked about, it fails with this message: an answer too.
+    return _states(command, by, wanted, patience, "Invalid job id")
 
 
 def _sacct(job_ids: set[str], patience: float) -> dict[str, SlurmJobState]:
     """The answer is empty where the site keeps no accounting."""
-    columns = ["--noheader", "--parsable", "--allocations", "--format=JobID,State,End,NodeList,JobName"]
     if not shutil.which("sacct"):
         return {}
+    command = ["sacct", "--noheader", "--parsable", "--allocations", "--format=JobID,State,End,NodeList,JobName"]
+    return _states(command, "--jobs", _masters(job_ids), patience, "accounting storage is disabled")
+
+
+def _states(
+    command: Sequence[str], by: str, wanted: Sequence[str], patience: float, none_known: str
+) -> dict[str, SlurmJobState]:
+    """The states that a tool shows of these jobs; it may fail with the words `none_known`, which are an answer."""
     states: dict[str, SlurmJobState] = {}
-    for some in in_calls(_masters(job_ids)):
-        answer = answer_of(["sacct", *columns, f"--jobs={','.join(some)}"], patience)
-        if answer.has_failed and "accounting storage is disabled" in answer.complained:
-            return {}
-        if answer.has_failed:
+    for some in in_calls(wanted):
+        answer = answer_of([*command, f"{by}={','.join(some)}"], patience)
+        if answer.has_failed and none_known not in answer.complained:
             raise SlurmSilent
         states |= _add_answer_time(_parse_lines(answer.said), answer)
     return states
@@ -176,9 +172,6 @@ def _parse_lines(lines: str) -> dict[str, SlurmJobState]:
     """Lines `12_[0-2,5%1]|PENDING|end|nodes|name|`; an unexpanded range stands for all its elements.
 
     A site may wrap the tool and print a banner, which is skipped. A line that breaks off means that others are missing.
-
-    Raises:
-        SlurmSilent: the answer was cut off.
     """
     states: dict[str, SlurmJobState] = {}
     for line in lines.splitlines(keepends=True):

@@ -1,7 +1,4 @@
-"""The requests of jobs to the cluster: shapes, arrays of trials of one shape, and the cost at most.
-
-An array holds trials of one shape that avoid the same nodes, and no more of them than the site lets this user queue.
-"""
+"""The requests of jobs to the cluster: shapes, arrays of trials of one shape, and the cost at most."""
 
 from __future__ import annotations
 
@@ -13,8 +10,7 @@ from conf.grouped import grouped
 from conf.plan.experiment import Experiment
 from conf.types.sites import SlurmSpec
 from conf.units import MINUTES_PER_HOUR
-from launcher.slurm.cluster import this_cluster
-from launcher.tools import ask
+from launcher.slurm.cluster import sacctmgr_rows, this_cluster
 from sweeps.folder.submission import JobShape, shape_of
 from sweeps.trial import Trial
 from train_core.process.machine import this_user
@@ -23,7 +19,7 @@ from train_core.process.stop import saves_when_stopped
 DEFAULT_MAX_ARRAY_SIZE = 1001
 """Slurm's own default of MaxArraySize, for a dry run where no Slurm answers."""
 
-QOS_LIMITS = "MaxSubmitPU,MaxSubmitPA,GrpSubmit"
+QOS_LIMITS = ("MaxSubmitPU", "MaxSubmitPA", "GrpSubmit")
 """Of a QOS: jobs per user, per account, and in all."""
 
 
@@ -51,11 +47,9 @@ def device_hours(experiment: Experiment, slurm: SlurmSpec) -> float:
 
 
 class JobArray(NamedTuple):
-    """Trials that are submitted together.
+    """Trials that are submitted together, and nodes that none of them is to be given.
 
-    Attributes:
-        avoided: nodes that none of them is to be given.
-        saves: they are warned before the time limit, save, and go on in another run of the job.
+    Those that save are warned before the time limit, and go on in another run of the job.
     """
 
     shape: JobShape
@@ -69,27 +63,20 @@ class JobArray(NamedTuple):
 
 
 def job_arrays(slurm: SlurmSpec, trials: Sequence[Trial], avoided: Mapping[str, tuple[str, ...]]) -> list[JobArray]:
-    """The arrays, the smallest jobs first.
+    """The arrays, the smallest jobs first; `avoided` are the nodes that a trial is not to be given, by its id."""
 
-    Args:
-        avoided: nodes that a trial is not to be given, by its id.
-    """
+    def options_of(trial: Trial) -> tuple[tuple[str, ...], bool]:
+        # Both are options of a whole array, so that trials which differ in one of them are arrays apart.
+        return avoided.get(trial.trial_id, ()), saves_when_stopped(trial.planned)
+
     size = min(max_array_size(slurm), most_jobs(slurm) or sys.maxsize) if trials else 1
     return [
         part
         for shape, group in by_shape(trials).items()
-        for alike in _arrays_of_shape(shape, group, avoided)
+        for options, alike in grouped(group, options_of).items()
         # Slurm takes no heterogeneous job into an array, so that each such trial is a job of its own.
-        for part in alike.parts(1 if shape.parts else size)
+        for part in JobArray(shape, *options, alike).parts(1 if shape.parts else size)
     ]
-
-
-def _arrays_of_shape(
-    shape: JobShape, trials: Iterable[Trial], avoided: Mapping[str, tuple[str, ...]]
-) -> list[JobArray]:
-    # Both are options of a whole array, so that trials which differ in one of them are arrays apart.
-    groups = grouped(trials, lambda trial: (avoided.get(trial.trial_id, ()), saves_when_stopped(trial.planned)))
-    return [JobArray(shape, *kind, few) for kind, few in groups.items()]
 
 
 def max_array_size(slurm: SlurmSpec) -> int:
@@ -110,7 +97,7 @@ def most_jobs(slurm: SlurmSpec) -> int | None:
     rows = _associations(slurm)
     limits = [limit for row in rows for limit in row[3:]]
     qos = _qos_of(slurm, rows)
-    limits += [limit for row in _sacctmgr("qos", f"Name,{QOS_LIMITS}") if row[0] == qos for limit in row[1:]]
+    limits += [limit for row in sacctmgr_rows("qos", ("Name", *QOS_LIMITS)) if row[0] == qos for limit in row[1:]]
     # An empty cell sets no limit.
     return min((int(limit) for limit in limits if limit.isdigit()), default=None)
 
@@ -121,7 +108,8 @@ def qos_of_jobs(slurm: SlurmSpec) -> str:
 
 
 def _associations(slurm: SlurmSpec) -> list[list[str]]:
-    rows = _sacctmgr("assoc", "Account,QOS,DefaultQOS,MaxSubmit,GrpSubmit", f"user={this_user()}")
+    columns = ("Account", "QOS", "DefaultQOS", "MaxSubmit", "GrpSubmit")
+    rows = sacctmgr_rows("assoc", columns, f"user={this_user()}")
     # Where no account is named, any of the user's may be the one that Slurm takes.
     return [row for row in rows if slurm.account in (None, row[0])]
 
@@ -129,10 +117,3 @@ def _associations(slurm: SlurmSpec) -> list[list[str]]:
 def _qos_of(slurm: SlurmSpec, associations: Iterable[list[str]]) -> str:
     # Slurm calls the QOS of users who have no other one normal.
     return slurm.qos or next((row[2] for row in associations if row[2]), "normal")
-
-
-def _sacctmgr(what: str, columns: str, *where: str) -> list[list[str]]:
-    result = ask("sacctmgr", "--noheader", "--parsable2", "show", what, *where, f"format={columns}")
-    rows = [line.split("|") for line in result.stdout.splitlines()]
-    # A site's wrapper may print a banner.
-    return [row for row in rows if len(row) == len(columns.split(","))] if result.ok else []

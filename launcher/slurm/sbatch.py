@@ -34,10 +34,7 @@ DRIVER_LIBRARIES = {"nvidia": "--nv", "amd": "--rocm"}
 KILL_ON_BAD_EXIT = "--kill-on-bad-exit=1"
 ONE_GPU_PER_TASK = ("--gpus-per-task", "--gpu-bind", "--ntasks-per-gpu")
 SAVE_SECONDS = 180
-"""How long before its time limit a job is warned, so that it can end its step and write a checkpoint.
-
-`slurm.extra_sbatch.signal` says otherwise.
-"""
+"""How long before its time limit a job is warned, to write a checkpoint; `slurm.extra_sbatch.signal` says otherwise."""
 LEAST_WARNINGS = 3
 """A time limit must be at least so many times SAVE_SECONDS: once to start, once to train, and once to save."""
 
@@ -47,12 +44,6 @@ OWN_OPTIONS = frozenset({"array", "output", "error", "nodes", "ntasks_per_node",
 """These options follow from the trials, or have a key of their own under `slurm`."""
 OTHER_CLUSTERS = frozenset({"clusters", "M"})
 """These send a job where squeue, which is not told, knows nothing of it: each trial would be submitted again."""
-
-
-def container_words(slurm: SlurmSpec) -> list[str]:
-    """The words before the Python of a job; none where the job has no container, or srun starts it (pyxis)."""
-    words = WORDS.get(slurm.container)
-    return [] if words is None else words(slurm)
 
 
 def container_srun_args(slurm: SlurmSpec) -> list[str]:
@@ -111,9 +102,8 @@ def sbatch_parameters(
 ) -> dict[str, Any]:
     """Arguments of submitit's `SlurmExecutor.update_parameters`, for jobs of one shape that run the code in `code`.
 
-    Args:
-        requeues: the job is warned before its time limit, and saves and requeues itself. A trial without
-            checkpoints gets no such warning: the signal would turn its time-out into an error.
+    A job that requeues itself is warned before its time limit, to save. A trial without checkpoints gets no such
+    warning: the signal would turn its time-out into an error.
 
     Raises:
         ConfigError: `slurm.extra_sbatch` names an option that is not free, or a value cannot be written into a script.
@@ -178,7 +168,9 @@ def python_command(slurm: SlurmSpec) -> str:
     """
     own = "python3" if slurm.container != "none" else sys.executable
     python = _words("python", slurm.python) if slurm.python else [own]
-    return shlex.join([*_words("container_prefix", slurm.container_prefix or ""), *container_words(slurm), *python])
+    # Where srun starts the container (pyxis), or there is none, no words come before the Python.
+    container = WORDS[slurm.container](slurm) if slurm.container in WORDS else []
+    return shlex.join([*_words("container_prefix", slurm.container_prefix or ""), *container, *python])
 
 
 def _words(key: str, value: str) -> list[str]:

@@ -78,10 +78,7 @@ first."""
 SIGNALS = {"Killed": 9, "Segmentation fault": 11, "Aborted": 6, "Terminated": 15, "Bus error": 7}
 
 SETTLING_SECONDS = {"COMPLETED": 30.0, "NODE_FAIL": 60.0, "PREEMPTED": 60.0}
-"""How long after such an end nothing is concluded yet.
-
-A completed job's files may still have to appear on a network file system, and Slurm may still requeue the others.
-"""
+"""How long nothing is concluded: files may still have to appear on a network file system, or Slurm may requeue."""
 
 DEFAULT_SETTLING_SECONDS = 2.0
 
@@ -113,8 +110,10 @@ def why_ended(
 ) -> RankFailure:
     """Return why a job left no result; rank -1 if no rank is to blame. `num_ranks` is None if it is not known."""
     log = tail(submission.script_error)
-    # Where Slurm has forgotten the job, its words about a requeue may be all that tells of the end, and are kept.
-    log = _since_last_start(log) if state else log
+    # Every run of a requeued job appends to the same files. Where Slurm has forgotten the job, its words about a
+    # requeue may be all that tells of the end, and are kept.
+    if state:
+        log = log[max((match.end() for match in REQUEUED.finditer(log)), default=0) :]
     return _failure(folder, submission, state, log, num_ranks) or _unknown_failure(folder, submission, state, log)
 
 
@@ -159,12 +158,6 @@ def _silent_rank(rank: int, cause: str, said: str, fault: Fault) -> RankFailure:
     )
 
 
-def _since_last_start(log: str) -> str:
-    """The log without what earlier runs of a requeued job wrote: every run appends to the same files."""
-    last = max((match.end() for match in REQUEUED.finditer(log)), default=0)
-    return log[last:]
-
-
 def _failure_in_words(outcome: Outcome, cause: str, log: str, fault: Fault | None = None) -> RankFailure:
     """A failure that belongs to no rank."""
     lacked = over_capacity_bytes(log) if outcome is Outcome.OUT_OF_MEMORY else None
@@ -189,7 +182,9 @@ def _unknown_failure(folder: JobFolder, submission: Submission, state: SlurmJobS
         how, fault = "Slurm no longer knows it", Fault.LOST
     else:
         # A job that ended well without having begun has run something else, and would do so again.
-        started = _has_begun(folder, submission) or state.name == "COMPLETED"
+        last = last_attempt(folder.claim)  # by which rank 0 came as far as taking the folder
+        has_begun = last is not None and last.number >= submission.attempt
+        started = has_begun or state.name == "COMPLETED"
         # Of a job that was never given a node, Slurm also says what kept it from one.
         has_reason = state.reason not in ("", "None") and not state.nodes
         word = f"{state.name}: {state.reason}" if has_reason else state.name
@@ -197,12 +192,6 @@ def _unknown_failure(folder: JobFolder, submission: Submission, state: SlurmJobS
     return _failure_in_words(
         Outcome.FAILED, f"the job ended without a measurement or an error message ({how})", log, fault
     )
-
-
-def _has_begun(folder: JobFolder, submission: Submission) -> bool:
-    """True if rank 0 of the job came as far as taking the folder."""
-    last = last_attempt(folder.claim)
-    return last is not None and last.number >= submission.attempt
 
 
 def _killed_task(submission: Submission, log: str, speaking_ranks: set[int]) -> RankFailure | None:

@@ -43,7 +43,7 @@ def main(work: Path, sha256: str, element: int) -> None:
 
 
 def take_seat(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Give a rank that a PBS job's mpiexec started the variables that jobs read, and send its output to its own files.
+    """Give a rank that a PBS job's mpiexec started the variables that jobs read, and output files of its own.
 
     Raises:
         UsageError: mpiexec says nowhere which rank this is.

@@ -42,8 +42,6 @@ class ThisMachine(Workplace):
     """Runs the trials of one sweep on this machine.
 
     Attributes:
-        snapshot: makes the snapshot of the code that jobs run, once it is needed.
-        time_limit_seconds: of each trial.
         job: what runs one trial, given its folder, its devices and the time limit.
         running: started by this process (with its process) or adopted from a sweep that died (None).
     """

@@ -60,8 +60,7 @@ class AllocationTimes:
     """How long an allocation waits for others, and what it leaves itself at its end.
 
     Attributes:
-        closing_seconds: so long before its time limit it ends what still runs in it, so that this is written down and
-            said.
+        closing_seconds: in which it ends what still runs in it, and says so.
         step_seconds: for so long Slurm may take to make a step for which there is room.
         lock_seconds: for so long another command may work on the sweep; the wait in the queue is not lost meanwhile.
     """
@@ -79,10 +78,7 @@ class AllocationRoom(Workplace):
     """Runs trials as steps of the allocation that this process is in.
 
     Attributes:
-        job: what each task of a step calls with the trial folder.
-        ask: asks Slurm how the allocation stands.
         say: takes a line for whoever follows the sweep; it goes to the job's log where this process is a job.
-        num_ended: trials that ended by themselves here, well or not.
     """
 
     executor: StepExecutor
@@ -309,11 +305,9 @@ class AllocationRoom(Workplace):
 
 @dataclass
 class Refusals:
-    """The number of times in a row that Slurm has not made a step; steps asked for together count once.
+    """The number of times in a row that Slurm has not made a step, and what srun said the last time.
 
-    Attributes:
-        said: by srun, the last time.
-        last: when that was, by `time.monotonic`.
+    Steps that were asked for together count once.
     """
 
     count: int = 0

@@ -1,7 +1,4 @@
-"""Slurm's queue as a workplace: it takes any number of trials, and runs them when it likes.
-
-It gets one job array per resource shape, which is recorded in every trial folder.
-"""
+"""Slurm's queue as a workplace: it takes any number of trials, in one job array per resource shape."""
 
 from __future__ import annotations
 
@@ -19,8 +16,8 @@ from launcher.control.attempts import bad_nodes, nodes_to_avoid
 from launcher.control.workplace import Workplace
 from launcher.executor import RUN_IN_SLURM, FolderWork
 from launcher.provenance import snapshot_code
-from launcher.slurm.executor import SlurmExecutor, SlurmJob, TooManyJobs, require_sbatch
-from launcher.slurm.pbs_executor import PbsExecutor, require_pbs
+from launcher.slurm.executor import SlurmExecutor, SlurmJob, TooManyJobs
+from launcher.slurm.pbs_executor import PbsExecutor, require_scheduler
 from launcher.slurm.resources import JobArray, device_hours, job_arrays
 from launcher.slurm.sbatch import require_time_to_save
 from launcher.state import reconcile
@@ -50,20 +47,11 @@ class JobRequest:
 
 @dataclass(frozen=True)
 class SubmittedArray:
-    """A job array that Slurm has taken, and its trials.
-
-    Attributes:
-        job_id: Slurm's id of the array.
-    """
+    """A job array that Slurm has taken, and its trials."""
 
     job_id: str
     shape: JobShape
     trial_ids: tuple[str, ...]
-
-
-def require_scheduler(slurm: SlurmSpec) -> None:
-    """Raises UsageError where the commands of the scheduler are not here."""
-    require_pbs() if slurm.scheduler == "pbs" else require_sbatch(slurm)
 
 
 def _arrays(
@@ -72,11 +60,7 @@ def _arrays(
     readings: Sequence[TrialReading],
     ended: Mapping[str, TrialReading],
 ) -> list[tuple[JobArray, str]]:
-    """The arrays in which these trials are submitted, each with the text that sbatch gets.
-
-    Raises:
-        ConfigError: a setting is wrong.
-    """
+    """The arrays in which these trials are submitted, each with the text that sbatch gets."""
     avoided = _avoided_nodes(sweep, readings, ended)
     arrays = job_arrays(executor.slurm, [reading.trial for reading in readings], avoided)
     if any(array.saves for array in arrays):
@@ -118,8 +102,6 @@ class SlurmQueue(Workplace):
     """Submits trials as Slurm jobs.
 
     Attributes:
-        job: what each task of a job calls with the trial folder.
-        arrays: what this process submitted so far.
         refusal: Slurm's last word that it takes no more jobs now; None once it takes some again.
     """
 
@@ -158,11 +140,7 @@ class SlurmQueue(Workplace):
         return [each.name for each in now if each.submission is not None and each.submission != before[each.name]]
 
     def _submit(self, sweep: Sweep, readings: Sequence[TrialReading]) -> list[SubmittedArray]:
-        """Submit the trials and return at once; every trial folder then names its job.
-
-        Raises:
-            UsageError: there is no sbatch here, or Slurm refuses some of the jobs; says which it accepted before.
-        """
+        """Submit the trials and return at once; every trial folder then names its job."""
         require_scheduler(self.slurm)
         executor = _executor(sweep, self.slurm, snapshot_code(sweep.folder.code.absolute()))
         # A wrong setting is found, and the attempts are counted, before `prepare` forgets what earlier ones left.
@@ -212,11 +190,7 @@ class SeenFromOutside(SlurmQueue):
 
 @dataclass
 class QueueOnPaper(Workplace):
-    """The queue of a dry run: it keeps the requests that `SlurmQueue` would submit, and ends nothing.
-
-    Attributes:
-        requests: of the trials that were started so far.
-    """
+    """The queue of a dry run: it keeps the requests that `SlurmQueue` would submit, and ends nothing."""
 
     slurm: SlurmSpec
     requests: list[JobRequest] = field(default_factory=list)

@@ -14,10 +14,9 @@ from results.search_rows import layout, layout_knobs, training_costs
 from results.table import Table, breakable, text
 from results.terminal.drawing import columns_with_room, names_in_short
 from results.units import count, gib, percent, seconds, significant, tflops
-from sweeps.planner import Candidate, Choice, Training
-from sweeps.planner.choosing.choice import Judged, num_rivals
+from sweeps.planner.choosing.choice import Candidate, Choice, Judged, num_rivals
 from sweeps.planner.choosing.explain import Explanation
-from sweeps.planner.choosing.objectives import ScalingKind, dollars_per_second
+from sweeps.planner.choosing.objectives import ScalingKind, Training, dollars_per_second
 from sweeps.planner.choosing.scaling import ScalingPoint
 from sweeps.planner.request import Request
 from train_core.costs.estimate import TIGHT_SHARE

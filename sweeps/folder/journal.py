@@ -1,8 +1,7 @@
 """`journal.jsonl`: what was done with a sweep since it was planned, one line an event, only ever appended to.
 
 How a trial stands is told by its folder. The journal holds what no folder tells: which points were asked for later and
-why, what people ordered, and what earlier attempts took. Any process may append to it while another reads it. Its
-entries add up to a `History`: trials that were asked for, orders, what was spent.
+why, what people ordered, and what earlier attempts took. Any process may append to it while another reads it.
 """
 
 from __future__ import annotations
@@ -29,17 +28,11 @@ Texts = Annotated[tuple[str, ...], Field(strict=False)]
 
 
 class Event(Frozen):
-    """The field of all entries: seconds since the epoch, by the clock of the machine that wrote it."""
-
     time: float = Field(default_factory=time.time)
 
 
 class Begun(Event):
-    """The entry of a `trisweep sweep` command; whoever goes on with the sweep does so with these overrides.
-
-    Attributes:
-        config_dirs: the person's own folders of configuration, those first that hold before others.
-    """
+    """The entry of a `trisweep sweep` command; whoever goes on with the sweep does so with these overrides."""
 
     event: Literal["begun"] = "begun"
     overrides: Texts
@@ -80,10 +73,9 @@ class Started(OfAttempt):
 
 
 class Ended(OfAttempt):
-    """An attempt ended.
+    """An attempt ended, or was interrupted together with the sweep, which leaves no outcome.
 
     Attributes:
-        outcome: None where it was interrupted together with the sweep.
         device_seconds: devices that it kept from others, times the seconds that it did.
     """
 
@@ -222,9 +214,7 @@ class Course:
     """The history of one trial over all its attempts. Each attempt is known by the time of its submission.
 
     Attributes:
-        submitted: the last attempt that was submitted, by the time of its submission, in seconds since 1970.
-        started: the last attempt that was seen to run, by the time of its submission likewise.
-        ended: the last attempt that was seen to end, by the time of its submission likewise.
+        submitted, started, ended: the last attempt that was submitted, was seen to run, and was seen to end.
         retry_after: a person wants another attempt after this one.
         pruned: why an attempt is to end.
         is_cancelled: a person ended the trial for good.
@@ -254,9 +244,6 @@ class History:
         asked: trials that a search or a person asked for, by id.
         asked_last: those of them that the command that goes on asked for.
         begun: the command that goes on; None where the sweep was begun before there were journals.
-        first_begun: when the sweep was begun; None likewise.
-        has_submitted: the command that goes on has submitted a trial.
-        is_cancelled: as a whole.
         finished: why nothing is left to do; empty while something is.
     """
 
@@ -278,7 +265,6 @@ class History:
 
     @classmethod
     def kept_in(cls, folder: SweepFolder) -> History:
-        """Read the history from the journal in a sweep's folder."""
         return cls.of(Journal(folder.journal).read_new())
 
     def add(self, entries: Iterable[Entry]) -> None:
@@ -290,7 +276,6 @@ class History:
 
     @property
     def device_seconds(self) -> float:
-        """The device-seconds of all attempts that ended."""
         return sum(course.device_seconds for course in self.courses.values())
 
     def has_ended(self, outcomes: Collection[Outcome | None]) -> bool:

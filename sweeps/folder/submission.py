@@ -1,13 +1,14 @@
 """`submission.json`: which job works in a folder, and where that job writes its output.
 
-The attempts before it that have ended are kept when the next one begins, which forgets their measurement: from them is
-told how often a trial may be tried again, and which nodes fail.
+The ends of the attempts before it are kept: they say how often a trial may be tried again, and which nodes fail.
 """
 
 from __future__ import annotations
 
+import socket
+import time
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
@@ -97,8 +98,6 @@ class Submission(Frozen):
             not say.
         element: index in the job array; None where the job is not part of one.
         inside: the job in which it is a step; None where it is a job of its own.
-        attempt: 1 for the first.
-        submitted: seconds since the epoch.
         output: the job's standard output and error; `%t` stands for the rank, `%j` for `job_id`.
     """
 
@@ -147,11 +146,20 @@ class Submission(Frozen):
         return Path(pattern.replace("%t", str(rank)).replace("%j", self.job_id or "%j"))
 
 
-def read_submission(folder: JobFolder) -> Submission | None:
-    """The folder's submission.
+def new_submission(attempt: int, shape: JobShape, logs: Path, stem: str, **said: Any) -> Submission:
+    """A submission of now, from this machine unless something else is said, whose ranks' logs begin with the stem."""
+    return Submission(
+        **{"hostname": socket.gethostname(), **said},
+        attempt=attempt,
+        submitted=time.time(),
+        shape=shape,
+        output=str(logs / f"{stem}_%t_log.out"),
+        error=str(logs / f"{stem}_%t_log.err"),
+    )
 
-    None when nothing was ever submitted, or when the file was damaged and has been put aside.
-    """
+
+def read_submission(folder: JobFolder) -> Submission | None:
+    """The folder's submission; None without one, or when the file was damaged and has been put aside."""
     return folder.read(Submission, folder.submission)
 
 
@@ -186,9 +194,8 @@ def log_of(
 ) -> Path | None:
     """The failing rank's output if there is one, else the newest log that says something.
 
-    Args:
-        of_program: another program trains, whose words are in the logs of ranks alone. The others say how its job
-            began and ended, and come last.
+    Of another program's training, the logs of ranks have its words. The others say how its job began and ended, and
+    come last.
     """
     if submission and failing_rank is not None:
         for path in (folder.rank_log(failing_rank), submission.error_of(failing_rank)):

@@ -6,25 +6,5 @@ request   from overrides to the spaces that are searched: usual batch and precis
 plans     a room: all legal plans of a space, as columns that are priced together
 choosing  a room: which plan to take among them, by which objective, and why
 points    what a sweep then measures
-mixed     one job over several types of device; `mixed_price`: what each of its assignments costs
+mixed     one job over several types of device, and what each of its assignments costs
 """
-
-from sweeps.planner.choosing.choice import Candidate, Choice, choose_plans, pareto_front
-from sweeps.planner.choosing.objectives import PLAN_OBJECTIVES, PlanObjective, Training
-from sweeps.planner.plans.search import Found, search_space
-from sweeps.planner.plans.space import Space
-from sweeps.planner.plans.strategy import Strategy
-
-__all__ = [
-    "PLAN_OBJECTIVES",
-    "Candidate",
-    "Choice",
-    "Found",
-    "PlanObjective",
-    "Space",
-    "Strategy",
-    "Training",
-    "choose_plans",
-    "pareto_front",
-    "search_space",
-]

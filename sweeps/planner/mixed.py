@@ -1,9 +1,9 @@
 """One job over devices of several types: consecutive pipeline stages on each type, layers in proportion to its speed.
 
-Every type takes one block of stages, all of its devices, and a number of layers that its stages share evenly; tensor-
-and data-parallel sizes are the same everywhere, so that a replica's pipeline crosses all types. Pipelines run 1F1B.
-The search goes through all sizes, micro-batches, ZeRO stages, orders of the types and numbers of layers for each, with
-and without sequence parallelism and with every recomputation.
+Every type takes one block of stages, all of its devices, and a number of layers that its stages share evenly, in groups
+of equal stages; tensor- and data-parallel sizes are the same everywhere, so that a replica's pipeline crosses all
+types. Pipelines run 1F1B. The search goes through all sizes, micro-batches, ZeRO stages, orders of the types and
+numbers of layers for each, with and without sequence parallelism and with every recomputation.
 
 A lower bound of the step's time, from the layers of the pipeline alone, tells which assignments cannot be among the
 best, and only the others are priced. The result stays as exact as if all were tried, which tests do.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import permutations
 from math import gcd, inf
@@ -23,13 +23,6 @@ import numpy as np
 from conf.errors import InfeasiblePlan
 from conf.overrides import value_text
 from conf.units import GIBIBYTE
-from sweeps.planner.mixed_price import (
-    MixedRows,
-    block_stages,
-    mixed_memory,
-    price_mixed,
-    stage_counts,
-)
 from sweeps.planner.plans.bounds import SLACK
 from sweeps.planner.plans.shard_work import ShardWork, price_shards
 from sweeps.planner.plans.space import (
@@ -45,8 +38,9 @@ from sweeps.planner.plans.space import (
 from sweeps.planner.plans.strategy import Strategy, strategies_of
 from train_core.costs import StepTime
 from train_core.costs.layer.shard import NONE
-from train_core.costs.mixed import block_shortfall
+from train_core.costs.mixed import StagesOnType, TypeOfDevices, block_shortfall, mixed_step
 from train_core.costs.setting import Floats, Integers, Plans, plain_columns
+from train_core.costs.stages import StageGroup
 from train_core.costs.terms import StepColumns, row_of
 
 MOST_ROWS_AT_ONCE = 20_000
@@ -54,11 +48,7 @@ MOST_ROWS_AT_ONCE = 20_000
 
 @dataclass(frozen=True, slots=True)
 class MixedBlock:
-    """Consecutive stages on one type of devices.
-
-    Attributes:
-        layers_per_stage: layers of each of its stages, first to last.
-    """
+    """Consecutive stages on one type of devices, with the layers of each, first to last."""
 
     cluster: str
     device: str
@@ -72,7 +62,6 @@ class MixedStrategy:
 
     Attributes:
         strategy: the plan of the whole pipeline, with the layers of every stage.
-        blocks: the types' blocks in the order of the pipeline.
         worst_stage: the stage that leaves the least of its device's memory.
     """
 
@@ -96,12 +85,7 @@ class MixedStrategy:
 
 @dataclass(frozen=True, slots=True)
 class MixedChoice:
-    """The result of a search of mixed jobs.
-
-    Attributes:
-        num_strategies: number of legal assignments.
-        num_priced: how many of them the bound did not rule out.
-    """
+    """The result of a search of mixed jobs: all legal assignments, and those that the bound did not rule out."""
 
     num_strategies: int
     num_priced: int
@@ -138,45 +122,16 @@ def choose_mixed(spaces: Sequence[Space], top: int) -> MixedChoice:
     """
     require_few_types([space.setting.cluster.name for space in spaces])
     start = time.perf_counter()
-    tables = [price_shards(space.setting, _tensor_sizes(spaces) or [1], priced_batch_sizes(space)) for space in spaces]
+    search, orders = _MixedSearch(spaces, top), list(permutations(range(len(spaces))))
     # The most promising sizes come first: good plans found early let the bounds rule out most of what follows.
-    all_sizes = sorted(_all_sizes(spaces, tables), key=lambda sizes: float(sizes.bounds.min()))
-    num_strategies = sum(sizes.bounds.size * len(sizes.zero_stages) for sizes in all_sizes) * len(_orders(spaces))
-    ranking = _Ranking(top)
+    all_sizes = sorted(search.all_sizes(), key=lambda sizes: float(sizes.bounds.min()))
+    num_strategies = sum(sizes.bounds.size * len(sizes.zero_stages) for sizes in all_sizes) * len(orders)
     for sizes in all_sizes:
-        for order in _orders(spaces):
-            _rank(spaces, tables, sizes, order, ranking)
-    if not ranking.best:
-        raise _empty_error(spaces, num_strategies, ranking)
-    return MixedChoice(num_strategies, ranking.num_priced, tuple(ranking.best), time.perf_counter() - start)
-
-
-def _orders(spaces: Sequence[Space]) -> list[tuple[int, ...]]:
-    """Every order of the types along the pipeline."""
-    return list(permutations(range(len(spaces))))
-
-
-def _tensor_sizes(spaces: Sequence[Space]) -> list[int]:
-    """The tensor-parallel sizes that every type of devices allows."""
-    return sorted(set.intersection(*(set(tensor_parallel_sizes(space)) for space in spaces)))
-
-
-def _all_sizes(spaces: Sequence[Space], tables: Sequence[ShardWork]) -> Iterator[_Sizes]:
-    shared = reduce(gcd, (space.world_size for space in spaces))
-    num_layers = spaces[0].setting.model.num_layers
-    for t in _tensor_sizes(spaces):
-        for d in divisors(shared // t) if shared % t == 0 else []:
-            # All layers recompute alike, unless something else is pinned.
-            alike = [
-                shard
-                for shard in shards_of(spaces[0], t, d)
-                if shard.recompute_every == 1 or "recompute_every" in spaces[0].pinned
-            ]
-            shards = np.array(alike, dtype=np.int64).reshape(-1, 4)
-            counts = stage_counts(spaces, t, d)
-            layers, stages = _shares(counts, num_layers), tuple(zero_stages(spaces[0], sum(counts), d))
-            if len(shards) and len(layers) and stages:
-                yield _Sizes(t, d, counts, shards, layers, _bounds(spaces, tables, t, d, shards, layers), stages)
+        for order in orders:
+            search.rank(sizes, order)
+    if not search.best:
+        raise _empty_error(spaces, num_strategies, search.smallest_shortfall)
+    return MixedChoice(num_strategies, search.num_priced, tuple(search.best), time.perf_counter() - start)
 
 
 def _shares(counts: Sequence[int], num_layers: int) -> Integers:
@@ -191,101 +146,123 @@ def _shares(counts: Sequence[int], num_layers: int) -> Integers:
     return np.concatenate([spare - others.sum(axis=1, keepdims=True), others], axis=1) + np.array(counts)
 
 
-def _bounds(
-    spaces: Sequence[Space], tables: Sequence[ShardWork], t: int, d: int, shards: Integers, layers: Integers
-) -> Floats:
-    """Seconds that no assignment of the shard and the layers undercuts, (s, n).
+class _MixedSearch:
+    """The search of one job over these spaces: the best assignments so far, and the least memory that others lack.
 
-    They are those of the chain through the slowest stage: all its micro-batches, and one of them through every other
-    stage, without the forward passes that a stage may run ahead. Embedding, head, transfers and the rest are left out.
+    An order is one of the types along the pipeline.
     """
-    counts = stage_counts(spaces, t, d)
-    m = spaces[0].global_batch_size // (d * shards[:, :1])
-    slowest: Floats = np.zeros((len(shards), len(layers)))
-    forward, whole = np.zeros_like(slowest), np.zeros_like(slowest)
-    for index, (table, count) in enumerate(zip(tables, counts, strict=True)):
-        # Of layers that recompute only now and then, most take no longer than those that never do.
-        recompute = np.where(shards[:, 3] > 1, NONE, shards[:, 2])
-        layer = table.of_shards(np.asarray(t), shards[:, 0], shards[:, 1], recompute).layer
-        of_forward = (layer.forward_seconds + layer.tensor_forward_seconds)[:, None]
-        backward = layer.input_gradient_seconds + layer.weight_gradient_seconds + layer.tensor_backward_seconds
-        fullest = -(-layers[:, index] // count)
-        stage = (of_forward + backward[:, None]) * fullest
-        whole += (of_forward + backward[:, None]) * layers[:, index]
-        forward = np.where(stage > slowest, of_forward * fullest, forward)
-        slowest = np.maximum(slowest, stage)
-    # As in `train_core.costs.step.schedule`: all stages once, the slowest for the other micro-batches, less the forward
-    # passes that the schedule may run while the first micro-batch is in later stages.
-    chain = whole + (m - 1) * slowest - (np.minimum(m, sum(counts)) - 1) * forward
-    return np.maximum(m * slowest, chain) * SLACK
 
-
-class _Ranking:
-    """The best assignments so far, and the least memory that any of the others lacks."""
-
-    def __init__(self, top: int) -> None:
-        self.top, self.num_priced = top, 0
+    def __init__(self, spaces: Sequence[Space], top: int) -> None:
+        self.spaces, self.top, self.num_priced = spaces, top, 0
         self.best: list[MixedStrategy] = []
         self.smallest_shortfall = inf
+        # The tensor-parallel sizes that every type of devices allows.
+        self._tensor_sizes = sorted(set.intersection(*(set(tensor_parallel_sizes(space)) for space in spaces)))
+        self._tables = [
+            price_shards(space.setting, self._tensor_sizes or [1], priced_batch_sizes(space)) for space in spaces
+        ]
 
     @property
     def limit(self) -> float:
         """Seconds that a plan must beat to be among the best; infinite while there are fewer than `top`."""
         return self.best[-1].step_seconds if len(self.best) == self.top else inf
 
-    def add(self, num_priced: int, strategies: list[MixedStrategy]) -> None:
-        self.num_priced += num_priced
-        self.best = sorted([*self.best, *strategies], key=lambda strategy: strategy.step_seconds)[: self.top]
+    def all_sizes(self) -> Iterator[_Sizes]:
+        first, shared = self.spaces[0], reduce(gcd, (space.world_size for space in self.spaces))
+        for t in self._tensor_sizes:
+            for d in divisors(shared // t) if shared % t == 0 else []:
+                # All layers recompute alike, unless something else is pinned.
+                alike = [
+                    shard
+                    for shard in shards_of(first, t, d)
+                    if shard.recompute_every == 1 or "recompute_every" in first.pinned
+                ]
+                shards = np.array(alike, dtype=np.int64).reshape(-1, 4)
+                counts = stage_counts(self.spaces, t, d)
+                layers, stages = _shares(counts, first.setting.model.num_layers), zero_stages(first, sum(counts), d)
+                if len(shards) and len(layers) and stages:
+                    yield _Sizes(t, d, counts, shards, layers, self._bounds(t, d, shards, layers), tuple(stages))
 
+    def _bounds(self, t: int, d: int, shards: Integers, layers: Integers) -> Floats:
+        """Seconds that no assignment of the shard and the layers undercuts, (s, n).
 
-def _rank(
-    spaces: Sequence[Space], tables: Sequence[ShardWork], sizes: _Sizes, order: tuple[int, ...], ranking: _Ranking
-) -> None:
-    """Price the assignments that fit, in the order of their bounds, until no other can be among the best."""
-    promising = np.nonzero(sizes.bounds < ranking.limit)
-    if len(promising[0]) == 0:
-        return
-    lacks = _shortfalls(spaces, tables, sizes, order, promising)
-    ranking.smallest_shortfall = min(ranking.smallest_shortfall, float(lacks.min()))
-    stage, number = np.nonzero(lacks <= 0)
-    shard, share = promising[0][number], promising[1][number]
-    bounds = sizes.bounds[shard, share]
-    ascending = np.argsort(bounds, kind="stable")
-    for start in range(0, len(ascending), MOST_ROWS_AT_ONCE):
-        part = ascending[start : start + MOST_ROWS_AT_ONCE]
-        part = part[bounds[part] < ranking.limit]  # the limit falls as better plans are found
-        if len(part) == 0:
+        They are those of the chain through the slowest stage: all its micro-batches, and one of them through every
+        other stage, without the forward passes that a stage may run ahead. Embedding, head, transfers and the rest are
+        left out.
+        """
+        counts = stage_counts(self.spaces, t, d)
+        m = self.spaces[0].global_batch_size // (d * shards[:, :1])
+        slowest: Floats = np.zeros((len(shards), len(layers)))
+        forward, whole = np.zeros_like(slowest), np.zeros_like(slowest)
+        for index, (table, count) in enumerate(zip(self._tables, counts, strict=True)):
+            # Of layers that recompute only now and then, most take no longer than those that never do.
+            recompute = np.where(shards[:, 3] > 1, NONE, shards[:, 2])
+            layer = table.of_shards(np.asarray(t), shards[:, 0], shards[:, 1], recompute).layer
+            of_forward = (layer.forward_seconds + layer.tensor_forward_seconds)[:, None]
+            backward = layer.input_gradient_seconds + layer.weight_gradient_seconds + layer.tensor_backward_seconds
+            fullest = -(-layers[:, index] // count)
+            stage = (of_forward + backward[:, None]) * fullest
+            whole += (of_forward + backward[:, None]) * layers[:, index]
+            forward = np.where(stage > slowest, of_forward * fullest, forward)
+            slowest = np.maximum(slowest, stage)
+        # As in `train_core.costs.step.schedule`: all stages once, the slowest for the other micro-batches, less the
+        # forward passes that the schedule may run while the first micro-batch is in later stages.
+        chain = whole + (m - 1) * slowest - (np.minimum(m, sum(counts)) - 1) * forward
+        return np.maximum(m * slowest, chain) * SLACK
+
+    def rank(self, sizes: _Sizes, order: tuple[int, ...]) -> None:
+        """Price the assignments that fit, in the order of their bounds, until no other can be among the best."""
+        promising = np.nonzero(sizes.bounds < self.limit)
+        if len(promising[0]) == 0:
             return
-        plans = _plans(spaces[0], sizes, np.array(sizes.zero_stages)[stage[part]], shard[part])
-        rows = MixedRows(plans, order, sizes.counts, sizes.layers[share[part]])
-        ranking.add(*_best(spaces, tables, rows, ranking))
+        lacks = self._shortfalls(sizes, order, promising)
+        self.smallest_shortfall = min(self.smallest_shortfall, float(lacks.min()))
+        stage, number = np.nonzero(lacks <= 0)
+        shard, share = promising[0][number], promising[1][number]
+        bounds = sizes.bounds[shard, share]
+        ascending = np.argsort(bounds, kind="stable")
+        for start in range(0, len(ascending), MOST_ROWS_AT_ONCE):
+            part = ascending[start : start + MOST_ROWS_AT_ONCE]
+            part = part[bounds[part] < self.limit]  # the limit falls as better plans are found
+            if len(part) == 0:
+                return
+            plans = _plans(self.spaces[0], sizes, np.array(sizes.zero_stages)[stage[part]], shard[part])
+            self._price(MixedRows(plans, order, sizes.counts, sizes.layers[share[part]]))
 
+    def _shortfalls(self, sizes: _Sizes, order: tuple[int, ...], promising: tuple[Integers, ...]) -> Integers:
+        """Bytes that the promising pairs of shard and layers lack under each ZeRO stage, (z, n).
 
-def _shortfalls(
-    spaces: Sequence[Space],
-    tables: Sequence[ShardWork],
-    sizes: _Sizes,
-    order: tuple[int, ...],
-    promising: tuple[Integers, ...],
-) -> Integers:
-    """Bytes that the promising pairs of shard and layers lack under each ZeRO stage, (z, n).
+        The memory of a block depends on its own layers only, so that it is looked up in a table for each type.
+        """
+        counts = sizes.counts
+        shard, share = promising
+        worst: Integers = np.asarray(np.iinfo(np.int64).min)
+        start = 0
+        for index in order:
+            layers = np.arange(counts[index], int(sizes.layers[:, index].max()) + 1)
+            shards = np.arange(len(sizes.shards)).reshape(1, -1, 1)
+            plans = _plans(self.spaces[0], sizes, np.array(sizes.zero_stages).reshape(-1, 1, 1), shards)
+            stages = block_stages(index, start, counts[index], sum(counts), layers.reshape(1, 1, -1))
+            work = self._tables[index].of(plans)
+            table = block_shortfall(self.spaces[index].setting, plans, work, stages)[0]
+            shape = (len(sizes.zero_stages), len(sizes.shards), len(layers))
+            own = sizes.layers[share, index] - counts[index]
+            worst = np.maximum(worst, np.broadcast_to(table, shape)[:, shard, own])
+            start += counts[index]
+        return worst
 
-    The memory of a block depends on its own layers only, so that it is looked up in a table for each type.
-    """
-    counts = sizes.counts
-    shard, share = promising
-    worst: Integers = np.asarray(np.iinfo(np.int64).min)
-    start = 0
-    for index in order:
-        layers = np.arange(counts[index], int(sizes.layers[:, index].max()) + 1)
-        shards = np.arange(len(sizes.shards)).reshape(1, -1, 1)
-        plans = _plans(spaces[0], sizes, np.array(sizes.zero_stages).reshape(-1, 1, 1), shards)
-        stages = block_stages(index, start, counts[index], sum(counts), layers.reshape(1, 1, -1))
-        table = block_shortfall(spaces[index].setting, plans, tables[index].of(plans), stages)[0]
-        shape = (len(sizes.zero_stages), len(sizes.shards), len(layers))
-        worst = np.maximum(worst, np.broadcast_to(table, shape)[:, shard, sizes.layers[share, index] - counts[index]])
-        start += counts[index]
-    return worst
+    def _price(self, rows: MixedRows) -> None:
+        """Price the rows, and keep those that are among the best so far."""
+        seconds = price_mixed(self.spaces, self._tables, rows).total_seconds
+        self.num_priced += len(seconds)
+        chosen = np.argsort(seconds, kind="stable")[: self.top]
+        chosen = chosen[seconds[chosen] < self.limit]
+        if len(chosen) == 0:
+            return
+        best = rows.rows(chosen)  # only these are priced by term and with their memory
+        step, memory = price_mixed(self.spaces, self._tables, best), mixed_memory(self.spaces, self._tables, best)
+        strategies = [_strategy(self.spaces, best, step, memory, row) for row in range(len(chosen))]
+        self.best = sorted([*self.best, *strategies], key=lambda strategy: strategy.step_seconds)[: self.top]
 
 
 def _plans(space: Space, sizes: _Sizes, zero_stage: Integers, shard: Integers) -> Plans:
@@ -306,20 +283,6 @@ def _plans(space: Space, sizes: _Sizes, zero_stage: Integers, shard: Integers) -
         "last_stage_layers": same,
     }
     return Plans(**columns)
-
-
-def _best(
-    spaces: Sequence[Space], tables: Sequence[ShardWork], rows: MixedRows, ranking: _Ranking
-) -> tuple[int, list[MixedStrategy]]:
-    """Price the rows; return their number, and those of them that are among the best so far."""
-    seconds = price_mixed(spaces, tables, rows).total_seconds
-    chosen = np.argsort(seconds, kind="stable")[: ranking.top]
-    chosen = chosen[seconds[chosen] < ranking.limit]
-    best = rows.rows(chosen)  # only these are priced by term and with their memory
-    if len(chosen) == 0:
-        return len(seconds), []
-    step, memory = price_mixed(spaces, tables, best), mixed_memory(spaces, tables, best)
-    return len(seconds), [_strategy(spaces, best, step, memory, row) for row in range(len(chosen))]
 
 
 def _strategy(
@@ -345,7 +308,7 @@ def _strategy(
     )
 
 
-def _empty_error(spaces: Sequence[Space], num_strategies: int, ranking: _Ranking) -> InfeasiblePlan:
+def _empty_error(spaces: Sequence[Space], num_strategies: int, shortfall: float) -> InfeasiblePlan:
     shown = "+".join(f"{space.world_size} x {space.setting.cluster.device.name}" for space in spaces)
     if num_strategies == 0:
         given = ", ".join(f"{name}={value_text(value)}" for name, value in spaces[0].pinned.items())
@@ -353,6 +316,101 @@ def _empty_error(spaces: Sequence[Space], num_strategies: int, ranking: _Ranking
         problem = f"has no legal plan for one pipeline of {spaces[0].setting.model.name}{cause}"
         return InfeasiblePlan("mixed", shown, problem, "Choose numbers with more common divisors, or pin fewer knobs.")
     problem = (
-        f"lacks memory: of {num_strategies} assignments the best is {ranking.smallest_shortfall / GIBIBYTE:.1f} GiB"
+        f"lacks memory: of {num_strategies} assignments the best is {shortfall / GIBIBYTE:.1f} GiB short per device"
     )
-    return InfeasiblePlan("mixed", shown, f"{problem} short per device", "Use more devices.")
+    return InfeasiblePlan("mixed", shown, problem, "Use more devices.")
+
+
+@dataclass(frozen=True, slots=True)
+class MixedRows:
+    """Assignments with the same sizes and order of types, in columns, (n,).
+
+    Attributes:
+        plans: what all types have in common.
+        order: index of the type of each block of stages, first to last.
+        counts: number of stages of each type's block, by the type's index.
+        layers: number of layers of each type, by the type's index, (n, k).
+    """
+
+    plans: Plans
+    order: tuple[int, ...]
+    counts: Sequence[int]
+    layers: Integers
+
+    def rows(self, selection: Integers) -> MixedRows:
+        return replace(self, plans=self.plans.rows(selection), layers=self.layers[selection])
+
+
+def stage_counts(spaces: Sequence[Space], tensor_parallel_size: int, data_parallel_size: int) -> list[int]:
+    """The number of stages of each type's block, which uses all devices of that type."""
+    return [space.world_size // (tensor_parallel_size * data_parallel_size) for space in spaces]
+
+
+def price_mixed(spaces: Sequence[Space], tables: Sequence[ShardWork], rows: MixedRows) -> StepColumns:
+    """Seconds of a step of every assignment, by term."""
+    works = [table.of(rows.plans) for table in tables]
+    types = [TypeOfDevices(space.setting, space.world_size) for space in spaces]
+    return mixed_step(types, rows.plans, works, _stages(rows))
+
+
+def _stages(rows: MixedRows) -> list[StagesOnType]:
+    """The whole pipeline in groups of equal stages, first to last."""
+    groups: list[StagesOnType] = []
+    start = 0
+    for index in rows.order:
+        groups += block_stages(index, start, rows.counts[index], sum(rows.counts), rows.layers[:, index])
+        start += rows.counts[index]
+    return groups
+
+
+def block_stages(index: int, start: int, count: int, num_stages: int, layers: Integers) -> list[StagesOnType]:
+    """One type's block in groups: its first stage, those with one layer more, and those with one less.
+
+    The last stage of the whole pipeline is a group of its own, since it holds the head.
+
+    Args:
+        layers: of the whole block, in columns of any shape.
+    """
+    base, fuller_stages = layers // count, layers % count
+    ends = start + count == num_stages
+    # The block's first stage and the pipeline's last are groups of their own; these are the stages between them.
+    inner = count - 1 - (1 if ends and count > 1 else 0)
+    # The block's first stage is the first that takes a layer more, so that one fewer is left for those between.
+    fuller = np.clip(fuller_stages - 1, 0, inner)
+    groups = [
+        _single_stage(index, start, base + (fuller_stages > 0), start > 0, is_last=ends and count == 1),
+        _equal_stages(index, start + 1, fuller, base + 1),
+        _equal_stages(index, start + 1 + fuller, inner - fuller, base),
+    ]
+    if ends and count > 1:
+        groups.append(_single_stage(index, num_stages - 1, base, False, is_last=True))
+    return [stages for stages in groups if np.any(stages.group.count > 0)]
+
+
+def _single_stage(index: int, start: int, layers: Integers, heads_block: bool, *, is_last: bool) -> StagesOnType:
+    same, none = np.ones_like(layers), np.zeros(layers.shape, dtype=bool)
+    group = StageGroup(same, same * start, layers, none | (start == 0), none | is_last)
+    return StagesOnType(index, group, heads_block)
+
+
+def _equal_stages(index: int, start: Integers | int, count: Integers, layers: Integers) -> StagesOnType:
+    none = np.zeros(layers.shape, dtype=bool)
+    return StagesOnType(index, StageGroup(count, np.zeros_like(layers) + start, layers, none, none), False)
+
+
+def mixed_memory(
+    spaces: Sequence[Space], tables: Sequence[ShardWork], rows: MixedRows
+) -> tuple[Integers, Integers, Integers]:
+    """Return the bytes that each assignment's worst stage lacks, that stage's index, and the bytes that it needs."""
+    plans, stages = rows.plans, _stages(rows)
+    of_types = [
+        block_shortfall(space.setting, plans, table.of(plans), [each for each in stages if each.type_index == index])
+        for index, (space, table) in enumerate(zip(spaces, tables, strict=True))
+    ]
+    shortfall, worst, needed = of_types[0]
+    for other in of_types[1:]:
+        fuller = other[0] > shortfall
+        shortfall, worst, needed = (
+            np.where(fuller, theirs, ours) for theirs, ours in zip(other, (shortfall, worst, needed), strict=True)
+        )
+    return shortfall, worst, needed

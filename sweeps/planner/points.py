@@ -18,9 +18,9 @@ from conf.types.sweep_spec import SearchPlan
 from conf.types.trainer_spec import TrainerSpec
 from conf.units import count_of
 from sweeps.planner.choosing.explain import neighbours
-from sweeps.planner.plans.search import search_space
 from sweeps.planner.plans.space import MOST_ZERO_STAGE, Space, searched_schedules
 from sweeps.planner.plans.strategy import Strategy, strategies_of
+from sweeps.planner.plans.whole_space import search_space
 from train_core.costs import Implementation, estimate
 
 PROBES: Mapping[str, str] = {
@@ -47,18 +47,14 @@ class PlannedPoint:
     because: str
 
     def values(self) -> dict[str, Value]:
-        """The plan as a point of a sweep: dotted keys and plain values.
-
-        A list of layers is not a plain value. A plan has one only if it was pinned, and then the configuration has it.
-        """
+        """The plan as a point of a sweep, without a list of layers: it was pinned, and the configuration has it."""
         return {key: value for key, value in self.strategy.settings().items() if not isinstance(value, tuple)}
 
 
 def planned_points(space: Space, parts: ExperimentParts, plan: SearchPlan) -> list[PlannedPoint]:
     """The `top_k` best plans that the trainer runs, then up to `num_probes` probes of the best.
 
-    Args:
-        parts: the experiment's other parts; their parallel plan has the pinned knobs and is plain elsewhere.
+    The parallel plan of the parts has the pinned knobs and is plain elsewhere.
 
     Raises:
         InfeasiblePlan: no plan fits, or what else is configured goes with none of those that fit.
@@ -101,7 +97,6 @@ def _empty_error(space: Space, parts: ExperimentParts, plan: SearchPlan) -> Infe
 
 
 def _best(space: Space, parts: ExperimentParts, top_k: int, *, is_even: bool = True) -> list[Strategy]:
-    """The fastest strategies that the trainer runs, fastest first."""
     kinds = (kind for kind in kinds_of(space, is_even=is_even) if not _refuses_kind(parts.trainer, kind))
     of_all_kinds = [timed for kind in kinds for timed in _fastest_runnable(kind, parts, top_k)]
     ordered = [strategy for _, strategy in sorted(of_all_kinds, key=lambda timed: timed[0])]
@@ -121,13 +116,10 @@ def _refuses_kind(trainer: TrainerSpec, kind: Space) -> bool:
 
 
 def kinds_of(space: Space, *, is_even: bool = True) -> Iterator[Space]:
-    """The space schedule by schedule and ZeRO stage by ZeRO stage, plainest first.
+    """The space schedule by schedule and ZeRO stage by ZeRO stage, plainest first; of even spreads, or all.
 
     Each kind is searched on its own, since the fastest plans of all may be of a kind that the trainer refuses together
     with what else is configured, and would leave no room for others.
-
-    Args:
-        is_even: spread layers evenly, unless they are pinned: several plans are wanted, which are to differ in more.
     """
     layers = {"layers_per_stage": None} if is_even else {}
     stages = space.allowed_values("zero_stage", list(range(MOST_ZERO_STAGE + 1)))
@@ -202,13 +194,10 @@ def _probes(space: Space, best: list[Strategy], parts: ExperimentParts) -> Itera
         if probe is not None:
             taken.add(probe)
             value, winner = probe.knob_value(knob), best[0].knob_value(knob)
-            yield PlannedPoint(probe, f"{knob} {_plain(value)} instead of {_plain(winner)}: tests {assumption}")
+            changed_to = f"{knob} {value} instead of {winner}".lower()
+            yield PlannedPoint(probe, f"{changed_to}: tests {assumption}")
 
 
 def _fits(strategy: Strategy, parts: ExperimentParts, implementation: Implementation) -> bool:
     runs = refused_key(strategy, parts) is None
     return runs and estimate(strategy.experiment(parts), implementation).fits
-
-
-def _plain(value: object) -> str:
-    return str(value).lower()

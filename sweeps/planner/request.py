@@ -19,7 +19,7 @@ from conf.errors import ConfigError, InfeasiblePlan
 from conf.folders import is_own, path_of
 from conf.overrides import Overrides, value_text
 from conf.plan.experiment import require_compilable, require_whole_attention
-from conf.plan.knobs import KNOBS, KnobValue
+from conf.plan.knobs import KNOBS, KnobValue, knob_value
 from conf.plan.setup import require_layers_of_stages, require_precision, require_whole_weights
 from conf.plan.setup_parts import MIXED, is_count, named_blocks, written_blocks
 from conf.types.cluster_spec import ClusterSpec, DeviceSpec
@@ -62,8 +62,6 @@ class Request:
     Attributes:
         settings: the configuration, in which every knob that the search is free to vary has its plain value, and the
             vocabulary is padded if plans need that.
-        vocab_size: the vocabulary as it was asked for.
-        left_out: what was offered and cannot run the job; empty where there was no choice of clusters.
     """
 
     settings: Settings
@@ -118,7 +116,7 @@ def search_request(
         )
         raise ConfigError(MIXED, written_blocks(settings.mixed), "is not varied by a search over one cluster", remedy)
     require_computable(settings.model, settings.batch.micro_batch_size)
-    knobs: dict[str, KnobValue] = {KNOB_KEYS[key]: _knob_value(settings, key) for key in pinned}
+    knobs = {KNOB_KEYS[key]: knob_value(KNOB_KEYS[key], settings.parallel, settings.batch) for key in pinned}
     if clusters:
         _require_no_cluster_values(asked.overrides)
     chosen = [load_cluster(name) for name in dict.fromkeys(clusters)] or [settings.cluster]
@@ -145,11 +143,7 @@ def search_request(
 
 
 def _require_plans_that_run(trainer: Implementation, settings: Settings, knobs: Mapping[str, KnobValue]) -> None:
-    """Refuse a configuration, or a pinned knob, with which no plan can exist that the trainer runs.
-
-    Raises:
-        InfeasiblePlan: names the key, its value, and why not.
-    """
+    """Refuse a configuration, or a pinned knob, with which no plan can exist that the trainer runs."""
     require_run(trainer, settings, knobs)
     require_whole_weights(settings.parallel)
     if trainer.is_compiled:
@@ -257,11 +251,6 @@ def _neutral(pinned: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(listed := values["parallel.layers_per_stage"], list):
         values["parallel.pipeline_parallel_size"] = pinned.get("parallel.pipeline_parallel_size", len(listed))
     return values
-
-
-def _knob_value(settings: Settings, key: str) -> KnobValue:
-    group, name = key.split(".")
-    return getattr(getattr(settings, group), name)
 
 
 def implementation_called(name: str) -> Implementation:
@@ -376,11 +365,7 @@ BATCH = "batch.global_batch_size"
 def usual_overrides(asked: Composition, clusters: Sequence[str] = ()) -> list[str]:
     """Return overrides for a command that names only a model and GPUs: the defaults suit a try on a laptop.
 
-    Args:
-        clusters: those that the search chooses among, in place of the configured one.
-
-    Returns:
-        Overrides, such as `precision=bf16`; none for what was given, and none for a sweep, which states its own.
+    There are none for what was given, and none for a sweep, which states its own.
     """
     given = asked.overrides
     places_given = bool(clusters) or bool(given.of({"cluster"}).entries)

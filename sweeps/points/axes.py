@@ -34,7 +34,6 @@ class Dimension:
     Attributes:
         rows: what the keys may take together; None of a continuous range.
         axis: of a single key that varies over a range; None of a list.
-        when: the dimension exists only where this holds.
     """
 
     keys: tuple[str, ...]
@@ -55,12 +54,7 @@ class Dimension:
 
 @dataclass(frozen=True)
 class AxisSpace:
-    """One block of axes over one configuration.
-
-    Attributes:
-        dimensions: each after those that its condition and its values need; otherwise in the order of the file.
-        tree: the configuration, for keys that points leave unsaid.
-    """
+    """One block of axes over one configuration; a dimension comes after those that it needs, else as in the file."""
 
     dimensions: tuple[Dimension, ...]
     constraints: tuple[Expression, ...]
@@ -85,21 +79,10 @@ class AxisSpace:
         """Points of the grid, conditions and constraints aside; infinite where a range is continuous."""
         return math.prod(math.inf if dimension.rows is None else len(dimension.rows) for dimension in self.dimensions)
 
-    def require_listed(self) -> None:
-        """Refuse a continuous range, of which nobody knows which values a grid is to take.
-
-        Raises:
-            ConfigError: there is one.
-        """
-        for dimension in self.dimensions:
-            if dimension.rows is None:
-                raise _without_number(dimension)
-
     def grid(self, leave_out: tuple[type[ConfigError], ...] = ()) -> Iterator[Point]:
         """Every point that the constraints allow, the first axis varying slowest; of no continuous range.
 
-        Args:
-            leave_out: errors for which a point is left out instead of ending the grid, such as a division by zero.
+        A point with one of these errors, such as a division by zero, is left out instead of ending the grid.
         """
         yield from self._from({}, 0, leave_out)
 
@@ -129,7 +112,6 @@ class AxisSpace:
         return value if expression is None else self._compute(expression, point, key)
 
     def allows(self, point: Point) -> bool:
-        """True if every constraint holds."""
         return all(self._compute(constraint, point, "constraints") for constraint in self.constraints)
 
     def _compute(self, expression: Expression, point: Point, key: str) -> Value:
@@ -221,7 +203,6 @@ def _in_order_of_need(dimensions: list[Dimension]) -> Iterator[Dimension]:
 
 
 def _needed_keys(dimension: Dimension) -> frozenset[str]:
-    """Dotted keys that the dimension needs."""
     behind = {DERIVED: ("parallel.world_size", *MODEL_PARALLEL), NUM_STEPS: NEEDED}
     return dimension.needs.union(*(behind.get(name, ()) for name in dimension.needs))
 
@@ -240,11 +221,7 @@ NEEDED = ("batch.global_batch_size", "model.seq_length")
 
 
 def budgeted_steps(tree: Tree, value_of: Callable[[str], Value]) -> int | None:
-    """The steps that `search.tokens` takes, rounded up; None where no tokens are given.
-
-    Args:
-        value_of: the value of a dotted key at the point.
-    """
+    """The steps that `search.tokens` takes at a point, rounded up; None where no tokens are given."""
     tokens = part_at(tree, "search.tokens")
     sizes = [value_of(key) for key in NEEDED]
     if tokens is None or not all(isinstance(size, int) and size > 0 for size in sizes):
@@ -273,11 +250,7 @@ MOST_POINTS = 10_000
 
 
 def spaces_of(point_set: PointSet, tree: Tree, pinned: Mapping[str, Value]) -> list[AxisSpace]:
-    """The blocks of axes, each over this configuration; without those that have no point with what is pinned.
-
-    Args:
-        pinned: what the user overrode; such an axis has this one value.
-    """
+    """The blocks of axes, each over this configuration; without those that have no point with what is pinned."""
     spaces = [AxisSpace.of(block, tree, pinned) for block in point_set.blocks]
     return [space for space in spaces if all(dimension.rows != () for dimension in space.dimensions)]
 
@@ -285,16 +258,15 @@ def spaces_of(point_set: PointSet, tree: Tree, pinned: Mapping[str, Value]) -> l
 def expand(point_set: PointSet, tree: Tree, pinned: Mapping[str, Value]) -> list[Point]:
     """Every point once: the baseline first, then the grid of each block of axes, then the listed points.
 
-    Args:
-        tree: the configuration, with the values that points leave unsaid.
-        pinned: what the user overrode; points of another value are left out.
+    Of what the user pinned, points of another value are left out.
 
     Raises:
         ConfigError: no point is left, or there are too many to go through.
     """
     spaces = spaces_of(point_set, tree, pinned)
-    for space in spaces:
-        space.require_listed()
+    for dimension in (dimension for space in spaces for dimension in space.dimensions):
+        if dimension.rows is None:  # nobody knows which values of a continuous range a grid is to take
+            raise _without_number(dimension)
     _require_few(sum(space.num_combinations for space in spaces), MOST_COMBINATIONS, "combinations")
     points = list(_distinct(_all_points(point_set, spaces, tree), tree, pinned))
     _require_few(len(points), MOST_POINTS, "points")
@@ -312,8 +284,7 @@ def stated_points(point_set: PointSet, tree: Tree, pinned: Mapping[str, Value]) 
 def every_point(point_set: PointSet, tree: Tree, pinned: Mapping[str, Value], *, whole_grid: bool) -> Iterator[Point]:
     """Points one after another, as they come; a caller who wants a few does not wait for a large grid.
 
-    Args:
-        whole_grid: those on the axes too, of which a continuous range lists none.
+    Those of the whole grid are on the axes too, of which a continuous range lists none.
     """
     spaces = spaces_of(point_set, tree, pinned) if whole_grid else []
     listed = [space for space in spaces if all(dimension.rows is not None for dimension in space.dimensions)]

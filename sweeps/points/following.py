@@ -33,11 +33,7 @@ class Stages:
     composition: Composition | None = None
 
     def after(self, trial: Trial, *, best: bool = False) -> list[str]:
-        """The stages that come directly after a trial.
-
-        Args:
-            best: those that the best trials alone have, instead of all others.
-        """
+        """The stages that come directly after a trial: after the best trials alone, or all others."""
         names = following(self.specs, trial.stage or TRAIN)
         return [name for name in names if (self.specs[name].best is not None) == best]
 
@@ -55,11 +51,7 @@ class Stages:
             self.require_sound(draft)
 
     def draft(self, name: str, before: Trial, folder: SweepFolder) -> Trial:
-        """The trial of a stage; one that cannot exist after this trial has its reason.
-
-        Args:
-            folder: of the sweep, in which the stage finds what earlier ones left.
-        """
+        """The trial of a stage in the sweep's folder; one that cannot exist after this trial has its reason."""
         follows = before.planned.stage.follows if before.planned.stage else {}
         place = StagePlace(name=name, follows={**follows, before.stage or TRAIN: before.trial_id})
         drafted = Trial(
@@ -71,10 +63,6 @@ class Stages:
             return drafted.model_copy(update={"infeasible_reason": str(reason)})
 
     def _experiment(self, place: StagePlace, before: Trial, folder: SweepFolder) -> Experiment:
-        """Raises:
-        ConfigError: a key of the stage is wrong.
-        InfeasiblePlan: its values cannot exist together with those of the trial before.
-        """
         try:
             tree = with_values(self._trees[place.name], self._values(place, before, folder))
             settings = settings_of(tree | {"sweep": None})

@@ -124,12 +124,7 @@ def _of_step(objective: Objective, experiment: Experiment, step: Performance | E
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The rule that says which trials may be compared by which objectives.
-
-    Attributes:
-        pinned: keys that the user overrode.
-        tree: the configuration that the points change.
-    """
+    """The rule that says which trials may be compared by which objectives, where points change the tree."""
 
     objectives: tuple[Objective, ...]
     point_set: PointSet

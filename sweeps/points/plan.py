@@ -55,18 +55,15 @@ JOB_GROUPS = frozenset({"sweep", "slurm", "tracking", "output_dir", "budget", "c
 
 
 def plan_sweep(asked: Composition, *, proxy: bool, git_sha: str) -> SweepRecord:
-    """The whole sweep before it runs.
-
-    Args:
-        asked: the configuration, with the choice of a sweep in it.
-        proxy: measure the sweep's stand-in instead of the full-size points, which are then predicted only.
+    """The whole sweep before it runs, or of its stand-in, beside which the full-size points are predicted only.
 
     Raises:
         ConfigError: the configuration is wrong.
         UsageError: no sweep was named, or `proxy` was asked of a sweep that has none.
     """
-    settings = asked.settings
-    spec = _sweep_of(settings)
+    settings, spec = asked.settings, asked.settings.sweep
+    if spec is None:
+        raise UsageError("No sweep was named", "Give one, such as `trisweep plan 175b`.")
     plan = _trials_of(part_of(asked, spec, proxy=False), spec.max_trials)
     return SweepRecord(
         name=spec.name,
@@ -84,12 +81,7 @@ def plan_sweep(asked: Composition, *, proxy: bool, git_sha: str) -> SweepRecord:
 
 @dataclass(frozen=True)
 class SweepPart:
-    """A half of a sweep: its full size, or its stand-in.
-
-    Attributes:
-        composition: the configuration that the points change.
-        pinned: what the user overrode of the keys that the points set; points of another value are left out.
-    """
+    """A half of a sweep: its full size, or its stand-in, with what the user overrode of the keys that it varies."""
 
     composition: Composition
     points: PointSet
@@ -98,13 +90,6 @@ class SweepPart:
     @property
     def tree(self) -> Tree:
         return self.composition.tree
-
-    def require_comparable(self) -> None:
-        """Raises:
-        ConfigError: the points cannot be compared by what the search seeks.
-        """
-        search = settings_of(self.tree).search
-        Comparison(search.objective, self.points, self.composition.overrides.pinned_keys(), self.tree).require_sound()
 
 
 def part_of(asked: Composition, spec: SweepSpec, *, proxy: bool) -> SweepPart:
@@ -122,7 +107,8 @@ def part_of(asked: Composition, spec: SweepSpec, *, proxy: bool) -> SweepPart:
 
 def _trials_of(part: SweepPart, max_trials: int | None = None) -> tuple[Trial, ...]:
     """The trials that are known before any is measured; at most `max_trials` of them are selected."""
-    part.require_comparable()
+    pinned, search = part.composition.overrides.pinned_keys(), settings_of(part.tree).search
+    Comparison(search.objective, part.points, pinned, part.tree).require_sound()
     match value_at(part.tree, "search.kind"):
         case "planner":
             return _planned_trials(part.composition, part.points, max_trials)
@@ -235,12 +221,6 @@ def _with_knobs(proxy: Composition, asked: Composition) -> Composition:
     return Composition(proxy.overrides + knobs, with_values(proxy.tree, values))
 
 
-def _sweep_of(settings: Settings) -> SweepSpec:
-    if settings.sweep is None:
-        raise UsageError("No sweep was named", "Give one, such as `trisweep plan 175b`.")
-    return settings.sweep
-
-
 def _draft(tree: Tree, point: Point) -> Trial:
     """The trial of one point, not yet selected."""
     return _drafts(tree, [point])[0]
@@ -262,9 +242,15 @@ def _drafts(tree: Tree, points: Sequence[Point]) -> list[Trial]:
 def _experiment_or_reason(tree: Tree, point: Point) -> Experiment | str:
     """Return the experiment of a point, or why it cannot exist, as one such point of a grid must not stop the sweep."""
     try:
-        return _experiment(tree, point)
+        steps = budgeted_steps(tree, lambda key: value_in(key, point, tree))
+        values = point if steps is None else {**point, NUM_STEPS: steps}
+        # Without the sweep's own part, whose axes may list thousands of values, to be checked again for each point.
+        experiment = settings_of(with_values(tree, values) | {"sweep": None}).experiment()
+        if "loss" in part_at(tree, "search.objective"):
+            require_last_step_evaluated(experiment)
     except InfeasiblePlan as reason:
         return str(reason)
+    return experiment
 
 
 def _named_trial(point: Point, experiment: Experiment, predicted: Estimate) -> Trial:
@@ -273,19 +259,6 @@ def _named_trial(point: Point, experiment: Experiment, predicted: Estimate) -> T
     name = "-".join(filter(None, parts))
     reason = None if predicted.fits else _shortfall(predicted)
     return Trial(trial_id=name, point=point, experiment=experiment, estimate=predicted, infeasible_reason=reason)
-
-
-def _experiment(tree: Tree, point: Point) -> Experiment:
-    """Raises:
-    InfeasiblePlan: the values cannot exist together.
-    """
-    steps = budgeted_steps(tree, lambda key: value_in(key, point, tree))
-    values = point if steps is None else {**point, NUM_STEPS: steps}
-    # Without the sweep's own part, whose axes may list thousands of values, to be checked again for each point.
-    experiment = settings_of(with_values(tree, values) | {"sweep": None}).experiment()
-    if "loss" in part_at(tree, "search.objective"):
-        require_last_step_evaluated(experiment)
-    return experiment
 
 
 def _name_of(point: Point) -> str:
@@ -325,10 +298,8 @@ MOST_LOOKED_AT = 2_000
 def on_suiting_devices(asked: Composition, points: PointSet, *, whole_grid: bool) -> Composition:
     """The configuration with as many devices as suit most points; as it is where their number was asked for.
 
-    A file that states a number keeps it wherever the cluster has so many.
-
-    Args:
-        whole_grid: the points on the axes count too; else only the baseline and the listed points.
+    A file that states a number keeps it wherever the cluster has so many. Points on the axes count only with the whole
+    grid.
     """
     stated = value_at(asked.tree, WORLD_SIZE)
     if WORLD_SIZE in asked.overrides.pinned_keys() or asked.tree.get("mixed") is not None:

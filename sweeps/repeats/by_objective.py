@@ -28,7 +28,7 @@ from conf.types.sweep_spec import Objective, is_of_time
 from conf.units import count_of
 from sweeps.points.objectives import cost, finite_ends, front, is_better_when_larger, measured_value
 from sweeps.reading import TrialReading
-from sweeps.repeats.points import RepeatSpread, places_by_bounds, t_quantile
+from sweeps.repeats.points import overlap, places_by_bounds, pooled_spread, t_quantile
 from sweeps.repeats.ranking import counted_runs, disturbances, has_measured_point, middle_of, ranking_of
 from sweeps.search.axes.seen_points import SEED
 from sweeps.trial import SweepRecord
@@ -57,7 +57,6 @@ class SoughtPoint:
 
     Attributes:
         name: its label without the seed, where that is enough.
-        values: the mean over its runs, for each objective.
         half_width: of the 95 % interval of the first value; None where nothing says how it spreads, or it diverged.
         on_front: no other point beats it in all objectives.
         diverged: a value of one of its runs is no number, or the loss that is sought ended far higher than it began.
@@ -123,8 +122,7 @@ class SoughtPoint:
 
     def may_equal(self, other: SoughtPoint) -> bool:
         """True if the intervals of the first value overlap."""
-        (low, high), (other_low, other_high) = self.bounds, other.bounds
-        return low <= other_high and other_low <= high
+        return overlap(self.bounds, other.bounds)
 
 
 def sought_points(record: SweepRecord, readings: Sequence[TrialReading]) -> list[SoughtPoint]:
@@ -269,11 +267,11 @@ def _measured_runs(record: SweepRecord, readings: Sequence[TrialReading], distur
 def _half_widths(objective: Objective, values: Mapping[str, Sequence[float]]) -> dict[str, float]:
     """Half of each point's interval by its name; without those of which nothing says how they spread."""
     repeated = [(fmean(runs), runs) for runs in values.values() if len(runs) > 1]
-    everywhere, found = _pool_spread([runs for mean, runs in repeated if mean]), dict[str, float]()
+    everywhere, found = pooled_spread([runs for mean, runs in repeated if mean], _scale), dict[str, float]()
     for name, runs in values.items():
         mean, spread = fmean(runs), everywhere
         if not is_of_time(objective):
-            alike = _pool_spread([others for other, others in repeated if _are_alike(mean, other)])
+            alike = pooled_spread([others for other, others in repeated if _are_alike(mean, other)], _scale)
             spread = alike or (everywhere if mean else None)
         if spread is not None:
             found[name] = t_quantile(spread.freedom) * spread.deviation * _scale(mean) / math.sqrt(len(runs))
@@ -288,16 +286,6 @@ def _are_alike(mean: float, other: float) -> bool:
 def _scale(mean: float) -> float:
     """What a deviation is a share of: the mean, and of a mean of 0, which has no shares, 1."""
     return abs(mean) or 1.0
-
-
-def _pool_spread(points: Sequence[Sequence[float]]) -> RepeatSpread | None:
-    """The deviation between runs as a share of their mean; None without points that have several."""
-    freedom = sum(len(runs) - 1 for runs in points)
-    if not freedom:
-        return None
-    # Squares around each point's own mean, over as many degrees of freedom as all points have together.
-    shares = (((value - fmean(runs)) / _scale(fmean(runs))) ** 2 for runs in points for value in runs)
-    return RepeatSpread(math.sqrt(sum(shares) / freedom), freedom)
 
 
 def best_reading(record: SweepRecord, readings: Sequence[TrialReading]) -> TrialReading | None:
@@ -338,11 +326,7 @@ def _best_point(record: SweepRecord, readings: Sequence[TrialReading]) -> Sought
 
 
 class TrainedOn(NamedTuple):
-    """What a trial has trained on.
-
-    Attributes:
-        steps: after which its last loss stands.
-    """
+    """What a trial has trained on, and the steps after which its last loss stands."""
 
     experiment: Experiment
     steps: int
@@ -357,11 +341,7 @@ class TrainedOn(NamedTuple):
 
 
 def trained_otherwise(points: Mapping[str, Sequence[TrialReading]]) -> dict[str, str]:
-    """Why losses say nothing beside those of the longest training of the present configuration, by point.
-
-    Args:
-        points: the runs of each, all measured.
-    """
+    """Why losses say nothing beside those of the longest training of the present configuration, by point."""
     trainings = [(each.trial.role != "kept", _training_of(each)) for runs in points.values() for each in runs]
     present = [training for is_present, training in trainings if is_present]
     longest = max(present or [training for _, training in trainings], key=lambda each: each.tokens, default=None)

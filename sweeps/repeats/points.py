@@ -10,7 +10,7 @@ narrower than that of the median of the point's own steps, by their order alone.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, log, pi, sqrt
 from statistics import fmean, median
@@ -34,12 +34,7 @@ NOISY_RATIO = LEAST_RATIO
 
 @dataclass(frozen=True)
 class RepeatInterval:
-    """Seconds of a step, between which the true value lies with 95 % confidence where `num_runs` of any point say so.
-
-    Attributes:
-        num_runs: of this point.
-        method: how the interval was made, in words for people.
-    """
+    """Seconds of a step, between which the true value lies with 95 % confidence where the runs of any point say so."""
 
     low: float
     high: float
@@ -55,15 +50,19 @@ class RepeatSpread:
     freedom: int
 
 
-def pooled_spread(points: Sequence[Sequence[float]]) -> RepeatSpread | None:
-    """The spread between runs of the same point, pooled over all points; None where no point has two runs."""
-    repeated = [[log(seconds) for seconds in runs] for runs in points if len(runs) > 1]
-    freedom = sum(len(runs) - 1 for runs in repeated)
+def pooled_spread(
+    points: Sequence[Sequence[float]], scale: Callable[[float], float] = lambda mean: 1.0
+) -> RepeatSpread | None:
+    """The spread between runs of the same point, as a share of the scale of their mean, pooled over all points.
+
+    None where no point has two runs.
+    """
+    freedom = sum(len(runs) - 1 for runs in points)
     if not freedom:
         return None
     # Each point's runs are compared with their own mean, which costs a degree of freedom for each point.
-    squares = sum((value - fmean(runs)) ** 2 for runs in repeated for value in runs)
-    return RepeatSpread(sqrt(squares / freedom), freedom)
+    shares = (((value - fmean(runs)) / scale(fmean(runs))) ** 2 for runs in points for value in runs)
+    return RepeatSpread(sqrt(sum(shares) / freedom), freedom)
 
 
 def of_runs(runs: Sequence[float], spread: RepeatSpread) -> RepeatInterval:
@@ -78,9 +77,7 @@ def of_runs(runs: Sequence[float], spread: RepeatSpread) -> RepeatInterval:
 def of_one_run(fastest: float, slowest: float, noise: float, num_runs: int = 1) -> RepeatInterval:
     """Return the interval of a point without repeats: from its fastest to its slowest step, widened by noise.
 
-    Args:
-        noise: by which factor the peaks vary that were measured beside the runs; 1.0 where none were.
-        num_runs: more than one where all of them were disturbed.
+    The noise is the factor by which the peaks vary that were measured beside the runs. Several runs were all disturbed.
     """
     # A run met the machine somewhere between its best and its worst moment, and nobody knows where.
     widened = f", widened by the noise x{noise:.2g}" if noise > 1.0 else ""
@@ -128,10 +125,8 @@ class MeasuredPoint:
     """One point and what its runs measured.
 
     Attributes:
-        runs: that completed, in the order in which they were asked for.
         middle: `ranking.middle_of` the runs that count: the steady ones, where any is. All numbers that are
             shown of the point are this run's, so that they belong together.
-        seconds: of a step, with the interval in which they lie.
         disturbed: what disturbed its runs, where none of them was steady; else empty.
     """
 
@@ -166,13 +161,16 @@ class MeasuredPoint:
 
     def may_equal(self, other: MeasuredPoint) -> bool:
         """True if the intervals of the two rates overlap."""
-        (low, high), (other_low, other_high) = self.rate_bounds, other.rate_bounds
-        return low <= other_high and other_low <= high
+        return overlap(self.rate_bounds, other.rate_bounds)
 
     @property
     def _work(self) -> float:
         """Model FLOPs of a step per device."""
         return self.performance.model_flops / self.performance.num_devices
+
+
+def overlap(one: tuple[float, float], other: tuple[float, float]) -> bool:
+    return one[0] <= other[1] and other[0] <= one[1]
 
 
 def measured_points(readings: Iterable[TrialReading]) -> list[MeasuredPoint]:
@@ -182,7 +180,7 @@ def measured_points(readings: Iterable[TrialReading]) -> list[MeasuredPoint]:
     counted = [counted_runs(runs, disturbed) for runs in groups]
     noise = machine_noise(run.performance for runs in groups for run in runs) or 1.0
     steady = [runs for runs in counted if runs[0].trial.trial_id not in disturbed]
-    spread = pooled_spread([_seconds(runs) for runs in steady])
+    spread = pooled_spread([[log(seconds) for seconds in _seconds(runs)] for runs in steady])
     points = [_point(runs, counting, disturbed, spread, noise) for runs, counting in zip(groups, counted, strict=True)]
     return sorted(points, key=lambda point: (bool(point.disturbed), -point.rate))
 

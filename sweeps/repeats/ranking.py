@@ -42,7 +42,8 @@ def ranking_of(readings: Sequence[TrialReading]) -> list[TrialReading]:
     """
     disturbed = disturbances(readings)
     middles = [middle_of(counted_runs(runs, disturbed)) for runs in measured_groups(readings)]
-    return sorted(middles, key=lambda middle: (middle.trial.trial_id in disturbed, _negative_rate(middle)))
+    rates = {each.name: each.model_flops_per_second_per_device or 0.0 for each in middles}
+    return sorted(middles, key=lambda middle: (middle.trial.trial_id in disturbed, -rates[middle.name]))
 
 
 def measured_groups(readings: Iterable[TrialReading]) -> list[list[TrialReading]]:
@@ -123,10 +124,6 @@ def _seconds(reading: TrialReading) -> float:
     return reading.performance.step_seconds if reading.performance else 0.0
 
 
-def _negative_rate(reading: TrialReading) -> float:
-    return -reading.performance.model_flops_per_second_per_device if reading.performance else 0.0
-
-
 LEAST_STEPS = 5
 """Of fewer steps nothing is said."""
 LEAST_RUNS = 5
@@ -205,11 +202,7 @@ def late_ones(lateness: Sequence[float]) -> list[bool]:
 
 
 def _disturbance(kept: Table, num_steps: int, usual: float | None) -> str:
-    """Return what disturbed one run; empty if nothing did.
-
-    Args:
-        usual: the variance of a single log step in the runs of this machine; None where there are too few.
-    """
+    """Return what disturbed one run, held against the usual variance of this machine; empty if nothing did."""
     if float(kept.max() - kept.min()) < numpy.log(LEAST_RATIO):
         return ""
     bounds = _bounds(num_steps)

@@ -34,27 +34,13 @@ Wanted = tuple[MeasuredPoint, str]
 
 @dataclass(frozen=True)
 class Rounds:
-    """The rule by which points are measured again.
-
-    Attributes:
-        most: measurements of a point, the first among them.
-        every_point: all points are measured so often, as a scaling study wants it, and not only the leaders.
-    """
+    """The rule by which points are measured again: so often at most, or all points, as a scaling study wants it."""
 
     most: int
     every_point: bool = False
 
-    @property
-    def most_repeats(self) -> int:
-        """The limit on repeats of all leaders together, so that leaders that change do not make a sweep much longer."""
-        return (MOST_LEADERS + 1) * (self.most - 1)
-
     def ask(self, trials: Sequence[TrialReading], count: int, over: str) -> Answer:
-        """Up to `count` further measurements.
-
-        Args:
-            over: why no new point comes.
-        """
+        """Up to `count` further measurements; `over` is why no new point comes."""
         if any(reading.outcome in LIVE for reading in trials):
             return Answer()  # whoever is measured next depends on what is being measured now
         points = measured_points(trials)
@@ -89,7 +75,9 @@ class Rounds:
         """All points, or the leaders while they have repeats left: one that answers a disturbed run is not theirs."""
         if self.every_point:
             return [(point, EVERY) for point in points]
-        is_spent = _num_repeats(trials) - len(disturbances(trials)) >= self.most_repeats
+        # Of all leaders together, so that leaders that change do not make a sweep much longer.
+        most = (MOST_LEADERS + 1) * (self.most - 1)
+        is_spent = _num_repeats(trials) - len(disturbances(trials)) >= most
         return [] if is_spent else [(point, LEADING) for point in _leaders(points)]
 
     def _ending(self, over: str, points: Sequence[MeasuredPoint], trials: Sequence[TrialReading]) -> str:

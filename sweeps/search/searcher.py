@@ -1,7 +1,4 @@
-"""The interface of every search. A search keeps nothing between two questions: the trials say all that happened.
-
-So any process may ask it at any time, and one that was killed has lost nothing.
-"""
+"""The interface of every search. It keeps nothing between two questions, so that any process may ask at any time."""
 
 from __future__ import annotations
 
@@ -22,7 +19,6 @@ class Proposal:
     """A point to try, and why, in words for people.
 
     Attributes:
-        point: the values that set it apart, by dotted key.
         expected_gain: by which share of the best it is expected to better it; None where nothing was learned yet.
         repeat: of a further measurement of the same point; see `Trial`.
     """

@@ -15,12 +15,14 @@ Row = Mapping[str, str]
 Choice = TypeVar("Choice")
 
 LARGEST_COUNT = 10**9  # far above any real cell, so that a slip is refused before it becomes nonsense arithmetic
-FLAGS = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False} | {
-    "y": True,
-    "on": True,
-    "n": False,
-    "off": False,
-}
+
+
+def spellings(words: Mapping[Choice, str]) -> dict[str, Choice]:
+    """Every word with what it means, where each meaning has its words."""
+    return {word: meaning for meaning, said in words.items() for word in said.split()}
+
+
+FLAGS = spellings({True: "yes true 1", False: "no false 0"}) | spellings({True: "y on", False: "n off"})
 EMPTY = ("nan", "n/a", "<na>", "null", "-", "--")
 """What programs and people write into a cell that they mean to be empty. `none` is not among them: it is a value."""
 REMARK_COLUMNS = ("source", "table", "series", "model", "notes")

@@ -6,7 +6,7 @@ Tables have hundreds of rows on a few clusters, and composing a cluster is slow,
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 
 import yaml
@@ -37,7 +37,7 @@ def _usual_cluster(row: Row, cluster: str, gpu: str) -> ClusterSpec:
     if cluster and cluster not in options("cluster"):
         raise ConfigError("cluster", cluster, "is no cluster", f"Known: {', '.join(options('cluster'))}.")
     if not gpu and not cluster:
-        raise ConfigError("gpu", gpu, "is empty, and no device is taken for granted", f"Known: {_gpu_list()}.")
+        raise ConfigError("gpu", gpu, "is empty, and no device is taken for granted", _known())
     if not gpu:
         return cluster_named(cluster)
     claimed_by = next((found for name in _spellings(gpu) if (found := clusters_by_gpu().get(name))), None)
@@ -76,8 +76,8 @@ def plain_name(gpu: str) -> str:
     return " ".join(sorted(re.sub(r"(\d) *gi?b\b", r"\1gb", without).split()))
 
 
-def _gpu_list() -> str:
-    return ", ".join(known_gpus())
+def _known() -> str:
+    return f"Known: {', '.join(known_gpus())}."
 
 
 @cache
@@ -86,21 +86,20 @@ def clusters_by_gpu() -> dict[str, tuple[str, ...]]:
 
     Read from the files themselves: composing all of them would cost a second, and only a few are needed.
     """
-    claims: dict[str, tuple[str, ...]] = {}
-    for cluster in options("cluster"):
-        names = {spelling for name in _gpu_names(cluster) for spelling in _spellings(name)}
-        for name in names:
-            claims[name] = (*claims.get(name, ()), cluster)
-    return claims
+    return _clusters_by(lambda cluster: {each for name in _gpu_names(cluster) for each in _spellings(name)})
 
 
 @cache
 def clusters_by_device() -> dict[str, tuple[str, ...]]:
     """Clusters by their device, by the name of its file and by the name that reports print, in lower case."""
+    return _clusters_by(lambda cluster: {name.lower() for name in _device_names(cluster)})
+
+
+def _clusters_by(names_of: Callable[[str], set[str]]) -> dict[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
     for cluster in options("cluster"):
-        for name in _device_names(cluster):
-            found[name.lower()] = (*found.get(name.lower(), ()), cluster)
+        for name in names_of(cluster):
+            found[name] = (*found.get(name, ()), cluster)
     return found
 
 
@@ -119,7 +118,7 @@ def _meant_gpu(gpu: str) -> str:
     if begin_alike:
         return f"Did you mean {' or '.join(begin_alike)}?"
     meant = most_like(gpu, known_gpus())
-    return f"Did you mean {meant}?" if meant else f"Known: {_gpu_list()}."
+    return f"Did you mean {meant}?" if meant else _known()
 
 
 def _spellings(name: str) -> tuple[str, ...]:
@@ -160,13 +159,12 @@ def with_nodes_of(cluster: ClusterSpec, row: Row) -> ClusterSpec:
     per_node = integer_of(row, "gpus_per_node", default=cluster.devices_per_node, most=MOST_PER_NODE)
     if per_node == cluster.devices_per_node:
         return cluster
-    links = tuple(_widening_links(_with_nodes(link, cluster.devices_per_node, per_node) for link in cluster.links))
-    return cluster.model_copy(update={"devices_per_node": per_node, "links": links})
-
-
-def _with_nodes(link: LinkSpec, before: int, per_node: int) -> LinkSpec:
-    """The tier that ends with a node still does; those beyond it, such as a rack's, stay as they are."""
-    return link.model_copy(update={"num_devices": per_node}) if link.num_devices == before else link
+    # The tier that ends with a node still does; those beyond it, such as a rack's, stay as they are.
+    links = (
+        link.model_copy(update={"num_devices": per_node}) if link.num_devices == cluster.devices_per_node else link
+        for link in cluster.links
+    )
+    return cluster.model_copy(update={"devices_per_node": per_node, "links": tuple(_widening_links(links))})
 
 
 def _widening_links(links: Iterable[LinkSpec]) -> list[LinkSpec]:

@@ -1,13 +1,9 @@
-"""The model of a row, its layout over devices, and the sequences of a step.
-
-It is a GPT or a Llama, with experts or latent attention where the row says so.
-"""
+"""The model of a row, a GPT or a Llama, its layout over devices, and the sequences of a step."""
 
 from __future__ import annotations
 
 import math
 import re
-from typing import Literal
 
 from conf.errors import ConfigError
 from conf.nearest import VOCABULARY_MULTIPLE, next_multiple
@@ -15,7 +11,17 @@ from conf.plan.knobs import EXPERT_DISPATCHERS, plain_values
 from conf.types.model_spec import AttentionWindowSpec, ExpertsSpec, LatentAttentionSpec, ModelSpec
 from conf.types.schema import MOST_SEQUENCES, BatchPlan, ExpertDispatcher, Family, ParallelPlan, Recompute
 from conf.units import count_of
-from sweeps.table.cells import Row, choice_of, flag_of, index_of, integer_of, match_in, number_of, text_of
+from sweeps.table.cells import (
+    Row,
+    choice_of,
+    flag_of,
+    index_of,
+    integer_of,
+    match_in,
+    number_of,
+    spellings,
+    text_of,
+)
 
 USUAL_VOCABULARY = 51_200  # GPT-2's 50,257 as Megatron-LM pads it for 8 tensor ranks
 MOST_LAYERS = 10_000  # the layers of every stage are listed, so that a slip here would cost time and memory
@@ -23,44 +29,26 @@ EXPERT_COLUMNS = ("top_k", "moe_ffn", "shared_expert_ffn", "dense_layers", "capa
 LATENT_ATTENTION = r"^(?:mla )?(\d+) ?\+ ?(\d+) ?/ ?v (\d+)(?:, ?q_lora (\d+))?, ?kv_lora (\d+)$"
 WINDOW = r"^(\d+)(?:, ?full every ([2-9]|\d\d+))?$"
 
-ZERO_STAGES: dict[str, Literal[0, 1, 2, 3]] = {
-    "0": 0,
-    "none": 0,
-    "no": 0,
-    "ddp": 0,
-    "no_shard": 0,
-    "1": 1,
-    "distributed": 1,
-    "distributed_optimizer": 1,
-    "2": 2,
-    "3": 3,
-    "full_shard": 3,
-    "hybrid_shard": 3,
-    "fsdp": 3,
-    "fsdp1": 3,
-    "fsdp2": 3,
-    "hsdp": 3,
-}
+ZERO_STAGES = spellings(
+    {
+        0: "0 none no ddp no_shard",
+        1: "1 distributed distributed_optimizer",
+        2: "2",
+        3: "3 full_shard hybrid_shard fsdp fsdp1 fsdp2 hsdp",
+    }
+)
 NUMBERED_STAGE = re.compile(r"(?:zero[-_ ]?|stage[-_ ]?)+([0-3])\b")
 """`ZeRO-1`, `zero1`, `stage 1`, `zero stage 1`."""
 HYBRID = r"\bhsdp\b|\bhybrid_shard\b"
 RECOMPUTATIONS: dict[str, Recompute] = {
-    "none": "none",
-    "no": "none",
-    "false": "none",
-    "0": "none",
-    "selective": "selective",
-    "core_attn": "selective",
-    "full": "full",
-    "yes": "full",
-    "true": "full",
-    "full/uniform": "full",
-    "pointwise": "pointwise",
-    "norm": "pointwise",
-    "layernorm": "pointwise",
-    "norm/activation": "pointwise",
-    "mlp_act": "pointwise",
-    "moe_act": "pointwise",
+    **spellings(
+        {
+            "none": "none no false 0",
+            "selective": "selective core_attn",
+            "full": "full yes true full/uniform",
+            "pointwise": "pointwise norm layernorm norm/activation mlp_act moe_act",
+        }
+    ),
     "unknown": "none",
 }
 POINTWISE_MODULES = r"norm|mlp_act|moe_act|mla_up_proj"
@@ -257,11 +245,7 @@ def _recompute_of(row: Row) -> dict[str, object]:
 
 
 def _require_modelled(row: Row) -> None:
-    """Refuse recomputation of a part that is neither every layer, nor the core of attention, nor pointwise.
-
-    Raises:
-        ConfigError: it is.
-    """
+    """Refuse recomputation of a part that is neither every layer, nor the core of attention, nor pointwise."""
     modules = {found.group() for found in re.finditer(WHOLE_MODULES, text_of(row, "recompute").lower())}
     has_experts = (index_of(row, "num_experts") or 1) > 1
     if modules - ({"mlp"} if has_experts else set()) or match_in(row, r"\bblock\b", ("recompute",)):
@@ -274,7 +258,9 @@ def batch_of(row: Row, parallel: ParallelPlan) -> BatchPlan:
     """Sequences of a step. A row that names none, and no pipeline, runs one micro-batch of each replica a step."""
     sizes = parallel.tensor_parallel_size, parallel.pipeline_parallel_size, parallel.context_parallel_size
     replicas = max(1, parallel.world_size // math.prod(sizes))  # fewer devices than one takes are refused with all else
-    local = _local_batch_of(row)
+    # Sequences of one replica in a step, which torchtitan's tables state in place of a micro-batch.
+    is_told = bool(text_of(row, "local_batch")) and not text_of(row, "micro_batch")
+    local = integer_of(row, "local_batch") if is_told else None
     micro_batch = integer_of(row, "micro_batch", default=_usual_micro_batch(local, parallel.pipeline_parallel_size))
     if text_of(row, "global_batch") or (parallel.pipeline_parallel_size > 1 and local is None):
         return BatchPlan(global_batch_size=integer_of(row, "global_batch"), micro_batch_size=micro_batch)
@@ -286,12 +272,6 @@ def batch_of(row: Row, parallel: ParallelPlan) -> BatchPlan:
         column = "micro_batch" if local is None else "local_batch"
         raise ConfigError(column, text_of(row, column), problem, remedy)
     return BatchPlan(global_batch_size=of_replica * replicas, micro_batch_size=micro_batch)
-
-
-def _local_batch_of(row: Row) -> int | None:
-    """Sequences of one replica in a step, which torchtitan's tables state in place of a micro-batch."""
-    is_told = bool(text_of(row, "local_batch")) and not text_of(row, "micro_batch")
-    return integer_of(row, "local_batch") if is_told else None
 
 
 def _usual_micro_batch(local: int | None, stages: int) -> int | None:

@@ -65,13 +65,7 @@ CUTOFF = 0.7
 
 @dataclass(frozen=True)
 class Record:
-    """One row of a table.
-
-    Attributes:
-        cells: the row's cells as they were read, one for every column of the table.
-        num_surplus: cells beyond the last column.
-        line: of the file, on which the row begins.
-    """
+    """One row of a table, with a cell for every column, the number of cells beyond, and its first line in the file."""
 
     columns: tuple[str, ...]
     cells: tuple[str, ...]
@@ -120,7 +114,7 @@ def read_table(path: Path) -> ConfigurationTable:
 
 
 def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Write the table with PREDICTED_COLUMNS after its own; a reader sees all of it or the file that was there before.
+    """Write the table with PREDICTED_COLUMNS after its own; what was there stays until all of it is written.
 
     Raises:
         UsageError: `path` cannot be such a file; what was there stays.
@@ -227,7 +221,6 @@ class RowPrediction:
         return interval_of(configuration.setup, configuration.implementation.name, self.estimate)
 
     def cells(self) -> tuple[str, ...]:
-        """Values of PREDICTED_COLUMNS."""
         priced, models_memory = self.estimate, self.configuration.models_memory
         return (
             f"{priced.step_seconds:.6g}",

@@ -1,9 +1,7 @@
 """Remarks become columns: what a row's words, and scripts that its source keeps beside the table, say of its price.
 
-Everything that prices a row reads columns only. A cell that the row fills itself is never replaced.
-
-Columns and remarks that change the price of a row and that nothing here reads are refused: priced without them, it
-would be priced as something else.
+Everything that prices a row reads columns only. A cell that the row fills itself is never replaced. What changes the
+price and nothing here reads is refused: priced without it, the row would be priced as something else.
 """
 
 from __future__ import annotations

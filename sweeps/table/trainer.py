@@ -8,23 +8,17 @@ from typing import Literal
 from conf.errors import ConfigError
 from conf.types.cluster_spec import ClusterSpec
 from conf.types.schema import Dtype, MatmulRecipe, PrecisionPlan
-from sweeps.table.cells import FLAGS, Row, choice_of, flag_of, text_of
+from sweeps.table.cells import FLAGS, Row, choice_of, flag_of, spellings, text_of
 from train_core.costs import IMPLEMENTATIONS, Implementation
 from train_core.costs.trainers import FSDP, TORCHTITAN, TORCHTITAN_COMPILED_LOSS, TORCHTITAN_EAGER
 
-PRECISIONS: dict[str, Dtype] = {
-    "bf16": "bf16",
-    "bfloat16": "bf16",
-    "amp_bf16": "bf16",
-    "bf16-mixed": "bf16",
-    "fp16": "fp16",
-    "float16": "fp16",
-    "amp_fp16": "fp16",
-    "fp16-mixed": "fp16",
-    "half": "fp16",
-    "fp32": "fp32",
-    "float32": "fp32",
-}
+PRECISIONS: dict[str, Dtype] = spellings(
+    {
+        "bf16": "bf16 bfloat16 amp_bf16 bf16-mixed",
+        "fp16": "fp16 float16 amp_fp16 fp16-mixed half",
+        "fp32": "fp32 float32",
+    }
+)
 NARROW = ("fp8", "float8", "amp_fp8", "mxfp8", "nvfp4", "fp4")
 """Precisions of matrix products alone: weights and activations stay in bf16."""
 RECIPES: tuple[tuple[str, MatmulRecipe], ...] = (
@@ -42,11 +36,7 @@ USUAL_RECIPES: dict[str, MatmulRecipe] = {"torchtitan": "fp8-tensorwise"}
 
 
 def precision_of(row: Row, cluster: ClusterSpec, trainer: str) -> PrecisionPlan:
-    """The types of a row.
-
-    Args:
-        trainer: the name of the trainer, which decides how fp8 is scaled where the row does not say it.
-    """
+    """The types of a row; the trainer decides how fp8 is scaled where the row does not say it."""
     recipe = recipe_of(row, trainer)
     usual: Dtype = "bf16" if "bf16" in cluster.device.peak_flops_per_second else "fp16"
     dtype: Dtype = "bf16" if recipe else choice_of(row, "precision", PRECISIONS, default=usual)
@@ -81,32 +71,18 @@ def recipe_of(row: Row, trainer: str) -> MatmulRecipe | None:
 
 SPELLINGS = {
     **{name: name for name in IMPLEMENTATIONS},
-    "megatron": "megatron-core",
-    "mcore": "megatron-core",
-    "megatron-bridge": "megatron-core",
-    "nemo": "megatron-core",
-    "primus": "megatron-core",
-    "internevo": "deepspeed",
-    "fsdp1": "fsdp",
-    "fsdp2": "fsdp",
-    "ddp": "fsdp",
-    "llm-foundry": "fsdp",
-    "composer": "fsdp",
-    "titan": "torchtitan",
+    **spellings(
+        {
+            "megatron-core": "megatron mcore megatron-bridge nemo primus",
+            "deepspeed": "internevo",
+            "fsdp": "fsdp1 fsdp2 ddp llm-foundry composer",
+            "torchtitan": "titan",
+        }
+    ),
 }
 FLASH_ATTENTION = {
     **FLAGS,
-    "triton/flash": True,
-    "triton": True,
-    "sdpa": True,
-    "te": True,
-    "cudnn": True,
-    "fused": True,
-    "xformers": True,
-    "flex": True,
-    "none": False,
-    "eager": False,
-    "unfused": False,
+    **spellings({True: "triton/flash triton sdpa te cudnn fused xformers flex", False: "none eager unfused"}),
 }
 VERSION_OF_FLASH = re.compile(r"flash|(?:fa|v)[-_ ]?[1-4]\b")
 """`FlashAttention-3`, `flash_attention_2`, `FA2`, `v2`."""

@@ -19,7 +19,7 @@ from conf.units import count_of
 if TYPE_CHECKING:
     from conf.compose.load import Composition
     from conf.plan.experiment import Experiment
-    from sweeps.planner import Candidate
+    from sweeps.planner.choosing.choice import Candidate
     from sweeps.trial import SweepRecord, Trial
 
 MOST_REASONS = 5

@@ -24,7 +24,7 @@ from launcher.command_trainer.process import HUGGINGFACE_STARTER
 from results.report.findings.ranking import by_prediction
 from results.terminal.search_tables import padded_vocabulary_sentence, tight_sentence
 from results.units import gib
-from sweeps.planner import choose_plans
+from sweeps.planner.choosing.choice import choose_plans
 from sweeps.planner.points import fastest_plan, refusal_of
 from sweeps.points.plan import plan_sweep
 from train_core.costs import IMPLEMENTATIONS, Estimate, estimate

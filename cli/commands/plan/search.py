@@ -12,13 +12,13 @@ from cli.output.console import complaints
 from conf.compose.load import Composition, compose
 from conf.errors import ConfigError, InfeasiblePlan, UsageError
 from conf.overrides import Overrides
-from sweeps.planner import Space, Training, choose_plans, pareto_front
-from sweeps.planner.choosing.choice import MOST_SEARCHED_WHOLE, judge
+from sweeps.planner.choosing.choice import MOST_SEARCHED_WHOLE, choose_plans, judge, pareto_front
 from sweeps.planner.choosing.explain import Explanation, explain
-from sweeps.planner.choosing.objectives import ScalingKind, steps_for, tokens_per_step
+from sweeps.planner.choosing.objectives import ScalingKind, Training, steps_for, tokens_per_step
 from sweeps.planner.choosing.scaling import ScalingPoint, doublings, scaling_curve
 from sweeps.planner.mixed import choose_mixed
 from sweeps.planner.plans.blocks import searched_values
+from sweeps.planner.plans.space import Space
 from sweeps.planner.request import Request, configured_strategy, mixed_request, search_request
 
 BEST = "best"

@@ -33,10 +33,9 @@ from results.terminal.search_tables import (
     search_table,
     tight_sentences,
 )
-from sweeps.planner import Candidate, Choice, PlanObjective, Training
-from sweeps.planner.choosing.choice import Judged
+from sweeps.planner.choosing.choice import Candidate, Choice, Judged
 from sweeps.planner.choosing.explain import Explanation
-from sweeps.planner.choosing.objectives import ScalingKind
+from sweeps.planner.choosing.objectives import PlanObjective, ScalingKind, Training
 from sweeps.planner.choosing.scaling import ScalingPoint
 from sweeps.planner.mixed import MixedChoice
 from sweeps.planner.request import Request

@@ -119,7 +119,7 @@ def _submit(run: SweepRun) -> None:
         console.print(f"  job {array.job_id}: {count_of(len(array.trial_ids), 'trial')} of {array.shape} tasks")
     is_all_well = not any(map(is_troubled, done.kept))
     submitted = f"{count_of(done.num_submitted, 'trial')} submitted ({hours_at_most(place, done.device_hours)})"
-    others = f"{done.num_live} queued or running already, {done.num_kept} finished"
+    others = f"{done.num_live} queued or running already, {len(done.kept)} finished"
     console.print(f"{submitted}, {others}. Folder: {shown_path(place.folder.path)}")
     if not (done.num_submitted or done.num_live or done.step.held):
         how = "all is finished" if is_all_well else ends_in_words(planned, done.kept)
@@ -172,14 +172,14 @@ def sweep_in_allocation(run: SweepRun) -> None:
     planned, settings, where = run.sweep, run.place.settings, f"Folder: {shown_path(run.place.folder.path)}"
     slurm, launcher = settings.slurm, settings.launcher
     require_time(slurm, launcher)
-    done = submit_allocation(planned, slurm, launcher, settings.cluster, rules=run.rules, command=run.orders)
-    if done.job_id is None:
-        console.print(f"Nothing is left to run: {done.step.finished if done.step else ''}.")
-    elif done.is_new:
-        waiting = count_of(done.step.num_waiting, "trial") if done.step and done.step.num_waiting else "the sweep"
-        console.print(f"Job {done.job_id} carries {waiting} out as steps. {where}")
+    job_id, step = submit_allocation(planned, slurm, launcher, settings.cluster, rules=run.rules, command=run.orders)
+    if step is None:
+        console.print(f"Job {job_id} carries the sweep out already. {where}")
+    elif job_id is None:
+        console.print(f"Nothing is left to run: {step.finished}.")
     else:
-        console.print(f"Job {done.job_id} carries the sweep out already. {where}")
+        waiting = count_of(step.num_waiting, "trial") if step.num_waiting else "the sweep"
+        console.print(f"Job {job_id} carries {waiting} out as steps. {where}")
     print_next_commands(planned, "status", "report", "pause", "cancel")
 
 

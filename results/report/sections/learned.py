@@ -120,7 +120,7 @@ def sentences(subject: ReportSubject, plan: SearchPlan | None) -> list[str]:
     """Sentences on the best points, and, of layouts, on the error of the prediction."""
     trials = first_runs(subject.results)
     if plan is not None and (plan.kind != "bayes" or len(plan.objective) > 1 or plan.objective[0] == "loss"):
-        return best_points(plan, seen_points(trials, plan.objective))
+        return list(best_points(plan.objective, seen_points(trials, plan.objective)))
     from sweeps.search.layouts.bayes import lessons  # with Hydra, for which no other report has to wait
     from sweeps.search.layouts.observed import Observer
 

@@ -27,10 +27,10 @@ from sweeps.planner.choosing.objectives import (
     total_dollars,
     total_hours,
 )
-from sweeps.planner.choosing.promising import Prospects
-from sweeps.planner.plans.search import Found, Ranked, search_space
+from sweeps.planner.choosing.pruned_search import Prospects
 from sweeps.planner.plans.space import Space
 from sweeps.planner.plans.strategy import Strategy, strategies_of
+from sweeps.planner.plans.whole_space import Found, Ranked, search_space
 from train_core.costs import Estimate, StepTime, estimates
 from train_core.costs.counts.flops import model_flops
 from train_core.costs.estimate import TIGHT_SHARE
@@ -54,11 +54,7 @@ HINTS = {
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A plan with its prediction.
-
-    Attributes:
-        worst_stage: the pipeline stage that needs most memory.
-    """
+    """A plan with its prediction; the worst stage is the one that needs most memory."""
 
     space: Space
     strategy: Strategy
@@ -87,14 +83,11 @@ class Choice:
     """The result of a search of several spaces.
 
     Attributes:
-        best: best first by the objective.
         families: the best plan of each family (sizes, devices and cluster), best first by the objective.
-        num_families: families that were priced and have a plan.
         family_values: what the objective says of the best plan of each of them, ascending, but of those far behind.
         num_left_out: families that were not priced, because their bounds tell that they can be none of the best; then
             the numbers of plans are of those that were.
         best_of_each: the best of each space, best first by the objective; where families were left out, of some spaces.
-        search_seconds: the whole search took so long.
     """
 
     num_strategies: int
@@ -112,10 +105,7 @@ class Choice:
 def choose_plans(
     spaces: Sequence[Space], objective: PlanObjective, training: Training, top: int, *, each: bool = False
 ) -> Choice:
-    """The `top` best families and plans of all spaces.
-
-    Args:
-        each: ask for the best plan of each space, too.
+    """The `top` best families and plans of all spaces; with `each`, the best plan of each space, too.
 
     Raises:
         InfeasiblePlan: there is no plan, none fits, or none keeps the limits; says what comes closest.
@@ -166,13 +156,7 @@ def best_of(spaces: Sequence[Space]) -> list[Candidate | None]:
 
 
 class _Picked(NamedTuple):
-    """A plan of one of the spaces, in the order of the objective.
-
-    Attributes:
-        number: of the space.
-        row: its place among the plans that were found there.
-        ranked: those plans.
-    """
+    """A plan of one of the spaces, in the order of the objective: the space's number, and its row among those found."""
 
     value: float
     number: int
@@ -336,11 +320,7 @@ class Judged:
 
 
 def judge(candidates: Sequence[Candidate], parts: SetupParts) -> list[Judged]:
-    """The candidates with their intervals.
-
-    Args:
-        parts: precision and what else the search was asked for; model and cluster are those of each candidate.
-    """
+    """The candidates with their intervals; model and cluster are those of each, the rest is of the parts."""
     setups = [_setup_of(candidate, parts) for candidate in candidates]
     trainers = [candidate.space.setting.implementation for candidate in candidates]
     predicted = estimates(list(zip(setups, trainers, strict=True)))

@@ -28,7 +28,6 @@ class Alternative:
     """A plan that differs from the explained one in one knob, and in what follows from that knob.
 
     Attributes:
-        value: the knob's other value, for people.
         estimate: None where the plan cannot exist.
         reason: why it cannot exist, or by how much it does not fit; None where it can run.
         slower: share of the explained plan's step that it takes longer (negative: shorter); None where it cannot run.
@@ -46,12 +45,8 @@ class Explanation:
     """A plan taken apart.
 
     Attributes:
-        label: its layout in short.
-        reason: why it cannot exist, or by how much it does not fit; None where it can run.
-        estimate: None where it cannot exist.
         terms: seconds of a step by term, the largest first.
         memory: bytes of the fullest stage by what they hold, the largest first.
-        alternatives: one knob changed at a time: those that can run first, the fastest first.
     """
 
     label: str
@@ -78,20 +73,15 @@ def explain(strategy: Strategy, parts: ExperimentParts, implementation: Implemen
     except InfeasiblePlan as error:
         return Explanation(plain_label(strategy), str(error), None, {}, {}, ())
     predicted = estimate(setup, implementation)
-    alternatives = sorted(
-        (
-            _alternative(knob, changed, parts, implementation, predicted)
-            for knob, changed in neighbours(strategy, parts, implementation)
-        ),
-        key=_order,
-    )
+    changes = neighbours(strategy, parts, implementation)
+    alternatives = [_alternative(*change, parts, implementation, predicted) for change in changes]
     return Explanation(
         label=setup.label,
         reason=shortfall(predicted),
         estimate=predicted,
         terms=_sort_descending(predicted.step_terms.by_term()),
         memory=_sort_descending(predicted.stages[predicted.worst_stage].by_kind()),
-        alternatives=tuple(alternatives),
+        alternatives=tuple(sorted(alternatives, key=_order)),
     )
 
 
@@ -164,7 +154,9 @@ def neighbours(strategy: Strategy, parts: ExperimentParts, trainer: Implementati
     why they cannot is part of the answer.
     """
     yield from _other_sizes(strategy, parts, trainer)
-    yield from _other_batches(strategy)
+    batch, replicas = strategy.batch, max(1, strategy.parallel.data_parallel_size)
+    for size in _next_to(batch.micro_batch_size, divisors(max(1, batch.global_batch_size // replicas))):
+        yield "micro_batch_size", strategy.with_values(micro_batch_size=size)
     yield from _other_values(strategy, trainer)
     yield from _other_pipelines(strategy, parts.model.num_layers, trainer)
 
@@ -187,12 +179,6 @@ def _other_sizes(strategy: Strategy, parts: ExperimentParts, trainer: Implementa
         yield "expert_parallel_size", strategy.with_values(expert_parallel_size=size)
 
 
-def _other_batches(strategy: Strategy) -> Iterator[tuple[str, Strategy]]:
-    batch, d = strategy.batch, strategy.parallel.data_parallel_size
-    for size in _next_to(batch.micro_batch_size, divisors(max(1, batch.global_batch_size // max(1, d)))):
-        yield "micro_batch_size", strategy.with_values(micro_batch_size=size)
-
-
 def _other_values(strategy: Strategy, trainer: Implementation) -> Iterator[tuple[str, Strategy]]:
     parallel = strategy.parallel
     if parallel.recompute != "none":
@@ -203,17 +189,13 @@ def _other_values(strategy: Strategy, trainer: Implementation) -> Iterator[tuple
         if knob.role == "searched" and knob.name != "schedule":
             for value in _runnable_values(trainer, knob.name, knob.values):
                 if value != strategy.knob_value(knob.name) and _says_something(knob.name, value, parallel.num_replicas):
-                    yield knob.name, _with_value(strategy, knob.name, value)
+                    # Where nothing is recomputed any more, there is no question in which layers.
+                    plain = {"recompute_every": 1} if (knob.name, value) == ("recompute", "none") else {}
+                    yield knob.name, strategy.with_values(**{knob.name: value}, **plain)
 
 
 def _runnable_values(trainer: Implementation, knob: str, values: Sequence[Value]) -> list[Value]:
     return [value for value in values if runs(trainer, knob, value)]
-
-
-def _with_value(strategy: Strategy, knob: str, value: KnobValue) -> Strategy:
-    """The plan with another value; where nothing is recomputed any more, there is no question in which layers."""
-    plain = {"recompute_every": 1} if (knob, value) == ("recompute", "none") else {}
-    return strategy.with_values(**{knob: value}, **plain)
 
 
 def _says_something(knob: str, value: KnobValue, num_replicas: int) -> bool:

@@ -5,7 +5,7 @@ space        the values of each knob, given those before it, padding
 runnable     the choices that a trainer can run, and the spreads of layers over stages
 blocks       all plans of one number of devices, as columns that numpy broadcasts; `shard_work` is priced once for all
 bounds       times and bytes that no plan of a family undercuts
-search       one space whole: what fits, the fastest, and the best of each family; times only what `bounds` leave
+whole_space  one space whole: what fits, the fastest, and the best of each family; times only what `bounds` leave
 
 A family is all plans of the same `space.Family` on one number of devices of one cluster. A knob of a plan lives in one
 of four places: `space.Sizes`, `space.ShardChoice` (what a layer's price depends on) or `runnable.StageLayout`, all

@@ -82,7 +82,6 @@ class PlanGrid:
         ]
 
     def part(self, stages: Selection, shards: Selection, layouts: Selection) -> PlanGrid:
-        """The block of these ZeRO stages, shards and layouts."""
         columns = (_part(getattr(self.plans, name), stages, shards, layouts) for name in Plans.__slots__)
         return replace(self, plans=Plans(*columns), legal=self.legal[:, shards][:, :, layouts])
 
@@ -151,7 +150,6 @@ def _blocks_of(
 
 
 def families(space: Space) -> Iterator[Family]:
-    """Every family of the space."""
     for sizes in all_sizes(space):
         yield from (Family(sizes, expert) for expert in expert_parallel_sizes(space, sizes))
 

@@ -53,7 +53,6 @@ class Shards(NamedTuple):
     layer_parameters: Integers
 
     def at(self, where: Any) -> Shards:
-        """The entries at these places of the columns."""
         return Shards._make(column[where] for column in self)
 
 
@@ -74,7 +73,9 @@ class Bounds:
         p = sizes.pipeline
         chosen = np.array(micro_batch_sizes(space, sizes.data), dtype=np.int64)
         splits = np.array([0, 1] if sizes.tensor > 1 else [0])
-        recomputed = np.array(_cheapest_recomputations(self.space))
+        # Where some layers of a stage recompute nothing, that is among what layers may recompute.
+        cheapest = {recompute if every == 1 else NONE for recompute, every in recomputations(self.space)}
+        recomputed = np.array(sorted(cheapest) or range(len(RECOMPUTES)))
         own = self._own_shards(family)
         shards = own.at(np.searchsorted(all_micro_batches, chosen))
         at = np.ix_(np.arange(len(chosen)), splits, recomputed)
@@ -86,7 +87,8 @@ class Bounds:
         # s: the slowest of p stages takes no less than their mean, nor than the layers of the fullest.
         slowest = np.maximum(whole / p, fullest * layer - saved)
         m = space.global_batch_size // (sizes.data * chosen)
-        chunks = max(1, most_chunks(space, p))
+        pinned = space.pinned.get("virtual_pipeline_size")  # else the finest interleaving
+        chunks = max(1, pinned if isinstance(pinned, int) else _fullest_stage(layers, p))
         found = (
             _one_f_one_b(whole, slowest, p, m),
             _interleaved_seconds(whole, slowest, p, m, chunks),
@@ -187,18 +189,6 @@ def _interleaved_seconds(
 
 def _zero_bubble(whole: Floats, slowest: Floats, m: Integers, waiting: Floats) -> Floats:
     return waiting * (whole - slowest) + m * slowest
-
-
-def _cheapest_recomputations(space: Space) -> list[int]:
-    """Indices of what layers may recompute; where some layers of a stage recompute nothing, that is among them."""
-    chosen = {recompute if every == 1 else NONE for recompute, every in recomputations(space)}
-    return sorted(chosen) or list(range(len(RECOMPUTES)))
-
-
-def most_chunks(space: Space, num_stages: int) -> int:
-    """Chunks of a stage in the finest interleaving that the space may hold."""
-    pinned = space.pinned.get("virtual_pipeline_size")
-    return pinned if isinstance(pinned, int) else _fullest_stage(space.setting.model.num_layers, num_stages)
 
 
 @lru_cache(maxsize=1024)

@@ -72,7 +72,6 @@ class StageLayout(NamedTuple):
 
     Attributes:
         schedule: index into SCHEDULES.
-        num_chunks: of a stage.
         chunk_layers: layers of the fullest chunk.
         split: in which way stages differ, as trainers are asked (`conf.plan.trainer_call.layer_split`).
     """

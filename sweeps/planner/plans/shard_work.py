@@ -35,12 +35,7 @@ SHARD_SIZES = ("context_parallel_size", "expert_parallel_size", "tensor_parallel
 
 @dataclass(frozen=True, slots=True)
 class ShardWork:
-    """A table over all sizes of a shard x sequence parallelism x recomputation.
-
-    Attributes:
-        work: its rows.
-        sizes: the values of each of SHARD_SIZES, ascending.
-    """
+    """A table over all sizes of a shard, SHARD_SIZES ascending, x sequence parallelism x recomputation."""
 
     work: Work
     sizes: tuple[Integers, ...]

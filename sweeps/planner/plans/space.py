@@ -46,7 +46,6 @@ class Space:
     Attributes:
         pinned: knobs that have only this value, by their name in `conf.plan.knobs`; `layers_per_stage: None` spreads
             evenly.
-        headroom_bytes: memory of every device that plans must leave free.
         compiles_layers: this package's own trainer compiles layers, and then recomputes no single operations.
     """
 
@@ -146,11 +145,7 @@ def context_parallel_sizes(space: Space, tensor_parallel_size: int) -> list[int]
 
 
 def pipeline_parallel_sizes(space: Space, ranks_per_stage: int) -> list[int]:
-    """Every number of stages that the devices allow and that leaves no stage without a layer.
-
-    Args:
-        ranks_per_stage: those that share one replica of a stage, by tensor and by context parallelism.
-    """
+    """Every number of stages that the devices allow and that leaves no stage without a layer."""
     most = space.setting.model.num_layers
     sizes = [size for size in divisors(space.world_size // ranks_per_stage) if size <= most]
     return space.allowed_values("pipeline_parallel_size", sizes)
@@ -300,7 +295,6 @@ def _zero_groups(space: Space, tensor_parallel_size: int, num_replicas: int) -> 
 
 
 def divisors(number: int) -> list[int]:
-    """All divisors of the number, ascending."""
     return list(_divisors(number))
 
 

@@ -48,7 +48,6 @@ class Strategy:
 
     @property
     def num_micro_batches(self) -> int:
-        """Micro-batches of a replica in a step."""
         return self.batch.global_batch_size // (self.batch.micro_batch_size * max(1, self.parallel.data_parallel_size))
 
     def knob_value(self, knob: str) -> Any:
@@ -67,7 +66,7 @@ class Strategy:
         }
 
     def experiment(self, like: ExperimentParts) -> Experiment:
-        """The experiment of this strategy, with everything that is not a plan taken from `like`.
+        """The experiment of this strategy, with all else from `like`; InfeasiblePlan where it cannot exist.
 
         Raises:
             InfeasiblePlan: it cannot exist, or not with what else is configured.
@@ -76,7 +75,7 @@ class Strategy:
         return Experiment(parallel=ParallelPlan(**dict(self.parallel)), batch=BatchPlan(**dict(self.batch)), **others)
 
     def setup(self, like: SetupParts) -> Setup:
-        """Return what is priced of this strategy, whichever trainer is to carry it out.
+        """Return what is priced of it, whichever trainer is to carry it out; InfeasiblePlan where it cannot exist.
 
         Raises:
             InfeasiblePlan: it cannot exist.
@@ -85,7 +84,6 @@ class Strategy:
         return Setup(parallel=ParallelPlan(**dict(self.parallel)), batch=BatchPlan(**dict(self.batch)), **others)
 
     def overrides(self) -> list[str]:
-        """Hydra overrides that choose this strategy."""
         return [f"{key}={value_text(value)}" for key, value in self.settings().items()]
 
     def label(self, num_layers: int, leave_out: Collection[str] = ()) -> str:
@@ -119,11 +117,7 @@ def even_ends(num_layers: int, num_stages: int) -> tuple[int, int]:
 def strategies_of(
     plans: Plans, num_layers: int, *, tensor_parallel_across_nodes: bool, settings: Sequence[Setting] = ()
 ) -> list[Strategy]:
-    """The rows of `plans`, as values.
-
-    Args:
-        settings: that of each row, whose placing is then stated, too.
-    """
+    """The rows of `plans`, as values; where each has its setting, its placing is stated, too."""
     columns = {name: getattr(plans, name).tolist() for name in Plans.__slots__}
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     of_settings = [name for name in KNOB if name in Setting.__slots__]

@@ -28,6 +28,7 @@ from sweeps.search.axes.seen_points import PointKey, SeenPoint, best_points, poi
 from sweeps.search.axes.step_pruning import prunings
 from sweeps.search.axes.tpe import TpeDraws
 from sweeps.search.searcher import ALL_TRIED, Answer, Proposal, Pruning, num_taken
+from sweeps.trial import SweepRecord
 from train_core.measurement import LIVE, Outcome
 
 MOST_DRAWS = 300
@@ -52,12 +53,7 @@ class Taken:
 
 @dataclass
 class AxisSearch:
-    """Draws points of some blocks of axes.
-
-    Attributes:
-        listed: points to try before any draw.
-        max_trials: the most trials of the sweep, whatever their seeds.
-    """
+    """Draws points of some blocks of axes, after the listed ones; all trials count, whatever their seeds."""
 
     tree: Tree
     spaces: Sequence[AxisSpace]
@@ -94,7 +90,7 @@ class AxisSearch:
         return prunings(self.plan.pruner, trials)
 
     def lessons(self, trials: Sequence[TrialReading]) -> list[str]:
-        return best_points(self.plan, seen_points(trials, self.plan.objective))
+        return list(best_points(self.plan.objective, seen_points(trials, self.plan.objective)))
 
     def _seeds(self, seen: Sequence[SeenPoint], *, is_last: bool) -> list[Proposal]:
         return further_seeds(seen, self.plan.num_seeds, self.tree, is_last=is_last)
@@ -176,7 +172,7 @@ class AxisSearch:
         return is_fresh
 
 
-def search_of_axes(part: SweepPart, max_trials: int) -> AxisSearch:
+def search_of_axes(part: SweepPart, record: SweepRecord) -> AxisSearch:
     """The search that draws from the axes of a sweep.
 
     Raises:
@@ -191,7 +187,7 @@ def search_of_axes(part: SweepPart, max_trials: int) -> AxisSearch:
     if spaces:
         require_computable(spaces)
     listed = stated_points(part.points, part.tree, part.pinned)
-    return AxisSearch(part.tree, spaces, listed, plan, max_trials)
+    return AxisSearch(part.tree, spaces, listed, plan, record.spec.max_trials)
 
 
 def _without_axes(part: SweepPart) -> ConfigError:
@@ -201,11 +197,6 @@ def _without_axes(part: SweepPart) -> ConfigError:
         return ConfigError("sweep.zip", ", ".join(given), "leaves no row to draw from", remedy)
     remedy = "Give the sweep `axes`, or use search=grid or search=planner."
     return ConfigError("search.kind", part.composition.settings.search.kind, "has no axes to draw from", remedy)
-
-
-def listed_with_seeds(part: SweepPart, max_trials: int) -> AxisSearch:
-    """The search of a sweep whose points are all listed: it asks for their further seeds alone."""
-    return AxisSearch(part.tree, (), (), part.composition.settings.search, max_trials)
 
 
 def _require_valid_values(tree: Tree, spaces: Sequence[AxisSpace]) -> None:
@@ -225,8 +216,7 @@ FEWEST_POINTS = 4
 def further_seeds(seen: Sequence[SeenPoint], num_seeds: int, tree: Tree, *, is_last: bool) -> list[Proposal]:
     """The next seed of each point that deserves it, best point first; what diverged deserves none.
 
-    Args:
-        is_last: no further points will come, so that few ended ones are measure enough.
+    Where no further points will come, few ended ones are measure enough.
     """
     ended = [each for each in seen if each.costs is not None]
     if num_seeds == 1 or (len(ended) < FEWEST_POINTS and not is_last):

@@ -229,7 +229,6 @@ def space_size(part: SweepPart) -> str:
 
 
 def _trial(tree: Tree, point: Point) -> Trial | None:
-    """The trial of a point that can exist."""
     try:
         trial = trial_of(tree, point, "")
     except ConfigError:

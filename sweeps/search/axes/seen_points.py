@@ -10,7 +10,7 @@ from statistics import fmean
 from conf.compose.tree import Tree, value_at
 from conf.grouped import grouped
 from conf.types.schema import Value
-from conf.types.sweep_spec import Objective, SearchPlan
+from conf.types.sweep_spec import Objective
 from conf.units import TERA
 from sweeps.points.axes import Point
 from sweeps.points.objectives import cost, front, measured_value, unit_of
@@ -23,11 +23,9 @@ PointKey = frozenset[tuple[str, Value]]
 
 @dataclass(frozen=True)
 class SeenPoint:
-    """A point that was tried.
+    """A point that was tried, without its seed, and its trials, one for each seed, in their order.
 
     Attributes:
-        point: without its seed.
-        readings: its trials, one for each seed, in their order.
         costs: the mean over the seeds that have ended, for each objective, the smaller the better; None before the
             first has ended.
     """
@@ -90,12 +88,8 @@ def _costs(readings: Sequence[TrialReading], objectives: Sequence[Objective]) ->
 MOST_SHOWN = 8
 
 
-def best_points(plan: SearchPlan, seen: Sequence[SeenPoint]) -> list[str]:
-    """A sentence each."""
-    return list(_sentences(plan.objective, seen))
-
-
-def _sentences(objectives: Sequence[Objective], seen: Sequence[SeenPoint]) -> Iterator[str]:
+def best_points(objectives: Sequence[Objective], seen: Sequence[SeenPoint]) -> Iterator[str]:
+    """Sentences on the points that no other measured one beats."""
     ended = [each for each in seen if each.costs is not None and all(map(math.isfinite, each.costs))]
     if not ended:
         return

@@ -37,10 +37,7 @@ class Curve:
     """The loss of one trial over its tokens.
 
     Attributes:
-        num_tokens: of the whole training.
-        tokens: after each point of the curve, increasing.
         losses: the held-out loss where it is evaluated, else the mean of the last training losses.
-        times: when each was written, in seconds since the epoch.
     """
 
     trial_id: str

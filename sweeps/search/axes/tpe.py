@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -47,22 +46,17 @@ class TpeChooser:
 
 
 class TpeDraws:
-    """Draws from Optuna's view of the sweep.
-
-    Args:
-        num_objectives: all of them costs, the smaller the better.
-        seed: of the draws.
-    """
+    """Draws from Optuna's view of the sweep, in which all objectives are costs."""
 
     _last: Trial
 
     def __init__(self, spaces: Sequence[AxisSpace], seen: Sequence[SeenPoint], num_objectives: int, seed: int) -> None:
-        with quiet():
+        with warnings.catch_warnings(action="ignore"):  # that the sampler's groups are experimental
             self._study = _study(num_objectives, seed)
             self._study.add_trials(list(_known_trials(spaces, seen)))
 
     def chooser(self) -> TpeChooser:
-        with quiet():
+        with warnings.catch_warnings(action="ignore"):
             self._last = self._study.ask()
         return TpeChooser(self._last)
 
@@ -137,11 +131,3 @@ def _distribution(dimension: Dimension) -> BaseDistribution:
     if axis.is_whole:
         return IntDistribution(int(low), int(high), log=axis.log, step=int(step or 1))
     return FloatDistribution(low, high, log=axis.log, step=step)
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Without Optuna's warnings that the sampler's groups are experimental, which is no news to the user of a sweep."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield

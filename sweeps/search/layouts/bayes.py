@@ -1,8 +1,7 @@
 """The adaptive search of layouts: each next plan is the one that the trials so far let expect most of.
 
 The planner's best is asked first. From then on a surrogate learns how far measured steps are from predicted ones, which
-moves the expectation of every other plan, and the plan with the largest expected gain over the best comes next. The
-`Outlook` is what is expected of every candidate: its cost, the gain over the best, whether it fits.
+moves the expectation of every other plan, and the plan with the largest expected gain over the best comes next.
 """
 
 from __future__ import annotations
@@ -42,10 +41,7 @@ class Outlook:
     """The candidates that are worth a look, in columns.
 
     Attributes:
-        rows: their numbers.
         mean: of the logarithm of what they cost by the objective.
-        spread: its standard deviation.
-        fits: probability that they fit.
         runs: probability that they run, given the plans that failed.
         gain: by which share of the best each is expected to better it if it fits, times the probability that it runs;
             never negative.
@@ -84,7 +80,6 @@ class Measured:
         return len(self.to_cost)
 
     def best_ones(self) -> Measured:
-        """The measurements of lowest cost."""
         chosen = np.argsort(self.seen.log_seconds + self.to_cost, kind="stable")[:MOST_MEASUREMENTS]
         return Measured(self.seen.rows(chosen), self.to_cost[chosen])
 
@@ -103,12 +98,9 @@ class Measured:
 def outlook(
     candidates: Priced, to_cost: Floats, open_rows: Integers, measured: Measured, memory: MemoryFit, failed: Plans
 ) -> Outlook:
-    """Return what to expect of the candidates that are still open.
+    """Return what to expect of the candidates that are still open, without those that were tried.
 
-    Args:
-        to_cost: as in `Measured`, of each candidate.
-        open_rows: numbers of the candidates that were not tried.
-        failed: plans that crashed or took too long; the nearer a candidate, the less is expected of it.
+    The nearer a candidate is to a plan that crashed or took too long, the less is expected of it.
     """
     surrogate, best = Surrogate.fit(measured.seen), inf
     if len(measured):
@@ -131,11 +123,7 @@ def outlook(
 
 
 def _gain_of_all(surrogate: Surrogate, plans: Priced, to_loss: Floats, fits: Floats) -> float:
-    """The expected gain of the best of these plans, whose costs go together.
-
-    Args:
-        to_loss: what to add to the logarithm of their seconds to have that of their cost over the best's, (n,).
-    """
+    """The expected gain of the best of these plans, whose costs go together; a loss is a cost over the best's."""
     if not len(plans):
         return 0.0
     mean, covariance = surrogate.joint(plans)
@@ -336,11 +324,7 @@ def clearly_slower(observed: Observed, to_cost: Floats) -> list[Pruning]:
 
 
 def _judge(observed: Observed, number: int, best_log_seconds: float) -> Pruning | None:
-    """The trial's pruning, if its steps are clearly slower than the best's.
-
-    Args:
-        best_log_seconds: logarithm of the seconds with which this trial would be as good as the best.
-    """
+    """The trial's pruning, if its steps are clearly slower than those with which it would be as good as the best."""
     reading = observed.readings[number]
     steps = reading.timed_seconds
     # Everything else is stated against the baseline, and a trial at its last step saves nothing.

@@ -19,9 +19,9 @@ from conf.errors import InfeasiblePlan
 from conf.plan.experiment import Experiment, ExperimentParts
 from conf.plan.setup import Setup
 from conf.types.schema import Value
-from sweeps.planner.plans.search import search_space
 from sweeps.planner.plans.space import Placing, Space
 from sweeps.planner.plans.strategy import Strategy, strategies_of
+from sweeps.planner.plans.whole_space import search_space
 from sweeps.planner.points import KIND_KEYS, PlannedPoint, kinds_of, refused_key
 from sweeps.points.axes import Point
 from sweeps.points.plan import MEMORY_MARGIN
@@ -36,11 +36,7 @@ PlanKey = tuple[int | bool, ...]
 
 
 class Candidates(Protocol):
-    """Plans by their number.
-
-    Attributes:
-        prices: all of them, priced, in columns.
-    """
+    """Plans by their number, all of them priced."""
 
     @property
     def prices(self) -> Priced: ...
@@ -67,29 +63,25 @@ class PlansOfSpaces:
     ) -> None:
         self.parts = parts
         self.shared = dict(shared or {})  # values of every point beside its knobs
-        self._kinds = [
+        # The plans of each space and kind, in the order of their numbers.
+        self.by_kind = [
             (space, plans)
             for space in map(_as_configured, spaces)
             for plans in _plans(space, parts, margin, hopeless)
             if len(plans)
         ]
-        self._starts = np.cumsum([0, *(len(plans) for _, plans in self._kinds)])
+        self._starts = np.cumsum([0, *(len(plans) for _, plans in self.by_kind)])
 
     @cached_property
     def prices(self) -> Priced:
         return join_plans(
-            [price_with_slopes(space.setting, plans, space.global_batch_size) for space, plans in self._kinds]
+            [price_with_slopes(space.setting, plans, space.global_batch_size) for space, plans in self.by_kind]
         )
-
-    @property
-    def by_kind(self) -> list[tuple[Space, Plans]]:
-        """The plans of each space and kind, in the order of their numbers."""
-        return self._kinds
 
     def strategy(self, row: int) -> Strategy:
         # Kinds follow one another, so that a plan's kind is the last one that starts at or before its number.
         number = int(np.searchsorted(self._starts, row, side="right")) - 1
-        space, plans = self._kinds[number]
+        space, plans = self.by_kind[number]
         return _strategy(space, plans, row - int(self._starts[number]))
 
     def experiment(self, row: int) -> Experiment | None:
@@ -109,7 +101,7 @@ class PlansOfSpaces:
 
     @cached_property
     def _rows(self) -> dict[PlanKey, int]:
-        keys = chain.from_iterable(_keys(plans) for _, plans in self._kinds)
+        keys = chain.from_iterable(_keys(plans) for _, plans in self.by_kind)
         return {key: row for row, key in enumerate(keys)}
 
 

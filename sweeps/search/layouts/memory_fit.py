@@ -24,11 +24,7 @@ NOISE_BEYOND = 0.02
 
 @dataclass(frozen=True, slots=True)
 class MemorySeen:
-    """Logarithms of needed over predicted bytes, and of which plans.
-
-    Attributes:
-        is_bound: the plan ran out of memory, and needed at least that.
-    """
+    """Logarithms of needed over predicted bytes of plans; one that ran out of memory needed at least that."""
 
     plans: Plans
     ratios: Floats
@@ -36,11 +32,7 @@ class MemorySeen:
 
     @classmethod
     def of(cls, plans: Plans, exact: Sequence[tuple[int, float]], bounds: Sequence[tuple[int, float]]) -> MemorySeen:
-        """The memory of these plans, as it was measured or only bounded.
-
-        Args:
-            exact: number of the plan and its ratio; `bounds` likewise.
-        """
+        """The memory of these plans: exact or bounding ratios, each with the number of its plan."""
         both = [*exact, *bounds]
         chosen = np.array([number for number, _ in both], dtype=int)
         is_bound = np.array([number >= len(exact) for number in range(len(both))], dtype=bool)
@@ -97,10 +89,6 @@ def _parts(plans: Plans) -> Floats:
     return np.concatenate([np.ones((len(plans), 1)), *kinds], axis=1)
 
 
-def density(z: Floats) -> Floats:
-    return np.exp(-0.5 * z**2) / sqrt(2 * pi)
-
-
 def cumulative(z: Floats) -> Floats:
     """Its largest error is 1.5e-7. Source: Abramowitz and Stegun, formula 7.1.26, for the error function."""
     x = np.abs(z) / sqrt(2)
@@ -115,4 +103,5 @@ def expected_improvement(best: float, mean: Floats, spread: Floats) -> Floats:
     # With z standard deviations of room below `best`, the mean of max(0, best - x) is spread (z Phi(z) + phi(z)).
     z = (best - mean) / spread
     # Far in the tail the two summands cancel to less than the rounding error of either.
-    return np.maximum(spread * (z * cumulative(z) + density(z)), 0.0)
+    density = np.exp(-0.5 * z**2) / sqrt(2 * pi)
+    return np.maximum(spread * (z * cumulative(z) + density), 0.0)

@@ -28,11 +28,8 @@ class Observed:
     """The observations of all trials, each by its number in `priced`.
 
     Attributes:
-        priced: the plan of every trial that has one, in their order.
         rows: their numbers among the candidates; -1 where the trial is none of them.
-        readings: the trials.
         seconds: measured seconds of a step; NaN where there are none yet.
-        noise: share by which those may be off.
     """
 
     priced: Priced
@@ -47,7 +44,8 @@ class Observed:
 
     @property
     def plans_in_flight(self) -> Priced:
-        return self.priced.rows(np.array(self._in_flight, dtype=int))
+        is_live = np.array([reading.outcome in LIVE for reading in self.readings], dtype=bool)
+        return self.priced.rows(is_live & ~np.isfinite(self.seconds))
 
     @property
     def running(self) -> list[int]:
@@ -57,15 +55,6 @@ class Observed:
     def failed_plans(self) -> Plans:
         failed = [reading.outcome in WITHOUT_RATE for reading in self.readings]
         return self.priced.plans.rows(np.array(failed, dtype=bool))
-
-    @property
-    def _in_flight(self) -> list[int]:
-        is_measured = np.isfinite(self.seconds)
-        return [
-            number
-            for number, reading in enumerate(self.readings)
-            if reading.outcome in LIVE and not is_measured[number]
-        ]
 
     def measured_rates(self) -> Seen:
         chosen = np.array(self.has_rate, dtype=int)

@@ -11,7 +11,7 @@ import numpy as np
 from conf.errors import ConfigError
 from conf.types.cluster_spec import ClusterSpec
 from conf.types.sweep_spec import Objective, is_of_time
-from sweeps.planner.plans.search import concatenate_plans
+from sweeps.planner.plans.whole_space import concatenate_plans
 from train_core.costs.counts.flops import model_flops
 from train_core.costs.price import price, price_step
 from train_core.costs.setting import Booleans, Floats, Integers, Plans, Setting, plain_columns
@@ -50,13 +50,11 @@ class Priced:
         return self.terms.sum(axis=1)
 
     def rows(self, selection: Integers | Booleans | slice) -> Priced:
-        """The selected plans, in that order."""
         columns = {column.name: getattr(self, column.name)[selection] for column in _columns()}
         return Priced(self.plans.rows(selection), **columns)
 
 
 def join_plans(parts: list[Priced]) -> Priced:
-    """The plans of all parts, one after the other."""
     parts = parts or [_no_plans()]
     columns = {column.name: np.concatenate([getattr(part, column.name) for part in parts]) for column in _columns()}
     return Priced(concatenate_plans([part.plans for part in parts]), **columns)

@@ -62,9 +62,6 @@ class Seen:
     """Measured steps.
 
     Attributes:
-        priced: the plans that were measured, n of them.
-        log_seconds: logarithm of the measured seconds, (n,).
-        noise: standard deviation of each, (n,).
         log_parts: logarithms of the measured seconds of each of PARTS, NaN where they were not measured, (n, parts).
     """
 
@@ -74,7 +71,6 @@ class Seen:
     log_parts: Floats
 
     def rows(self, selection: Integers) -> Seen:
-        """The selected measurements, in that order."""
         columns = (self.log_seconds[selection], self.noise[selection], self.log_parts[selection])
         return Seen(self.priced.rows(selection), *columns)
 
@@ -85,7 +81,6 @@ class Surrogate:
 
     Attributes:
         factors: logarithms of the factors of terms, of constants, and of the whole.
-        weights: of each measurement in the remainder.
         inverse: of the Cholesky factor of the measurements' covariance.
         derivatives: of each measurement by the factors.
         scale: the one of REMAINDER_SCALES that the measurements speak for.

@@ -35,7 +35,7 @@ def submit_one(folder: SweepFolder, record_of: RecordOf, slurm_of: SlurmOf) -> C
     folder.write_record(record)
     cluster: ClusterSpec = load([]).cluster
     launcher = LauncherSpec(kind="allocation", num_nodes=1, time_limit_minutes=60)
-    return lambda: submit_allocation(Sweep(folder, record), slurm_of(), launcher, cluster).job_id
+    return lambda: submit_allocation(Sweep(folder, record), slurm_of(), launcher, cluster)[0]
 
 
 def test_an_allocation_asks_for_all_memory_and_not_by_the_core_too(record_of: RecordOf, slurm_of: SlurmOf) -> None:
@@ -101,7 +101,7 @@ def carry_out(
         if request.param == "controller":
             return hand_over(sweep, slurm, settings.controller, rules=rules, command=command)
         launcher = LauncherSpec(kind="allocation", num_nodes=1, time_limit_minutes=60)
-        return submit_allocation(sweep, slurm, launcher, settings.cluster, rules=rules, command=command).job_id
+        return submit_allocation(sweep, slurm, launcher, settings.cluster, rules=rules, command=command)[0]
 
     return give
 

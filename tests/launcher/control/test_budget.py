@@ -10,8 +10,8 @@ import pytest
 
 from conf.compose.settings import UNLIMITED_BUDGET, BudgetSpec
 from conf.errors import ConfigError
-from launcher.control.attempts import Admission, news
-from launcher.control.rules import Budget, predicted_seconds
+from launcher.control.attempts import news
+from launcher.control.rules import Admission, Budget, predicted_seconds
 from sweeps.folder.journal import Ended, History
 from sweeps.folder.submission import Submission, write_submission
 from sweeps.points.plan import trial_of
@@ -86,8 +86,8 @@ def test_money_and_energy_are_compared_with_device_hours_and_the_tightest_counts
     both = budget(device_hours=10.0, energy_kwh=9.0 * watts / 1000)
     limit = both.limit_on(trial)
     assert limit is not None
-    assert limit.device_seconds == pytest.approx(9.0 * 3600)
-    assert limit.words.startswith("budget.energy_kwh = ")
+    assert limit[0] == pytest.approx(9.0 * 3600)
+    assert limit[1].startswith("budget.energy_kwh = ")
     assert "leaves 0 device-hours" in both.why_not(trial, 9.0 * 3600)
 
 

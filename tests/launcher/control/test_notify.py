@@ -16,7 +16,7 @@ import pytest
 
 from conf.compose.settings import NotifySpec
 from conf.errors import ConfigError
-from launcher.control.notify import Notifier
+from launcher.control.notify import tell_webhook
 from launcher.control.rules import SweepStep
 from sweeps.folder.journal import Finished
 from sweeps.sweep import Sweep
@@ -106,8 +106,8 @@ def step_of(sweep: Sweep, *news: Finished) -> SweepStep:
 def test_a_new_best_is_told_once_and_only_if_it_is_clearly_better(sweep: Sweep, server: Server, end: End) -> None:
     for index, rate in enumerate([1e12, 1.05e12, 2e12]):
         end(index, rate=rate)
-        Notifier(spec_of(server.url))(sweep, step_of(sweep))  # each time a new process
-        Notifier(spec_of(server.url))(sweep, step_of(sweep))
+        tell_webhook(spec_of(server.url), sweep, step_of(sweep))  # each time a new process
+        tell_webhook(spec_of(server.url), sweep, step_of(sweep))
     told = [message["measured_model_flops_per_second_per_device"] for message in server.posted]
     assert told == [1e12, 2e12]
     best = server.posted[-1]
@@ -120,7 +120,7 @@ def test_the_best_of_a_sweep_for_the_loss_is_the_lowest_loss(sweep: Sweep, serve
     sought = Sweep(sweep.folder, sweep.record.model_copy(update={"objective": ("loss",)}))
     for index, (loss, rate) in enumerate([(5.0, 1e12), (6.0, 3e12), (4.0, 1e11)]):
         end(index, rate=rate, loss=loss)
-        Notifier(spec_of(server.url, min_gain=0.0))(sought, step_of(sought))
+        tell_webhook(spec_of(server.url, min_gain=0.0), sought, step_of(sought))
     # Seeds are runs of one point, whose mean is the loss: (5 + 6 + 4) / 3 is no better than the first alone.
     assert ["loss 5" in message["text"] for message in server.posted] == [True]
 
@@ -132,7 +132,7 @@ def test_a_loss_that_is_no_number_is_no_best(folder: SweepFolder, record_of: Rec
     for index, loss in enumerate([math.nan, 3.0]):
         write_end(sought, index, loss=loss)
         for _ in range(2):
-            Notifier(spec_of(server.url))(sought, step_of(sought))
+            tell_webhook(spec_of(server.url), sought, step_of(sought))
     assert ["loss 3" in message["text"] for message in server.posted] == [True]
 
 
@@ -141,21 +141,21 @@ def test_failures_are_told_when_there_are_many_and_when_there_are_twice_as_many(
 ) -> None:
     for index in range(6):
         end(index, Outcome.FAILED)
-        Notifier(spec_of(server.url))(sweep, step_of(sweep))
+        tell_webhook(spec_of(server.url), sweep, step_of(sweep))
     assert [message["num_failed"] for message in server.posted] == [2, 4]
     assert server.posted[0]["cause"] == "<it> broke"
 
 
 def test_the_end_is_told_in_the_body_that_slack_takes(sweep: Sweep, server: Server, end: End) -> None:
     end(0, Outcome.FAILED)
-    Notifier(spec_of(server.url, "slack"))(sweep, step_of(sweep, Finished(because="gain < 2 %")))
+    tell_webhook(spec_of(server.url, "slack"), sweep, step_of(sweep, Finished(because="gain < 2 %")))
     assert server.posted == [{"text": "Sweep test: it has ended: gain &lt; 2 % (7 PENDING, 1 FAILED)"}]
 
 
 def test_the_address_may_stand_in_a_file(sweep: Sweep, server: Server, end: End, tmp_path: Path) -> None:
     (tmp_path / "webhook").write_text(f"{server.url}\n")
     end(0)
-    Notifier(spec_of(None, url_file=str(tmp_path / "webhook")))(sweep, step_of(sweep))
+    tell_webhook(spec_of(None, url_file=str(tmp_path / "webhook")), sweep, step_of(sweep))
     assert len(server.posted) == 1
 
 
@@ -165,7 +165,7 @@ def test_a_server_that_refuses_costs_a_warning_without_the_address(
     server.status = 404
     end(0)
     with caplog.at_level(logging.WARNING):
-        Notifier(spec_of(server.url))(sweep, step_of(sweep))
+        tell_webhook(spec_of(server.url), sweep, step_of(sweep))
     assert caplog.messages == ["127.0.0.1 was not told of `best`: it answered 404"]
 
 
@@ -176,17 +176,17 @@ def test_a_file_without_an_address_costs_a_warning(
     if content is not None:
         (tmp_path / "webhook").write_text(content)
     end(0)
-    Notifier(spec_of(None, url_file=str(tmp_path / "webhook")))(sweep, step_of(sweep))
+    tell_webhook(spec_of(None, url_file=str(tmp_path / "webhook")), sweep, step_of(sweep))
     (message,) = caplog.messages
     assert message.startswith("nobody was told")
 
 
 def test_nobody_listening_and_a_full_disk_end_nothing(sweep: Sweep, end: End, caplog: pytest.LogCaptureFixture) -> None:
     end(0)
-    Notifier(spec_of(f"http://127.0.0.1:9/{SECRET}"))(sweep, step_of(sweep))
+    tell_webhook(spec_of(f"http://127.0.0.1:9/{SECRET}"), sweep, step_of(sweep))
     (sweep.folder.path / "notified.json").unlink()
     (sweep.folder.path / "notified.json").mkdir()
-    Notifier(spec_of(f"http://127.0.0.1:9/{SECRET}"))(sweep, step_of(sweep))
+    tell_webhook(spec_of(f"http://127.0.0.1:9/{SECRET}"), sweep, step_of(sweep))
     assert len(caplog.messages) == 2
     assert SECRET not in caplog.text
 

@@ -13,9 +13,9 @@ import pytest
 from conf.errors import ConfigError, InfeasiblePlan
 from conf.plan.knobs import RECOMPUTES, KnobValue
 from sweeps.planner.mixed import choose_mixed
-from sweeps.planner.plans.search import search_space
 from sweeps.planner.plans.space import Space
 from sweeps.planner.plans.strategy import spread_layers
+from sweeps.planner.plans.whole_space import search_space
 from tests.composed import load, load_cluster
 from train_core.costs import IMPLEMENTATIONS
 from train_core.costs.price import price

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp
+from math import exp, log
 
 import pytest
 
@@ -126,7 +126,7 @@ def test_a_point_stands_by_its_middle_run_with_an_interval_of_all_of_them() -> N
 def test_an_interval_by_hand() -> None:
     """Two runs a factor e^0.2 apart: deviation 0.2/sqrt(2), error 0.1, and t of one degree of freedom is 12.71."""
     runs = [1.0, exp(0.2)]
-    spread = pooled_spread([runs, [3.0]])
+    spread = pooled_spread([[log(seconds) for seconds in runs], [3.0]])
     assert spread is not None
     assert spread.freedom == 1
     assert spread.deviation == pytest.approx(0.2 / 2**0.5)

@@ -11,8 +11,8 @@ from benchmarks.replay.run import ReplayedReading, replay_trial, replayed_readin
 from conf.compose.load import settings_of
 from conf.compose.tree import with_values
 from sweeps.points.plan import plan_sweep
-from sweeps.search.choice import search_for
 from sweeps.search.layouts.bayes import Bayes
+from sweeps.search.registry import search_for
 from sweeps.search.searcher import Proposal
 from sweeps.trial import Trial
 from tests.composed import composed

@@ -12,7 +12,7 @@ from benchmarks.replay.run import ReplayedReading, replay_trial, replayed_readin
 from conf.plan.experiment import Experiment
 from sweeps.points.plan import plan_sweep, trial_of
 from sweeps.reading import TrialReading
-from sweeps.search.choice import search_for
+from sweeps.search.registry import search_for
 from sweeps.search.searcher import Answer, Proposal
 from sweeps.trial import Trial
 from tests.composed import composed

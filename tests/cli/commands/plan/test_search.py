@@ -16,8 +16,8 @@ import pytest
 from cli.main import main
 from cli.output.console import console
 from results.units import significant
-from sweeps.planner.plans.search import search_space
 from sweeps.planner.plans.space import Space
+from sweeps.planner.plans.whole_space import search_space
 from sweeps.points.plan import plan_sweep
 from tests.cli.commands.plan.conftest import GPT_22B, JOB, Plan
 from tests.composed import composed, load

@@ -9,9 +9,16 @@ from itertools import product
 import pytest
 
 from conf.errors import ConfigError, InfeasiblePlan
-from sweeps.planner import Candidate, Space, Training, choose_plans, pareto_front
-from sweeps.planner.choosing.choice import Choice, dollars_per_step
-from sweeps.planner.choosing.objectives import PlanObjective, objective_value, steps_for, total_dollars, total_hours
+from sweeps.planner.choosing.choice import Candidate, Choice, choose_plans, dollars_per_step, pareto_front
+from sweeps.planner.choosing.objectives import (
+    PlanObjective,
+    Training,
+    objective_value,
+    steps_for,
+    total_dollars,
+    total_hours,
+)
+from sweeps.planner.plans.space import Space
 from tests.composed import load, load_cluster
 from train_core.costs import IMPLEMENTATIONS, estimate
 from train_core.costs.setting import Setting

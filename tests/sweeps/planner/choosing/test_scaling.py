@@ -8,8 +8,8 @@ import pytest
 
 from conf.errors import ConfigError
 from sweeps.planner.choosing.scaling import doublings, scaling_curve
-from sweeps.planner.plans.search import search_space
 from sweeps.planner.plans.space import Space
+from sweeps.planner.plans.whole_space import search_space
 from tests.composed import load, load_cluster
 from train_core.costs import IMPLEMENTATIONS
 from train_core.costs.setting import Setting

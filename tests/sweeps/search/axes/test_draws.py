@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from itertools import product
 
 import numpy as np
@@ -13,7 +14,7 @@ from conf.types.schema import Value
 from conf.types.sweep_spec import PointSet
 from sweeps.points.axes import spaces_of
 from sweeps.search.axes.draws import RandomChooser, choices_of, draw_point
-from sweeps.search.axes.tpe import distributions, quiet
+from sweeps.search.axes.tpe import distributions
 
 TREE = {"a": 0, "b": 0}
 
@@ -39,7 +40,7 @@ def test_a_tried_value_between_the_steps_of_a_range_is_none_of_its_choices(
     choices = choices_of(spaces, {"a": value})
     assert (choices is not None) == is_choice
     if choices is not None:
-        with quiet():
+        with warnings.catch_warnings(action="ignore"):
             known = distributions(spaces)
             create_trial(value=1.0, params=choices, distributions={name: known[name] for name in choices})
 

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.replay.run import ReplayedReading, replayed_reading
 from conf.units import GIBIBYTE
-from sweeps.search.choice import search_for
+from sweeps.search.registry import search_for
 from sweeps.search.searcher import Listed
 from sweeps.trial import Trial
 from tests.composed import composed

@@ -18,8 +18,8 @@ from conf.grouped import grouped
 from sweeps.planner.choosing.objectives import PlanObjective, objective_value
 from sweeps.planner.plans.blocks import PlanGrid, blocks_of, families
 from sweeps.planner.plans.bounds import Bounds
-from sweeps.planner.plans.search import Found, Tally, take_in
 from sweeps.planner.plans.space import Family, Space
+from sweeps.planner.plans.whole_space import Found, Tally, take_in
 from train_core.costs.counts.parameters import num_parameters
 from train_core.costs.setting import Floats, Integers
 

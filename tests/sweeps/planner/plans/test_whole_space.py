@@ -18,9 +18,9 @@ from conf.plan.setup import Setup
 from sweeps.planner.choosing.explain import priceable
 from sweeps.planner.plans.blocks import blocks
 from sweeps.planner.plans.runnable import chunk_numbers
-from sweeps.planner.plans.search import Found, search_space
 from sweeps.planner.plans.space import FEWEST_TOKENS_PER_RANK, RECOMPUTE_EVERY, SEARCHED_SCHEDULES, Space
 from sweeps.planner.plans.strategy import Strategy, even_ends, spread_layers, strategies_of
+from sweeps.planner.plans.whole_space import Found, search_space
 from sweeps.planner.request import search_request
 from tests.composed import composed, load
 from train_core.costs import IMPLEMENTATIONS, Estimate, estimates, num_parameters
@@ -238,7 +238,7 @@ def test_micro_batches_that_leave_64_bits_are_not_searched() -> None:
 def test_large_spaces_are_cut_without_losing_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     _, space = small("10 layers of Llama 3.1 8B on 4 small H100")
     whole = search_space(space, top=10)
-    monkeypatch.setattr("sweeps.planner.plans.search.MOST_PLANS_AT_ONCE", 50)
+    monkeypatch.setattr("sweeps.planner.plans.whole_space.MOST_PLANS_AT_ONCE", 50)
     cut = search_space(space, top=10)
     assert (cut.num_strategies, cut.num_fitting, cut.smallest_bytes) == (
         whole.num_strategies,

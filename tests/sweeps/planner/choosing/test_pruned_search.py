@@ -9,9 +9,9 @@ from sweeps.planner.choosing.choice import Choice, best_of, choose_plans
 from sweeps.planner.choosing.objectives import PlanObjective, Training
 from sweeps.planner.plans.blocks import blocks, blocks_of, families
 from sweeps.planner.plans.bounds import Bounds
-from sweeps.planner.plans.search import REACH, search_space
 from sweeps.planner.plans.shard_work import price_all_shards
 from sweeps.planner.plans.space import Family, Space
+from sweeps.planner.plans.whole_space import REACH, search_space
 from sweeps.planner.request import search_request
 from tests.composed import composed
 from tests.sweeps.planner.conftest import Case

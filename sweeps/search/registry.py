@@ -7,11 +7,10 @@ from collections.abc import Callable, Mapping
 from conf.compose.load import Composition
 from conf.compose.tree import value_at
 from conf.errors import InfeasiblePlan
-from conf.types.schema import Value
 from conf.types.sweep_spec import PointSet
 from sweeps.planner.request import search_request
 from sweeps.points.plan import SweepPart, chooses_layouts, make_trials, nearly_fits, part_of
-from sweeps.search.axes.axis_search import listed_with_seeds, search_of_axes
+from sweeps.search.axes.axis_search import AxisSearch, search_of_axes
 from sweeps.search.layouts.bayes import Bayes
 from sweeps.search.layouts.candidates import Candidates, ListedPoints, PlansOfSpaces, priced_experiment
 from sweeps.search.layouts.priced import join_plans, require_layouts_decide
@@ -23,11 +22,7 @@ DEVICES = "parallel.world_size"
 
 
 def search_for(asked: Composition, record: SweepRecord) -> Search:
-    """The search of a sweep.
-
-    Args:
-        asked: the configuration with which the sweep was planned.
-        record: the sweep; where it measures the stand-in, so does the search.
+    """The search of a sweep, by the configuration that it was planned with; of its stand-in where that is measured.
 
     Raises:
         ConfigError: the search cannot seek what it is told to.
@@ -40,31 +35,16 @@ def search_for(asked: Composition, record: SweepRecord) -> Search:
 def _search_listed(part: SweepPart, record: SweepRecord) -> Search:
     search = part.composition.settings.search
     if search.num_seeds > 1 or search.pruner != "none":
-        return listed_with_seeds(part, record.spec.max_trials)
+        # Of points that are all listed it asks for further seeds alone.
+        return AxisSearch(part.tree, (), (), search, record.spec.max_trials)
     return Listed()
-
-
-def _search_axes(part: SweepPart, record: SweepRecord) -> Search:
-    return search_of_axes(part, record.spec.max_trials)
 
 
 def _search_by_learning(part: SweepPart, record: SweepRecord) -> Search:
     """Make the search that learns: of layouts from the cost model on, of other axes from the first trials on."""
-    if chooses_layouts(part.composition.settings, part.points):
-        return _bayes(part.composition, part.points, record)
-    return _search_axes(part, record)
-
-
-SEARCHES: Mapping[str, Callable[[SweepPart, SweepRecord], Search]] = {
-    "grid": _search_listed,
-    "planner": _search_listed,
-    "random": _search_axes,
-    "bayes": _search_by_learning,
-    "pareto": _search_axes,
-}
-
-
-def _bayes(asked: Composition, points: PointSet, record: SweepRecord) -> Bayes:
+    asked, points = part.composition, part.points
+    if not chooses_layouts(asked.settings, points):
+        return search_of_axes(part, record)
     search = asked.settings.search
     objective = require_layouts_decide(search.objective)
     # All plans are of one batch, so that where the sweep varies it the points are those that it lists.
@@ -78,8 +58,19 @@ def _bayes(asked: Composition, points: PointSet, record: SweepRecord) -> Bayes:
     return Bayes(candidates, objective, search.min_gain, record.spec.max_trials)
 
 
+SEARCHES: Mapping[str, Callable[[SweepPart, SweepRecord], Search]] = {
+    "grid": _search_listed,
+    "planner": _search_listed,
+    "random": search_of_axes,
+    "bayes": _search_by_learning,
+    "pareto": search_of_axes,
+}
+
+
 def _listed_candidates(asked: Composition, points: PointSet) -> ListedPoints:
-    trials = make_trials(asked.tree, points, _pinned_values(asked, points))
+    varied = {key for key, _ in points.listed_values()}
+    pinned = {key: value_at(asked.tree, key) for key in asked.overrides.pinned_keys() if key in varied}
+    trials = make_trials(asked.tree, points, pinned)
     fitting = [trial for trial in trials if nearly_fits(trial)]
     prices = join_plans([priced_experiment(trial.planned) for trial in fitting])
     return ListedPoints([trial.planned for trial in fitting], [trial.point for trial in fitting], prices)
@@ -105,9 +96,3 @@ def _sizes(asked: Composition, points: PointSet, *, of_stand_in: bool) -> list[i
     if of_stand_in and not values:
         values = [value_at(asked.tree, DEVICES), *(value for key, value in points.listed_values() if key == DEVICES)]
     return sorted({value for value in values if isinstance(value, int)})
-
-
-def _pinned_values(asked: Composition, points: PointSet) -> dict[str, Value]:
-    """Return the values that the user gave to keys which the sweep varies."""
-    varied = {key for key, _ in points.listed_values()}
-    return {key: value_at(asked.tree, key) for key in asked.overrides.pinned_keys() if key in varied}

@@ -7,7 +7,7 @@ several numbers and clusters against each other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby, pairwise
 from math import inf
@@ -88,8 +88,7 @@ class Memory(NamedTuple):
 def _memory(whole: PlanGrid, shards: Integers, capacity: int, table: ShardWork, smallest_bytes: int) -> Memory:
     """The memory of the plans of these shards, without what the first stage alone rules out.
 
-    Args:
-        smallest_bytes: what the smallest plan so far takes; 0 where there is none.
+    The smallest plan so far is 0 where there is none.
     """
     block = whole.part(ALL, shards, ALL)
     first = np.broadcast_to(first_stage_bytes(block.setting, block.plans, table.of(block.plans)), block.shape)
@@ -109,8 +108,11 @@ def _rank(block: PlanGrid, memory: Memory, capacity: int, bounds: Bounds, tally:
     tally.count(kept, memory.peak, fits)
     if not fits.any():
         return
-    least = bounds.of_plans(kept)
-    for stages in _kinds_of_zero_stages(kept):
+    least, zero_stages = bounds.of_plans(kept), block.plans.zero_stage.ravel()
+    # ZeRO 0 and 1 add no collectives to a single micro-batch, while 2 and 3 each add their own. Grouped like this, the
+    # pipeline, which is the costly part, is computed once for each kind instead of once for each ZeRO stage.
+    for kind in (zero_stages <= 1, zero_stages == 2, zero_stages == 3):
+        stages = np.flatnonzero(kind)
         # What the kind before has found rules out more of the next.
         wanted = fits[stages] & (least < tally.slowest_of_interest(kept))
         if wanted.any():
@@ -132,17 +134,6 @@ def _parts(block: PlanGrid) -> list[Integers]:
     num_zero_stages, num_shards, num_layouts = block.shape
     step = max(1, MOST_PLANS_AT_ONCE // (num_layouts * num_zero_stages))
     return [np.arange(start, min(start + step, num_shards)) for start in range(0, num_shards, step)]
-
-
-def _kinds_of_zero_stages(block: PlanGrid) -> Iterator[Integers]:
-    """The places of ZeRO stages that are priced together.
-
-    ZeRO 0 and 1 add no collectives to a single micro-batch, while 2 and 3 each add their own. Grouped like this, the
-    pipeline, which is the costly part, is computed once for each kind instead of once for each ZeRO stage.
-    """
-    stages = block.plans.zero_stage.ravel()
-    for kind in (stages <= 1, stages == 2, stages == 3):
-        yield np.flatnonzero(kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,10 +162,6 @@ class Found:
     """The result of the search of one space.
 
     Attributes:
-        num_strategies: number of legal plans.
-        num_fitting: how many of them fit, with every stage on its device.
-        num_feasible: how many of those are also fast enough.
-        num_families: how many families have such a plan.
         best: the fastest feasible plans. None if no plan is feasible.
         families: the fastest feasible plan of every family that has one, likewise; where no limit is set, of the best
             `top` of them and those that take up to REACH times as long as the best.
@@ -295,5 +282,4 @@ class Tally:
 
 
 def concatenate_plans(parts: list[Plans]) -> Plans:
-    """The rows of all parts, one after the other."""
     return Plans(*(np.concatenate([getattr(part, name) for part in parts]) for name in Plans.__slots__))
