@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import psutil
@@ -100,12 +101,10 @@ def test_a_rank_that_is_killed_ends_the_measurement(folder: RatesFolder, tiny_ra
 
 @pytest.mark.slow
 def test_an_interrupt_ends_the_ranks(folder: RatesFolder, tiny_rates_plan: TinyRatesPlan) -> None:
-    endless = tiny_rates_plan(2).model_copy(update={"sample_seconds": 60.0, "memory_bytes": 2**24})
-
     def interrupt(line: str) -> None:
-        if line:
-            os.kill(os.getpid(), 2)
+        assert len(children()) == 2
+        os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        Here().measure(folder, endless, interrupt)
+        Here().measure(folder, tiny_rates_plan(2), interrupt)
     assert children() == []
