@@ -141,11 +141,11 @@ EACH_VALUE = (
     Case("interleaved", "last", "sequence", 2, "gpt", "fp32", "full", 0.1),
     Case("zero-bubble", "middle", "whole", 1, "llama", "bf16", "none", 0.0),
 )
-"""Cases in which each value of each option is in one; those of `cases` have each pair of values."""
+"""Each value of each option is in one; those of `cases`, which `make test-all` runs too, have each pair of values."""
 
 
 def is_possible(case: Case) -> bool:
-    """True if the layout can exist. Every worker of pytest asks this of thousands, so that no layout is validated."""
+    """True if the layout can exist. It is asked of thousands, so that no layout is validated."""
     return case.schedule == "1f1b" if case.place == "alone" else case.zero_stage < 3
 
 
@@ -188,12 +188,13 @@ def test_what_is_left_out_of_the_cases_cannot_exist() -> None:
                 case.experiment()
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "case" in metafunc.fixturenames:
+        chosen = dict.fromkeys([*EACH_VALUE, *(cases() if metafunc.config.getoption("all_cases") else ())])
+        metafunc.parametrize("case", chosen, ids=lambda case: "-".join(map(str, case)))
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "case",
-    [*EACH_VALUE, *(pytest.param(case, marks=pytest.mark.thorough) for case in cases() if case not in EACH_VALUE)],
-    ids=lambda case: "-".join(map(str, case)),
-)
 def test_a_step_asks_nothing_of_a_gpu_that_it_lacks_or_that_the_host_waits_for(case: Case, tmp_path: Path) -> None:
     with trainer_on_gpu(case.experiment(), case.stage, tmp_path) as (trainer, seen):
         for step in (1, 2):  # weights that travel beside a forward pass do so from the second step on
