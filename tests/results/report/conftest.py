@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,22 +36,20 @@ class Visit:
 Open = Callable[..., Visit]
 
 
+def open_page(browser: Browser, path: Path, width: int = 1400, **settings: Any) -> Visit:
+    """Open a file in a new tab and wait until its plots are drawn."""
+    seen = Visit(browser.new_context(viewport={"width": width, "height": 900}, **settings).new_page())
+    seen.page.on("console", lambda message: seen.troubles.append(message.text))
+    seen.page.on("pageerror", lambda error: seen.troubles.append(str(error)))
+    seen.page.on("request", lambda request: seen.requests.append(request.url))
+    seen.page.goto(path.as_uri())
+    seen.page.wait_for_selector("html[data-plots=drawn]", timeout=DRAWN_MILLISECONDS)
+    return seen
+
+
 @pytest.fixture
 def visit(browser: Browser) -> Iterator[Open]:
-    """Open a file in a new tab and wait until its plots are drawn."""
-    contexts = []
-
-    def open_page(path: Path, width: int = 1400, **settings: Any) -> Visit:
-        contexts.append(browser.new_context(viewport={"width": width, "height": 900}, **settings))
-        page = contexts[-1].new_page()
-        seen = Visit(page)
-        page.on("console", lambda message: seen.troubles.append(message.text))
-        page.on("pageerror", lambda error: seen.troubles.append(str(error)))
-        page.on("request", lambda request: seen.requests.append(request.url))
-        page.goto(path.as_uri())
-        page.wait_for_selector("html[data-plots=drawn]", timeout=DRAWN_MILLISECONDS)
-        return seen
-
-    yield open_page
-    for context in contexts:
+    """`open_page`, whose tabs are closed after the test."""
+    yield partial(open_page, browser)
+    for context in browser.contexts:
         context.close()
