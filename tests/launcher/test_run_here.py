@@ -27,11 +27,10 @@ from launcher.sweep import run_here
 from sweeps.folder.submission import read_submission
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
-from sweeps.trial import SweepFolder, SweepRecord, Trial
+from sweeps.trial import SweepFolder, SweepRecord
 from tests.audit import audited
 from tests.conftest import RecordOf
 from tests.launcher.conftest import Silent
-from train_core.job.failures import without_numbers
 from train_core.measurement import Outcome
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -75,12 +74,6 @@ def make_job(behaviour: str = "complete", seconds: float = 0.0) -> LocalJobFunct
                 file.write(f"{time.time()}\n")
 
     return job
-
-
-def write_measurement(folder: SweepFolder, trial: Trial, outcome: str) -> None:
-    """As an earlier sweep would have left it."""
-    ended = without_numbers(trial.planned.fingerprint, Outcome(outcome), "made so by the test", 1.0)
-    folder.trial(trial.trial_id).write_measurement(ended)
 
 
 def run(
@@ -141,37 +134,6 @@ def test_a_job_that_raises_or_is_killed_is_failed_with_its_own_last_words(
     assert state.outcome is Outcome.FAILED
     assert "killed" in state.cause
     assert num_runs(folder, record) == [2]
-
-
-@pytest.mark.thorough  # than job/test_trial
-@pytest.mark.slow
-def test_a_trial_over_its_time_limit_is_timed_out_by_the_trainer(
-    folder: SweepFolder, record_of: RecordOf, progress: Silent
-) -> None:
-    record = record_of(seeds(1), "training.num_steps=100000")
-    (state,) = run_here(Sweep(folder, record), time_limit_seconds=4.0, progress=progress)
-    assert state.outcome is Outcome.TIMED_OUT
-    assert "4 s" in state.cause
-
-
-@pytest.mark.thorough  # than control/test_retries and slurm/test_time_limit
-@pytest.mark.slow
-def test_finished_points_are_kept_and_those_that_a_machine_ended_run_again(
-    folder: SweepFolder, record_of: RecordOf, progress: Silent
-) -> None:
-    kept, retried, again = (
-        ["COMPLETED", "OUT_OF_MEMORY", "INFEASIBLE"],
-        ["FAILED", "TIMED_OUT"],
-        ["CANCELLED", "NODE_FAILED"],
-    )
-    outcomes = [*kept, *retried, *again]
-    record = record_of(seeds(len(outcomes)))
-    for trial, outcome in zip(record.trials, outcomes, strict=True):
-        write_measurement(folder, trial, outcome)
-    run(folder, record, progress, make_job())
-    assert num_runs(folder, record) == [0, 0, 0, 0, 0, 1, 1]
-    run(folder, record, progress, make_job(), retry_failed=True)
-    assert num_runs(folder, record) == [0, 0, 1, 1, 1, 1, 1]
 
 
 @pytest.mark.slow
@@ -262,20 +224,6 @@ def test_a_full_disk_is_one_message(record_of: RecordOf, progress: Silent, tmp_p
             run(SweepFolder(disk / "sweep"), record_of(seeds(1)), progress, make_job())
     finally:
         subprocess.run(["umount", disk], check=True)
-
-
-@pytest.mark.thorough  # than sweeps/test_reading and slurm/test_queue
-@pytest.mark.slow
-def test_a_corrupt_measurement_is_put_aside_and_only_its_trial_runs_again(
-    folder: SweepFolder, record_of: RecordOf, progress: Silent
-) -> None:
-    record = record_of(seeds(2))
-    run(folder, record, progress, make_job())
-    folder.trial(record.trials[0].trial_id).measurement.write_text('{"outcome": "COMPL')
-    states = run(folder, record, progress, make_job())
-    assert num_runs(folder, record) == [2, 1]
-    assert [len(state.damaged_files) for state in states] == [1, 0]
-    assert [state.outcome for state in states] == [Outcome.COMPLETED] * 2
 
 
 SWEEP = """

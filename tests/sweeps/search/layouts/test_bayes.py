@@ -128,23 +128,6 @@ def test_where_every_trial_failed_it_goes_on_with_other_plans(replay: Replay) ->
     assert len(set(labels)) == 4
 
 
-@pytest.mark.thorough  # than no plan that is asked twice
-@pytest.mark.slow
-def test_max_trials_ends_it() -> None:
-    replay = Replay([*SWEEP, "sweep.max_trials=2", "search.min_gain=0"])
-    readings, ending = run_to_the_end(replay, at_once=4)
-    assert len(readings) == 2
-    assert "sweep.max_trials = 2" in ending
-
-
-@pytest.mark.thorough  # than planner/test_pins
-@pytest.mark.slow
-def test_a_pinned_knob_stays_as_it_is() -> None:
-    replay = Replay([*SWEEP, "parallel.recompute=full"])
-    proposals = replay.search.ask([replay.ended(replay.baseline)], 5).proposals
-    assert {proposal.point["parallel.recompute"] for proposal in proposals} == {"full"}
-
-
 @pytest.mark.slow
 def test_it_may_choose_among_the_listed_points_alone() -> None:
     replay = Replay([*SWEEP, "search.space=listed", "search.min_gain=0"])
