@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-import subprocess
-import sys
 
 import pytest
 
@@ -79,11 +77,9 @@ def test_knobs_that_cannot_be_told_apart_share_the_first_place() -> None:
 
 
 @pytest.mark.slow
-def test_a_few_trials_are_too_few_and_import_nothing() -> None:
+def test_a_few_trials_are_too_few() -> None:
     few = KnobTable("measured", table().rated_points[:40:5])
     assert why_untold(few) == "8 trials with a rate are too few for 4 knobs: at least 12 are needed"
-    code = "import sys, results.report.sections.knobs; sys.exit('shap' in sys.modules or 'sklearn' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 @pytest.mark.slow
