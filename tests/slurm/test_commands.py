@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -23,6 +24,7 @@ SHAPES = (
 )
 """1 x 1 and, on nodes of one device, 2 x 1."""
 
+JOB = re.compile(r"^  job (\d+):", re.MULTILINE)
 PATIENCE_SECONDS = 200
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("slurm_cluster")]
@@ -45,13 +47,15 @@ def test_a_sweep_from_submission_to_report(tmp_path: Path) -> None:
         assert time.monotonic() < deadline, said
         assert "FAILED" not in said
         time.sleep(4)  # the command itself takes the cores that the trials need
+    of_jobs = ["--noheader", "--allocations", "--format=State", f"--jobs={','.join(JOB.findall(submitted))}"]
+    while subprocess.run(["sacct", *of_jobs], capture_output=True, text=True, check=True).stdout.count("COMPLETED") < 2:
+        assert time.monotonic() < deadline, "the accounting never said that the jobs have ended"
+        time.sleep(0.5)
     reported = trisweep("report", "smoke", cwd=tmp_path)
     assert reported.count("COMPLETED") == 2
     assert "3 runs written" in reported
     assert (tmp_path / "runs" / "smoke-local" / "report.html").exists()
-    while len(records := list(tmp_path.glob("runs/smoke-local/trials/*/slurm_job.json"))) < 2:
-        assert time.monotonic() < deadline, "the accounting never said that the jobs have ended"
-        trisweep("report", "smoke", cwd=tmp_path)
+    records = list(tmp_path.glob("runs/smoke-local/trials/*/slurm_job.json"))
     assert [json.loads(path.read_text())["State"] for path in records] == ["COMPLETED"] * 2
     assert "0 trials submitted" in trisweep("sweep", *SHAPES, cwd=tmp_path)
     assert "0 trials cancelled" in trisweep("cancel", "smoke", cwd=tmp_path)

@@ -54,13 +54,12 @@ def pbs(slurm: SlurmSpec, slurm_cluster: Path) -> SlurmSpec:
 def test_a_trial_trains_on_two_nodes(
     folder: SweepFolder, record_of: RecordOf, pbs: SlurmSpec, wait_until: WaitUntil
 ) -> None:
-    sweep = Sweep(folder, record_of([ON_TWO_NODES, TWO_RANKS]))
-    summary = submit(sweep, pbs)
-    assert [len(array.trial_ids) for array in summary.arrays] == [1, 1]
-    done = wait_until(folder, sweep.record, lambda states: all(map(has_ended, states)), 180)
-    assert [each.outcome for each in done] == [Outcome.COMPLETED] * 2, [each.cause for each in done]
+    sweep = Sweep(folder, record_of([ON_TWO_NODES]))
+    submit(sweep, pbs)
+    (done,) = wait_until(folder, sweep.record, lambda states: has_ended(states[0]), 180)
+    assert done.outcome is Outcome.COMPLETED, done.cause
     again = submit(sweep, pbs)
-    assert (again.num_submitted, len(again.kept)) == (0, 2)
+    assert (again.num_submitted, len(again.kept)) == (0, 1)
 
 
 def test_each_end_has_its_cause(
@@ -107,14 +106,12 @@ def test_other_programs_are_measured_however_they_are_started(
     command = f"trainer.command=[{sys.executable},{program},'{{trainer.start}}','{{training.deterministic}}']"
     four: dict[str, Value] = {"parallel.world_size": 4}
     points: list[dict[str, Value]] = [four | {"trainer.start": start} for start in ("torchrun", "srun", "once")]
-    points.append(points[1] | {"training.deterministic": True})
     record = record_of(points, "trainer=command", command, "training.num_warmup_steps=1")
     without = shlex.join(["env", *(f"--unset={name}" for name in OF_SLURM)])
     submit(Sweep(folder, record), pbs.model_copy(update={"pbs_mpiexec": f"{MPIEXEC} {without}"}))
     states = wait_until(folder, record, lambda states: all(map(has_ended, states)), 300)
-    assert [state.outcome for state in states] == [Outcome.COMPLETED] * 3 + [Outcome.FAILED], states
-    assert [len(state.steps) for state in states] == [3, 3, 3, 0]
-    assert (states[3].cause, states[3].failing_rank) == ("ValueError: the data of rank 3 is bad", 3)
+    assert [state.outcome for state in states] == [Outcome.COMPLETED] * 3, states
+    assert [len(state.steps) for state in states] == [3, 3, 3]
 
 
 @pytest.mark.slow
@@ -135,14 +132,14 @@ def test_a_controller_hands_the_sweep_to_its_successor_when_its_time_is_over(tmp
     process.send_signal(signal.SIGUSR2)
     while (second := live_job(folder.controller)) is None or second.job_id == first.job_id:
         assert time.monotonic() < deadline
-        time.sleep(0.5)
+        time.sleep(1)
     while History.kept_in(folder).finished is None:
         assert time.monotonic() < deadline
-        time.sleep(0.5)
+        time.sleep(1)
     assert [course.num_attempts for course in History.kept_in(folder).courses.values()] == [1, 1]
     while live_job(folder.controller) is not None:  # it writes the report
         assert time.monotonic() < deadline
-        time.sleep(0.5)
+        time.sleep(1)
     assert (folder.path / "report.md").exists()
 
 

@@ -26,8 +26,6 @@ pytestmark = [pytest.mark.slurm]
 BAD = "node1"
 """The node that an idle cluster hands out first."""
 
-ON_TWO_NODES = {"parallel.world_size": 4, "parallel.tensor_parallel_size": 2, "batch.global_batch_size": 8}
-
 
 @pytest.fixture
 def without_torch(slurm_cluster: Path) -> Iterator[None]:
@@ -61,7 +59,10 @@ def _end(pid_file: Path) -> None:
 def test_a_node_that_is_not_fit_gets_no_training_and_no_further_trial(
     folder: SweepFolder, record_of: RecordOf, slurm: SlurmSpec, wait_until: WaitUntil
 ) -> None:
-    sweep, checked = Sweep(folder, record_of([ON_TWO_NODES])), slurm.model_copy(update={"preflight": True})
+    sweep, checked = (
+        Sweep(folder, record_of([{"parallel.world_size": 2}], "cluster.devices_per_node=1")),
+        slurm.model_copy(update={"preflight": True}),
+    )
     submit(sweep, checked)
     (failed,) = wait_until(folder, sweep.record, lambda states: has_ended(states[0]), 300)
     assert failed.outcome is Outcome.NODE_FAILED, failed.cause

@@ -1,4 +1,7 @@
-"""A long run on two nodes that Slurm warns: it saves, requeues itself, and ends with the losses of one left alone."""
+"""A long run on two nodes that Slurm warns: it saves, requeues itself, and goes on where it stopped.
+
+That its losses are then those of a training left alone is held by `tests/train_core/training/test_resume`.
+"""
 
 from __future__ import annotations
 
@@ -26,19 +29,13 @@ ASKED = [
 ]
 
 
-NAMES = ["cancelled", "left-alone", "warned"]
+NAMES = ["cancelled", "warned"]
 
 
 def state_of(run: LongRun) -> Reading:
     """As `trisweep status` finds out."""
     (reading,) = reconcile([run.read()])
     return reading
-
-
-def outcome_of(run: LongRun) -> Outcome:
-    measurement = run.folder.read_measurement()
-    assert measurement is not None
-    return measurement.outcome
 
 
 def wait(reached: Callable[[], object], seconds: float) -> None:
@@ -48,13 +45,13 @@ def wait(reached: Callable[[], object], seconds: float) -> None:
         time.sleep(0.2)
 
 
-def test_a_warned_job_saves_requeues_itself_and_ends_with_the_losses_of_an_undisturbed_one(
+def test_a_warned_job_saves_requeues_itself_and_takes_every_step_once(
     folder: SweepFolder, record_of: RecordOf, slurm: SlurmSpec
 ) -> None:
     layout = {"parallel.world_size": 2, "parallel.pipeline_parallel_size": 2}
     folder.path.mkdir(parents=True)
     folder.write_record(record_of([layout], "cluster.devices_per_node=1"))
-    cancelled, left_alone, warned = runs = [long_run(folder, Overrides.parse(ASKED), name) for name in NAMES]
+    cancelled, warned = runs = [long_run(folder, Overrides.parse(ASKED), name) for name in NAMES]
     for run in runs:
         write_long_run(run, "test", Overrides.parse(ASKED))
     assert [run.folder.path.name for run in trainings_of(folder.path.parent, "test")] == NAMES
@@ -71,16 +68,15 @@ def test_a_warned_job_saves_requeues_itself_and_ends_with_the_losses_of_an_undis
     # Nothing may come in between: on a fast machine the training ends in a second or two, and saves no more.
     subprocess.run(["scancel", "--signal=USR2", job_id], check=True)
     wait(lambda: (job := live_job(warned.folder)) is not None and job.state.name != "RUNNING", 120)
-    saved = len(warned.folder.read_metrics())
-    assert saved < 150
-    submit_long_run(left_alone, unhurried)  # trains while the other waits for Slurm to run it again
-    both = (warned, left_alone)
-    for run in both:
-        wait(run.folder.read_measurement, 180)
+    saved = warned.folder.read_metrics()
+    assert len(saved) < 150
+    wait(warned.folder.read_measurement, 180)
 
-    assert [outcome_of(run) for run in both] == [Outcome.COMPLETED] * 2
-    losses = [[(step.step, step.loss) for step in run.folder.read_metrics()] for run in both]
-    assert losses[0] == losses[1]
-    assert len(losses[0]) == 150
+    measurement = warned.folder.read_measurement()
+    assert measurement is not None
+    assert measurement.outcome is Outcome.COMPLETED
+    steps = warned.folder.read_metrics()
+    assert [step.step for step in steps] == list(range(1, 151))
+    assert steps[: len(saved)] == saved
     live = live_job(warned.folder)
     assert live is None or live.job_id == job_id

@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.usefixtures("slur
 
 def test_a_later_stage_is_a_job_that_starts_only_after_the_earlier_one_completed(tmp_path: Path) -> None:
     write_example(tmp_path)
-    options = ("cluster=local", "slurm.time_limit_minutes=5", "controller.poll_seconds=0.5")
+    options = ("cluster=local", "slurm.time_limit_minutes=5", "controller.poll_seconds=1", "tracking.live_seconds=null")
     done = sweep_example(tmp_path, *options)
     assert done.returncode == 0, done.stdout + done.stderr
     stages = read_stages(tmp_path)
