@@ -36,3 +36,7 @@ def test_a_weight_gone_bad_is_the_hardwares_fault_on_the_node_of_its_rank(trial_
 def test_an_error_whose_remedy_is_another_setting_is_the_users() -> None:
     assert failure_of(0, TrainingError("it diverged", "Lower training.learning_rate.", None)).fault is Fault.INPUT
     assert failure_of(0, TrainingError("it diverged", "Lower training.learning_rate.", None)).node == ""
+
+
+def test_whoever_writes_it_down_the_rank_is_blamed_that_the_error_names() -> None:
+    assert failure_of(0, TrainingError("a loss is not a number", "Try another node.", 3)).blamed == 3

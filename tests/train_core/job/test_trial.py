@@ -166,27 +166,6 @@ def test_over_the_time_limit_is_timed_out(trial_of: TrialOf) -> None:
     assert 2.4 < time.monotonic() - started < 60
 
 
-@pytest.mark.slow
-def test_the_rank_that_went_wrong_is_blamed_and_not_the_first_that_said_so(
-    trial_of: TrialOf, on_rank: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def go_wrong() -> None:
-        from train_core.training.trainer import Trainer
-
-        undisturbed = Trainer.step
-
-        def disturbed(trainer: Trainer, step: int, *rest: Any) -> Any:
-            trainer.stage.named_parameters()[0][1].data.fill_(float("nan"))
-            return undisturbed(trainer, step, *rest)
-
-        monkeypatch.setattr(Trainer, "step", disturbed)
-
-    on_rank(3, go_wrong)
-    measurement = run_trial_here(trial_of(LONG | {"parallel.world_size": 4, "batch.global_batch_size": 4}).path)
-    assert measurement.outcome is Outcome.FAILED
-    assert measurement.failing_rank == 3, measurement.cause
-
-
 def test_a_wrong_data_path_is_one_message(trial_of: TrialOf) -> None:
     measurement = run_trial_here(trial_of(TENSOR_2 | {"data.path": "/nowhere"}).path)
     assert measurement.outcome is Outcome.FAILED
