@@ -16,12 +16,14 @@ from sweeps.folder.journal import History, Journal
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.forked_command import run_forked
+from tests.slurm.test_other_trainer import PROGRAM
 from train_core.measurement import Outcome
 
 TRISWEEP = Path(sys.executable).with_name("trisweep")
 ADAPTIVE = (
     *("smoke", "cluster=local", "cluster.num_nodes=4", "slurm.time_limit_minutes=5", "controller.poll_seconds=0.5"),
     *("search=bayes", "search.space=listed", "search.min_gain=0", "sweep.max_trials=2", "tracking.live_seconds=null"),
+    *("trainer=command", "trainer.start=once", "training.num_steps=3", "training.num_warmup_steps=1"),
 )
 GOES_ON = 75
 
@@ -30,6 +32,13 @@ pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("slurm_cluster")]
 
 def trisweep(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return run_forked(arguments, cwd, os.environ, umask=0o077)
+
+
+def adaptive(path: Path) -> tuple[str, ...]:
+    """The words of a sweep whose points are searched, and whose program, which it writes there, takes no time."""
+    program = path / "program.py"
+    program.write_text(PROGRAM)
+    return (*ADAPTIVE, f"trainer.command=[{sys.executable},{program},once,'false']")
 
 
 def folder_in(path: Path) -> SweepFolder:
@@ -42,13 +51,13 @@ def history(folder: SweepFolder) -> History:
 
 @pytest.mark.slow
 def test_a_job_goes_on_with_the_sweep_there_is_only_one_and_what_was_killed_is_continued(tmp_path: Path) -> None:
-    started = trisweep("sweep", *ADAPTIVE, "controller=slurm", cwd=tmp_path)
+    started = trisweep("sweep", *adaptive(tmp_path), "controller=slurm", cwd=tmp_path)
     assert started.returncode == 0, started.stderr
     folder = folder_in(tmp_path)
     first = live_job(folder.controller)
     assert first is not None
     assert f"Job {first.job_id} goes on" in started.stdout
-    again = trisweep("sweep", *ADAPTIVE, "controller=slurm", cwd=tmp_path)
+    again = trisweep("sweep", *adaptive(tmp_path), "controller=slurm", cwd=tmp_path)
     assert f"Job {first.job_id} goes on" in again.stdout
 
     deadline = time.monotonic() + 120
@@ -75,7 +84,7 @@ def test_a_job_goes_on_with_the_sweep_there_is_only_one_and_what_was_killed_is_c
 @pytest.mark.slow
 def test_the_foreground_leaves_its_jobs_when_it_is_interrupted_and_cancel_ends_them(tmp_path: Path) -> None:
     process = subprocess.Popen(
-        [TRISWEEP, "sweep", *ADAPTIVE, "+slurm.extra_sbatch.hold=true"],
+        [TRISWEEP, "sweep", *adaptive(tmp_path), "+slurm.extra_sbatch.hold=true"],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

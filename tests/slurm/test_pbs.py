@@ -25,7 +25,7 @@ from sweeps.trial import SweepFolder
 from tests.conftest import RecordOf
 from tests.forked_command import run_forked
 from tests.slurm.conftest import WaitUntil, has_ended, make_job
-from tests.slurm.test_controller import ADAPTIVE
+from tests.slurm.test_controller import adaptive
 from tests.slurm.test_other_trainer import PROGRAM
 from train_core.measurement import Outcome
 
@@ -119,7 +119,7 @@ def test_other_programs_are_measured_however_they_are_started(
 @pytest.mark.usefixtures("pbs")
 def test_a_controller_hands_the_sweep_to_its_successor_when_its_time_is_over(tmp_path: Path) -> None:
     of_pbs = ("slurm.scheduler=pbs", f"slurm.pbs_mpiexec='{MPIEXEC}'")
-    started = run_forked(("sweep", *ADAPTIVE, *of_pbs, "controller=slurm"), tmp_path, os.environ, umask=0o077)
+    started = run_forked(("sweep", *adaptive(tmp_path), *of_pbs, "controller=slurm"), tmp_path, os.environ, umask=0o077)
     assert started.returncode == 0, started.stderr
     folder, deadline = SweepFolder(tmp_path / "runs" / "smoke-local"), time.monotonic() + 400
     first = live_job(folder.controller)
