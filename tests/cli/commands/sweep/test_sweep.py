@@ -92,6 +92,18 @@ def test_a_dry_run_shows_the_controllers_job_and_the_arrays_that_it_would_submit
     assert len(json.loads(done.stdout)["would_run"]) == 4
 
 
+def test_a_dry_run_of_a_search_shows_its_baseline_and_how_many_points_may_follow(
+    tmp_path: Path, trisweep: Command
+) -> None:
+    of_search = ("search=bayes", "search.space=listed", "sweep.max_trials=2")
+    done = trisweep("sweep", "smoke", "cluster=local", *of_search, "--dry-run", cwd=tmp_path)
+    said = " ".join(done.stdout.split())
+    assert "1 point at full size, 1 fit." in said, done.stderr
+    assert "Further points come from the search." in said
+    assert "The search chooses up to 1 further point; each counts at its time limit until it ends." in said
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.slow
 def test_a_dry_run_of_an_allocation_counts_its_trials(tmp_path: Path, trisweep: Command) -> None:
     limits = ("sweep.max_trials=1", "launcher.time_limit_minutes=600")
