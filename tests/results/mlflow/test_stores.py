@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import sqlalchemy
-from sqlalchemy.engine import Engine
 
 from conf.errors import UsageError
 from conf.types.sites import TrackingSpec
@@ -68,6 +66,8 @@ def contents_of(output_dir: Path, tracking: TrackingSpec = SQLITE, database: str
 
 def metrics_in(database: str) -> dict[str, list[tuple[object, ...]]]:
     """Every value of every metric, by the id of its run; a request for each key would take a hundred times as long."""
+    import sqlalchemy  # here, as every worker collects this file, and one runs its tests
+
     found: dict[str, list[tuple[object, ...]]] = {}
     engine = sqlalchemy.create_engine(database)
     with engine.connect() as tables:
@@ -118,18 +118,21 @@ def test_a_store_whose_making_was_cut_short_is_made_by_the_next_import(
     for name, mode in (("mlflow.db.old-1", 0o660), ("mlartifacts.old-1", 0o770)):
         (output_dir / name).chmod(mode)
 
+    from sqlalchemy import event
+    from sqlalchemy.engine import Engine
+
     def cut_short(connection: object, cursor: object, statement: str, *rest: object) -> None:
         if "CREATE TABLE _alembic_tmp_tags" in statement:
             raise KeyboardInterrupt
 
     die_while_writing(database_path(output_dir))
     database_path(output_dir).unlink()
-    sqlalchemy.event.listen(Engine, "after_cursor_execute", cut_short)
+    event.listen(Engine, "after_cursor_execute", cut_short)
     try:
         with pytest.raises(KeyboardInterrupt):
             connect(SQLITE, output_dir)
     finally:
-        sqlalchemy.event.remove(Engine, "after_cursor_execute", cut_short)
+        event.remove(Engine, "after_cursor_execute", cut_short)
     assert import_sweep(write_sweep(TRIALS, HOW), SQLITE, output_dir).created == 1 + len(TRIALS)
     with closing(sqlite3.connect(database_path(output_dir))) as made:
         assert made.execute(FILLERS).fetchone() == (0,)
