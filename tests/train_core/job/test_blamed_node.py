@@ -15,7 +15,7 @@ THREE = {
     "parallel.world_size": 3,
     "batch.global_batch_size": 6,
     "training.num_steps": 100_000,
-    "watch.hang_seconds": 3.0,
+    "watch.hang_seconds": 60.0,
 }
 
 
