@@ -27,6 +27,7 @@ SMOKE = (
     f"+slurm.environment.MY_KEY={OF_JOBS}",
     f"notify.url={HOOK}",
     "notify.after_failures=1",
+    "tracking.live_seconds=null",
     "sweep.points=[{parallel.world_size: 2, parallel.tensor_parallel_size: 2},"
     "{parallel.world_size: 2, parallel.zero_stage: 1},{parallel.world_size: 3, parallel.tensor_parallel_size: 2}]",
 )
