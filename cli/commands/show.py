@@ -54,9 +54,7 @@ def show(overrides: OverrideTexts = None, everything: All = False, as_json: AsJs
     sources = _sources(composition)
     if (file := own.stated_value(KEY)) is not None:
         sources["model"] = {KEY: str(Path(file).absolute())}
-    # The values of a group may stand under another's: a device is a part of its cluster.
-    places = {key.partition("=")[0]: place for place, files in reversed(sources.items()) for key in files}
-    named = {places.get(override.group, override.group) for override in composition.overrides}
+    named = {_place_of(override.group, sources) for override in composition.overrides}
     tree = shown_tree(composition.tree)
     parts = {name: tree[name] for name in tree if everything or not named or name in named}
     if as_json:
@@ -69,6 +67,12 @@ def show(overrides: OverrideTexts = None, everything: All = False, as_json: AsJs
         for override in (each for each in own if each.group == name and each.pins):
             print_unwrapped(f"# {hide_credentials(hide_variables(override.text))} from the command line")
         print_unwrapped(hide_credentials(yaml.safe_dump({name: values}, sort_keys=False)))
+
+
+def _place_of(group: str, sources: dict[str, dict[str, str]]) -> str:
+    """The top of the tree under which a group's values stand: a device is a part of its cluster."""
+    within = (place for place, files in sources.items() if any(key.startswith(f"{group}=") for key in files))
+    return next(within, group)
 
 
 def _sources(composition: Composition) -> dict[str, dict[str, str]]:
