@@ -163,8 +163,10 @@ class PricedPlan:
 
     @classmethod
     def of(cls, strategy: Strategy, wanted: Request, trainer: str) -> PricedPlan:
-        """Raises:
-        InfeasiblePlan: there can be no such plan.
+        """The plan at the costs of a trainer.
+
+        Raises:
+            InfeasiblePlan: there can be no such plan.
         """
         setup = strategy.setup(wanted.settings)
         predicted = estimate(setup, IMPLEMENTATIONS[trainer])

@@ -64,6 +64,15 @@ def test_class_names_are_unique() -> None:
 
 
 @pytest.mark.slow
+def test_a_docstring_begins_with_a_sentence_and_not_with_a_list() -> None:
+    documented = (ast.ClassDef, ast.FunctionDef)
+    nodes = [(path, node) for path in FILES for node in ast.walk(parsed(path)) if isinstance(node, documented)]
+    first_lines = {(relative(path), node.name): (ast.get_docstring(node) or "").split("\n")[0] for path, node in nodes}
+    lists = {"Attributes:", "Args:", "Raises:", "Returns:"}
+    assert [place for place, line in first_lines.items() if line in lists] == []
+
+
+@pytest.mark.slow
 def test_no_module_imports_what_another_keeps_to_itself() -> None:
     """A name or module with a leading underscore belongs to its own module alone."""
     assert [f"{relative(path)}: {name}" for path in FILES for name in _private_imports(path)] == []

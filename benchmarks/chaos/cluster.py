@@ -20,8 +20,10 @@ LOST_NUMBERS = 30
 
 
 class Cluster:
-    """Attributes:
-    folder: its configuration, state and process ids.
+    """A Slurm cluster whose daemons a scenario kills and starts again.
+
+    Attributes:
+        folder: its configuration, state and process ids.
     """
 
     def __init__(self, folder: Path) -> None:

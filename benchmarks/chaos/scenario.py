@@ -10,13 +10,15 @@ from benchmarks.chaos.workbench import ChaosWorkbench
 
 @dataclass(frozen=True)
 class Scenario:
-    """Attributes:
-    harm: what is done, for people.
-    run: does it; carries the sweep on, and returns when nothing more is to come.
-    num_trials: of the sweep.
-    repetitions: each with a sweep of its own.
-    is_mixed: every trial is a heterogeneous job, over nodes of two kinds.
-    alone: it disturbs whatever else runs on the cluster.
+    """One harm that is done to a sweep while it runs.
+
+    Attributes:
+        harm: what is done, for people.
+        run: does it; carries the sweep on, and returns when nothing more is to come.
+        num_trials: of the sweep.
+        repetitions: each with a sweep of its own.
+        is_mixed: every trial is a heterogeneous job, over nodes of two kinds.
+        alone: it disturbs whatever else runs on the cluster.
     """
 
     name: str

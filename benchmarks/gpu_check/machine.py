@@ -166,10 +166,12 @@ GUESSED_PEAK, GUESSED_FP32_PEAK = 300 * TERA, 30 * TERA
 
 
 class Node(NamedTuple):
-    """Attributes:
-    tree: the configuration.
-    cluster: the file it comes from; None where the device is in none.
-    remark: what the reader of predictions has to know; empty where there is nothing.
+    """The configuration of one node like this one.
+
+    Attributes:
+        tree: the configuration.
+        cluster: the file it comes from; None where the device is in none.
+        remark: what the reader of predictions has to know; empty where there is nothing.
     """
 
     tree: Tree

@@ -187,9 +187,11 @@ NOTABLE_DIFFERENCE = 0.05  # logarithm of the smallest factor that is told
 
 @dataclass
 class Bayes(Search):
-    """Attributes:
-    min_gain: the search ends once all other plans together are expected to better the best by less than this share.
-    max_trials: the most trials of the sweep, the baseline among them.
+    """The search that goes on with the plan of largest expected gain.
+
+    Attributes:
+        min_gain: the search ends once all other plans together are expected to better the best by less than this share.
+        max_trials: the most trials of the sweep, the baseline among them.
     """
 
     candidates: Candidates
