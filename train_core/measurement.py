@@ -49,6 +49,7 @@ class Fault(StrEnum):
     KILLED: a signal from outside, and nobody says whose.
     CRASH: an error in this package, or in the libraries that it calls.
     INPUT: an error of the user's: the configuration, the data, or a program of their own.
+    UNTIMED: a program of the user's ended well, and its log tells of steps, and of none how long it took.
     """
 
     MEMORY = "MEMORY"
@@ -64,6 +65,7 @@ class Fault(StrEnum):
     KILLED = "KILLED"
     CRASH = "CRASH"
     INPUT = "INPUT"
+    UNTIMED = "UNTIMED"
 
 
 FAULT_OF_OUTCOME = {

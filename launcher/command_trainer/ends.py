@@ -93,12 +93,15 @@ def error_line(line: str, log: Path) -> RankFailure:
 
 def unmeasured_failure(book: StepBook, log: LogSpec, logs: Iterable[Path]) -> RankFailure:
     """The program ended well, and its log tells of no step to time: which patterns should have found one."""
-    silent = list[str]()
+    silent, fault = list[str](), Fault.INPUT
     for wanted in (("step",), TIMES):
         finders = [
             name for name, text in log.patterns.items() if not re.compile(text).groupindex.keys().isdisjoint(wanted)
         ]
-        silent += finders if book.matched.isdisjoint(finders) else []
+        if book.matched.isdisjoint(finders):
+            # A log without steps may be that of a training that never began; this one has told of some.
+            fault = Fault.INPUT if silent or wanted != TIMES else Fault.UNTIMED
+            silent += finders
     if book.steps:
         warmup, count = book.experiment.training.num_warmup_steps, len(book.steps)
         cause = f"its log tells of {count_of(count, 'step')}, all within training.num_warmup_steps = {warmup}"
@@ -107,7 +110,7 @@ def unmeasured_failure(book: StepBook, log: LogSpec, logs: Iterable[Path]) -> Ra
         cause = f"nothing measurable in its log: no line matches {names}"
     else:
         cause = "nothing measurable in its log: no line tells of a step together with its time"
-    return rank_failure(Fault.INPUT, cause, last_lines(*logs), 0, blamed=False)
+    return rank_failure(fault, cause, last_lines(*logs), 0, blamed=False)
 
 
 def _lines_and_exception(text: str) -> tuple[list[str], tuple[int | None, str, str] | None]:

@@ -33,7 +33,7 @@ from sweeps.repeats.by_objective import best_first
 from sweeps.search.searcher import Answer, num_taken
 from sweeps.sweep import Sweep, first_runs, points_of_configuration, with_figures
 from sweeps.trial import Trial, named_apart, repeat_id
-from train_core.measurement import Outcome
+from train_core.measurement import Fault, Outcome
 
 FAILURES = (Outcome.FAILED, Outcome.TIMED_OUT)
 """Outcomes that `controller.fail_fast` counts."""
@@ -226,6 +226,9 @@ class Conductor:
         if fail_fast is not None and len(failed) >= fail_fast:
             failures = count_of(len(failed), "trial")
             return f"{failures} failed (controller.fail_fast = {fail_fast}), {failed[-1].name} among them"
+        untimed = [each for each in failed if each.measurement and each.measurement.why is Fault.UNTIMED]
+        if untimed and not _others_may_be_timed(readings, untimed):
+            return f"{untimed[-1].name} ended well, but without the time of a step no trial counts: {untimed[-1].cause}"
         if begun is not None and self.rules.budget.is_past_deadline(begun, time.time()):
             return f"budget.deadline_hours = {self.rules.budget.limits.deadline_hours:g} have passed"
         return ""
@@ -397,6 +400,17 @@ class Conductor:
         # No other entry changes which trials the sweep has, and a record takes long to complete where there are many.
         if any(isinstance(entry, Asked) for entry in new):
             self.sweep = self.sweep._replace(record=self.history.complete_record(self._planned))
+
+
+def _others_may_be_timed(readings: Iterable[TrialReading], untimed: Iterable[TrialReading]) -> bool:
+    """True if the patterns that found no time found one in another log, or others read the log of one that is left."""
+    in_vain = [each.experiment.trainer.log for each in untimed if each.experiment is not None]
+    for each in readings:
+        is_alike = each.experiment is not None and each.experiment.trainer.log in in_vain
+        is_left = each.outcome is Outcome.PENDING and each.trial.selected
+        if (each.outcome is Outcome.COMPLETED and is_alike) or (is_left and not is_alike):
+            return True
+    return False
 
 
 def _set_aside(trials: Iterable[Trial], new: Trial) -> list[Trial]:

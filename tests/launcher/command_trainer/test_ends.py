@@ -158,12 +158,19 @@ def test_a_log_without_steps_is_told_with_the_patterns_that_found_nothing(make_t
 
 
 @pytest.mark.parametrize(
-    ("line", "named"), [("step 3 loss 4", ["seconds", "milliseconds"]), ("loss 4 time 3 ms", ["step"])]
+    ("line", "named", "why"),
+    [
+        ("step 3 loss 4", ["seconds", "milliseconds"], Fault.UNTIMED),
+        ("loss 4 time 3 ms", ["step"], Fault.INPUT),
+        ("loss 4", ["step", "seconds", "milliseconds"], Fault.INPUT),
+    ],
 )
 def test_only_patterns_that_would_have_told_what_is_missing_are_named(
-    line: str, named: list[str], make_trial: MakeTrial
+    line: str, named: list[str], why: Fault, make_trial: MakeTrial
 ) -> None:
-    cause = ended(make_trial, f"print({line!r})").cause
+    measurement = ended(make_trial, f"print({line!r})")
+    cause = measurement.cause
+    assert measurement.why is why
     assert cause.removeprefix("nothing measurable in its log: no line matches ").split(", ") == [
         f"trainer.log.patterns.{name}" for name in named
     ]

@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import signal
+import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from cli.output.progress import share_ended
 from conf.compose.settings import UNLIMITED_BUDGET, BudgetSpec
 from conf.errors import UsageError
 from conf.types.schema import Value
+from launcher.command_trainer.job import run_here as run_program
 from launcher.control import loop
 from launcher.control.advance import Conductor
 from launcher.control.loop import go_on
@@ -340,6 +342,25 @@ def test_the_sweep_stops_once_so_many_trials_have_failed(sweep: Sweep) -> None:
     done = carried_out(sweep, replace(adaptive(), fail_fast=1, max_concurrent_trials=1), make_job("raise"))
     assert "1 trial failed (controller.fail_fast = 1)" in done.history.finished
     assert len(done.sweep.record.trials) == 1
+
+
+@pytest.mark.parametrize(("first", "num_run"), [("", 1), ("time 1 s", 3)])
+def test_a_program_that_tells_no_times_is_run_once_and_not_once_for_every_trial(
+    first: str, num_run: int, folder: SweepFolder, record_of: RecordOf, tmp_path: Path
+) -> None:
+    program = tmp_path / "program.py"
+    lines = f"for step in range(1, 4): print(f'step {{step}} loss 4', {first!r} if sys.argv[1] == '0' else '')"
+    program.write_text(f"import sys\n{lines}")
+    command = f"trainer.command=[{sys.executable},{program},'{{training.seed}}']"
+    record = record_of(seeds(3), "trainer=command", "trainer.start=once", command, "search.objective=loss")
+    folder.write_record(record)
+    rules = replace(adaptive(Seeds(3)), max_concurrent_trials=1)
+    done = carried_out(Sweep(folder, record), rules, lambda path, devices, limit: run_program(Path(path)))
+    ran = [each for each in done.sweep.read() if each.outcome is not Outcome.PENDING]
+    assert len(ran) == num_run
+    unread = "no line matches trainer.log.patterns.seconds, trainer.log.patterns.milliseconds"
+    stopped = f"without the time of a step no trial counts: nothing measurable in its log: {unread}"
+    assert (stopped in (done.history.finished or "")) == (num_run == 1)
 
 
 def test_what_failed_runs_again_when_a_person_wants_it_to_and_only_once(sweep: Sweep) -> None:
