@@ -55,6 +55,17 @@ def started_sweep(name: str, overrides: Sequence[str] | None) -> tuple[SweepFold
     return folder, composition_of(known, overrides) if known in options("sweep") else composition
 
 
+def refuse_trials_among(overrides: Sequence[str]) -> None:
+    """Refuse a word that is no override where trials are named by an option.
+
+    Raises:
+        UsageError: names the first such word.
+    """
+    word = next((text for text in overrides if "=" not in text and not text.startswith(("+", "~"))), None)
+    if word is not None:
+        raise UsageError(f"{word} is no override, and names no trial by itself", f"A trial is named by --trial {word}.")
+
+
 def _folder_at(path: Path) -> SweepFolder | None:
     from sweeps.trial import RECORD, SweepFolder
 

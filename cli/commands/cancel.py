@@ -9,7 +9,7 @@ import typer
 from cli.arguments import AsJson, OverrideTexts, SweepName
 from cli.output.console import console, print_unwrapped, shown_path
 from cli.output.next_command import command_by_name, next_command
-from cli.started_sweep import print_state, started_sweep
+from cli.started_sweep import print_state, refuse_trials_among, started_sweep
 from conf.overrides import Overrides
 from conf.units import count_of
 
@@ -32,6 +32,7 @@ def cancel(
     from sweeps.sweep import Sweep
     from train_core.measurement import Outcome
 
+    refuse_trials_among(overrides or ())
     folder = started_sweep(name, overrides)[0]
     sweep = Sweep.stored_in(folder)
     job_id, number = None, 0

@@ -9,7 +9,7 @@ import typer
 from cli.arguments import AsJson, OverrideTexts, SweepName
 from cli.output.console import SILENT, complaints, console, print_unwrapped
 from cli.output.next_command import begun_command, next_command
-from cli.started_sweep import print_state, started_sweep
+from cli.started_sweep import print_state, refuse_trials_among, started_sweep
 from conf.errors import UsageError
 from conf.units import count_of
 
@@ -38,6 +38,7 @@ def retry(
     from sweeps.log_choice import reading_called
     from sweeps.sweep import Sweep
 
+    refuse_trials_among(overrides or ())
     if not failed and not trial:
         raise UsageError("Nothing to run again was named", "Give --failed, or --trial with a trial's id.")
     sweep = Sweep.stored_in(started_sweep(name, overrides)[0])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from cli.commands.cancel import cancel
+from cli.commands.retry import retry
 from cli.started_sweep import started_sweep
 from conf.errors import UsageError
 from tests.permissions import bound_by_permissions
@@ -23,3 +26,9 @@ def test_a_path_that_may_not_be_read_is_one_message(tmp_path: Path) -> None:
     (tmp_path / "closed").mkdir(mode=0)
     with bound_by_permissions(), pytest.raises(UsageError, match=r"sweep\.json cannot be read \(Permission denied\)"):
         started_sweep(str(tmp_path / "closed"), [])
+
+
+@pytest.mark.parametrize("command", [retry, cancel])
+def test_a_word_that_may_name_a_trial_is_repeated_with_the_option_for_it(command: Callable[..., None]) -> None:
+    with pytest.raises(UsageError, match=r"^nosuch is no override, .* A trial is named by --trial nosuch\.$"):
+        command("smoke", ["training.seed=3", "nosuch"])
