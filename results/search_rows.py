@@ -12,7 +12,7 @@ from conf.units import GIBIBYTE, JOULES_PER_KWH, MILLION, SECONDS_PER_HOUR, TERA
 from results.machine_text import csv_cell
 from results.table import Table, breakable, text
 from results.units import seconds, significant, tflops
-from sweeps.planner.choosing.choice import Candidate, Choice, Judged, num_rivals
+from sweeps.planner.choosing.choice import Candidate, Choice, Judged, judge, num_rivals
 from sweeps.planner.choosing.objectives import (
     Training,
     dollars_per_second,
@@ -102,16 +102,19 @@ def families_document(
 ) -> dict[str, object]:
     """The best plan of each family for JSON, and how many of the first cannot be told apart."""
     rivals = num_rivals(choice, shown[0])
-    rows = [
-        judged_row(each, training) | {"layout": layout(each.candidate), "overrides": overrides(each.candidate, request)}
-        for each in shown
-    ]
+    rows = [_plan_document(each, training, request) for each in shown]
     return {
         "families": rows,
         "num_families": choice.num_families,
         "not_told_apart": rivals,
         "trials_that_decide": [row["layout"] for row in rows[:rivals]] if rivals > 1 else [],
     }
+
+
+def _plan_document(judged: Judged, training: Training, request: Request) -> dict[str, object]:
+    """One plan for JSON, with the overrides that compose it."""
+    found = judged.candidate
+    return {**judged_row(judged, training), "layout": layout(found), "overrides": overrides(found, request)}
 
 
 def layout(candidate: Candidate) -> str:
@@ -142,9 +145,7 @@ def search_document(choice: Choice, training: Training, request: Request) -> dic
         "seconds": choice.search_seconds,
         "precision": request.settings.precision.dtype,
         "padded": request.padding,
-        "best": [
-            {**search_row(candidate, training), "overrides": overrides(candidate, request)} for candidate in choice.best
-        ],
+        "best": [_plan_document(each, training, request) for each in judge(choice.best, request.settings)],
     }
 
 

@@ -224,14 +224,16 @@ def notes(shown: Sequence[Judged], choice: Choice | None, request: Request) -> I
 
 def tight_sentences(shown: Sequence[Candidate]) -> Iterator[str]:
     """Yield the sentence on those plans, by their numbers, that nearly fill the memory."""
-    full = [f"#{number}" for number, candidate in enumerate(shown, start=1) if candidate.is_tight]
+    full = {f"#{number}": candidate for number, candidate in enumerate(shown, start=1) if candidate.is_tight}
     if full:
-        yield tight_sentence(f"{', '.join(full)} {'needs' if len(full) == 1 else 'need'}")
+        headroom = min(candidate.space.headroom_bytes for candidate in full.values())
+        yield tight_sentence(f"{', '.join(full)} {'needs' if len(full) == 1 else 'need'}", headroom)
 
 
-def tight_sentence(needing: str) -> str:
-    """The sentence on what needs nearly all of the memory, such as `It needs`."""
-    return f"! {needing} more than {TIGHT_SHARE:.0%} of the memory; --headroom 10% leaves some free."
+def tight_sentence(needing: str, headroom_bytes: int) -> str:
+    """The sentence on what needs nearly all of the memory, such as `It needs`, beside what it was to leave free."""
+    remedy = "a larger --headroom leaves more free" if headroom_bytes else "--headroom 10% leaves some free"
+    return f"! {needing} more than {TIGHT_SHARE:.0%} of the memory; {remedy}."
 
 
 def unpriced_sentences(data: DataSpec, precision: PrecisionPlan) -> Iterator[str]:
@@ -263,7 +265,8 @@ def _order_sentence(choice: Choice, shown: Sequence[Judged]) -> str:
     if rivals == 1:
         return f"The first family is ahead by more than the error of the order: {off}."
     num_shown = min(rivals, len(shown))
-    decide = f"The trials that would decide are #1 to #{num_shown}." if num_shown > 1 else ""
+    deciding = f"#1 {'and' if num_shown == 2 else 'to'} #{num_shown}"
+    decide = f"The trials that would decide are {deciding}." if num_shown > 1 else ""
     hidden = f"--top {rivals} shows all of them." if num_shown < rivals else ""
     first = f"At least the first {rivals}" if choice.num_left_out else f"The first {rivals}"
     return " ".join(filter(None, (f"{first} families cannot be told apart: {off}.", decide, hidden)))

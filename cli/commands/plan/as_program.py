@@ -67,6 +67,7 @@ class ChosenPlan:
     predicted: Estimate
     costs_of: str
     notes: tuple[str, ...] = ()
+    headroom_bytes: int = 0
 
 
 def with_trainer(program: str, overrides: Sequence[str]) -> list[str]:
@@ -118,7 +119,7 @@ def _best_of_search(composition: Composition, choices: SearchOptions) -> ChosenP
         notes = [f"The best plan of all is {share:.1%} faster: {refusal.key} = {refusal.value}: {refusal.problem}."]
     if wanted.padding:
         notes.append(padded_vocabulary_sentence(wanted.vocab_size, wanted.settings.model.vocab_size))
-    return ChosenPlan(experiment, predicted, setting.implementation.name, tuple(notes))
+    return ChosenPlan(experiment, predicted, setting.implementation.name, tuple(notes), best.space.headroom_bytes)
 
 
 def _best_of_sweep(composition: Composition) -> ChosenPlan:
@@ -151,7 +152,7 @@ def _lines(chosen: ChosenPlan) -> Iterator[str]:
     figures = f"{predicted.step_seconds:.3g} s a step, {rate:.4g} TFLOPS a device, {memory}"
     yield from _comment(f"Predicted, not measured: {figures}, at the costs of {chosen.costs_of}.")
     if predicted.is_tight:
-        yield from _comment(tight_sentence("It needs"))
+        yield from _comment(tight_sentence("It needs", chosen.headroom_bytes))
     # Files get a folder of the plan's own, where none of the same name is a person's.
     folder = f"./{experiment.label}" if trainer.files else "."
     job = {name: MARK.format(variable) for name, variable in IN_A_SHELL.items()}

@@ -28,7 +28,8 @@ def test_every_family_has_one_row_with_the_interval_of_its_best_plan(plan: Plan)
     assert len(set(sizes)) == len(families) == 6 < document["num_families"]
     steps = [one["predicted_step_seconds"] for one in families]
     assert steps == sorted(steps)
-    assert steps[0] == document["best"][0]["predicted_step_seconds"]
+    assert families[0] == document["best"][0]
+    assert {name for one in document["best"] for name in one} == families[0].keys()
     for one in families:
         assert one["predicted_low_step_seconds"] < one["predicted_step_seconds"] < one["predicted_high_step_seconds"]
         experiment = load(one["overrides"] + [*GPT_22B[:3]]).experiment()
@@ -41,6 +42,7 @@ def test_what_cannot_be_told_apart_is_said_with_the_trials_that_decide(plan: Pla
     document = json.loads(plan(*GPT_22B, "--json"))
     rivals = document["not_told_apart"]
     assert len(document["trials_that_decide"]) == min(rivals, 10) > 1
+    assert "The trials that would decide are #1 and #2." in words(plan(*GPT_22B, "--top", "2"))
     said = words(plan(*GPT_22B, "--top", "3"))
     assert f"The first {rivals} families cannot be told apart" in said
     assert "The trials that would decide are #1 to #3." in said
@@ -96,7 +98,9 @@ def test_a_plan_that_nearly_fills_the_memory_says_so(plan: Plan) -> None:
     full = [f"#{place}" for place, one in enumerate(document["families"], 1) if one["predicted_memory_percent"] > 90]
     assert full
     said = words(plan(*GPT_22B))
-    assert f"! {', '.join(full)} need more than 90% of the memory" in said
+    assert f"! {', '.join(full)} need more than 90% of the memory; --headroom 10% leaves some free." in said
+    said = words(plan(*GPT_22B, "--headroom", "1GiB"))
+    assert "more than 90% of the memory; a larger --headroom leaves more free." in said
     assert "!" not in plan(*GPT_22B, "--headroom", "10%").split("searched in")[0]
 
 
