@@ -52,11 +52,12 @@ def estimate(
     rows = price(records, implementation)
     if out is not None:
         write_table(out, read.columns, [row.cells() for row in rows])
-    elif not as_json:
+    elif rows and not as_json:
         console.print(priced_table(rows, console.width))
     num_priced = sum(row.prediction is not None for row in rows)
     rest = f"; {len(rows) - num_priced} not{': see column reason' if out else ''}" if num_priced < len(rows) else ""
-    console.print(f"{num_priced} of {count_of(len(rows), 'row')} priced{rest}")
+    counted = f"{num_priced} of {count_of(len(rows), 'row')} priced{rest}"
+    console.print(counted if rows else f"{table} has no row below its headings: nothing to price.")
     _print_reasons(rows, MOST_REASONS if out else len(rows))
     if sentence := unread_sentence(read.columns):
         console.print(sentence)

@@ -117,6 +117,12 @@ def test_what_cannot_be_read_is_one_message_and_nothing_is_written(
     assert sorted(tmp_path.iterdir()) == before
 
 
+def test_a_table_of_headings_alone_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text(HEADER)
+    done = trisweep("estimate", "in.csv", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "in.csv has no row below its headings: nothing to price.\n")
+
+
 def test_a_folder_as_output_is_refused(tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text(HEADER + GOOD)
     (tmp_path / "out.csv").mkdir()
