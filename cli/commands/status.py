@@ -57,7 +57,7 @@ def _print_tables(stored: Sweep, trials: Sequence[TrialReading], trainings: Sequ
     from launcher.trainings import damaged_trainings
 
     console.print(heading(stored.record.name, f" in {shown_path(stored.folder.path)}"))
-    console.print(status_table(trials, console.width, by_loss="loss" in stored.record.objective))
+    console.print(status_table(trials, console.width, sought=stored.record.objective))
     if keys := ", ".join(f"{name}: {key}" for name, key in stored.record.labels.legend):
         console.print(f"Names: {keys}.", style="dim", markup=False)
     for bad in bad_nodes(trials):
@@ -68,7 +68,7 @@ def _print_tables(stored: Sweep, trials: Sequence[TrialReading], trainings: Sequ
     if trainings:
         where = shown_path(trainings[0].folder.path.parent)
         console.print(heading(f"\nTrainings from {stored.record.name}", f" in {where}"))
-        console.print(status_table(trainings, console.width, by_loss=True))
+        console.print(status_table(trainings, console.width, sought=("loss",)))
     for damaged in damaged_trainings(stored.folder.path.parent):
         print_unwrapped(f"{shown_path(damaged.trial)} is damaged: of which sweep this training is nobody can say.")
 

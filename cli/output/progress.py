@@ -85,7 +85,7 @@ class LiveProgress:
         ]
         for line in lines:
             line.truncate(width, overflow="ellipsis")
-        table = state_table(rows, width, by_loss="loss" in sought)
+        table = state_table(rows, width, sought=sought)
         unseen = f"; {left_out} more are not shown" if left_out else ""
         counts = Text(f"{outcome_counts(states)}{unseen}", style="bold", no_wrap=True, overflow="ellipsis")
         far = Text(

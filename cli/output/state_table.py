@@ -9,6 +9,7 @@ from typing import NamedTuple
 from rich.table import Table
 from rich.text import Text
 
+from conf.types.sweep_spec import Objective, is_of_time
 from results.terminal.drawing import LayoutCell, columns_with_room
 from results.terminal.tables import DISTURBED, outcome_style
 from results.units import tflops
@@ -41,19 +42,23 @@ class Column(NamedTuple):
 
 
 def state_table(
-    states: Sequence[Reading], width: int, *, by_loss: bool = False, disturbed: Mapping[str, str] | None = None
+    states: Sequence[Reading],
+    width: int,
+    *,
+    sought: Sequence[Objective] = ("throughput",),
+    disturbed: Mapping[str, str] | None = None,
 ) -> Table:
     """Trial, state, age, nodes, step, TFLOPS measured and predicted; where there is room, loss, time left and log.
 
     The age is how long a trial has waited or run, or how long it ran before it ended.
 
     Args:
-        by_loss: the loss is sought, and stands before rates; in a narrow table it takes the place of the prediction.
+        sought: a loss among it stands before rates; in a narrow table it takes the place of the prediction.
         disturbed: what disturbed trials, by their names; None where that is not known yet.
     """
-    now = time.time()
+    now, by_loss = time.time(), "loss" in sought
     if disturbed is None:
-        disturbed = disturbances(state for state in states if isinstance(state, TrialReading))
+        disturbed = disturbances_of(states, sought)
     left_out, first = ("predicted", "loss") if by_loss and width < WIDE_COLUMNS else ("", "")
     columns = [each for each in COLUMNS if each.name != left_out and (each.least_width <= width or each.name == first)]
     if by_loss:
@@ -81,6 +86,12 @@ def state_table(
         texts += [Text(log)] if wide else []
         table.add_row(LayoutCell(state.title, after="- "), *texts)
     return table
+
+
+def disturbances_of(states: Sequence[Reading], sought: Sequence[Objective]) -> Mapping[str, str]:
+    """What disturbed which trial; nothing where no time is sought, as a loss is as good of a disturbed run."""
+    is_timed = any(map(is_of_time, sought))
+    return disturbances(state for state in states if isinstance(state, TrialReading) and is_timed)
 
 
 def trial_seconds_left(state: Reading) -> float | None:

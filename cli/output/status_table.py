@@ -17,8 +17,9 @@ from rich.table import Table
 from rich.text import Text
 
 from cli.output.progress import LiveProgress, PlainProgress, SweepUnderWay, outcome_counts
-from cli.output.state_table import state_table
+from cli.output.state_table import disturbances_of, state_table
 from conf.nearest import listed
+from conf.types.sweep_spec import Objective
 from conf.units import SECONDS_PER_HOUR, count_of
 from launcher.folder_lock import holder
 from launcher.slurm.answers import WATCHING
@@ -27,7 +28,6 @@ from launcher.trainings import trainings_of
 from results.terminal.tables import outcome_style
 from sweeps.folder.journal import History, Journal
 from sweeps.reading import Reading, TrialReading
-from sweeps.repeats.ranking import disturbances
 from sweeps.search.searcher import ALL_TRIED
 from sweeps.sweep import Sweep, in_chains
 from sweeps.trial import SweepFolder
@@ -49,7 +49,9 @@ SHARE_OF_TIME = 5
 REPEAT_SECONDS = 60.0
 
 
-def status_table(states: Sequence[Reading], width: int, *, by_loss: bool = False) -> RenderableType:
+def status_table(
+    states: Sequence[Reading], width: int, *, sought: Sequence[Objective] = ("throughput",)
+) -> RenderableType:
     """A table of all chosen trials, and below it details of those that run, stopped or ended badly."""
     chosen = [state for state in in_chains(states) if state.outcome is not None]
     began = [
@@ -64,8 +66,8 @@ def status_table(states: Sequence[Reading], width: int, *, by_loss: bool = False
         for state in chosen
         if state.outcome is Outcome.INFEASIBLE
     ]
-    disturbed = disturbances(state for state in chosen if isinstance(state, TrialReading))
-    table = state_table(shown, width, by_loss=by_loss, disturbed=disturbed)
+    disturbed = disturbances_of(chosen, sought)
+    table = state_table(shown, width, sought=sought, disturbed=disturbed)
     number, is_cancelled = len(chosen) - len(shown), any(state.is_called_off for state in chosen)
     be, wait, is_or_are, them = (
         ("was", "only waits", "is", "it") if number == 1 else ("were", "only wait", "are", "them")

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from cli.output.progress import LiveProgress, PlainProgress, SweepUnderWay, progress_on, sweep_seconds_left
 from cli.output.state_table import duration, state_table, trial_seconds_left
+from conf.types.sweep_spec import Objective
 from launcher.slurm.query import SlurmJobState
 from sweeps.folder.submission import write_submission
 from sweeps.reading import Reading, TrialReading
@@ -23,6 +24,7 @@ from train_core.trial_folder import TrialFolder
 EXPERIMENT = experiment()
 LONG_NAME = "tp2-pp2-dp2-mb1-gb8-sp-zero1-full-3598a7-and-a-name-that-is-far-too-long-for-eighty-columns"
 RATE = 5.4e10
+OBJECTIVES: tuple[Objective, ...] = ("loss", "throughput")
 
 
 class Read(Protocol):
@@ -77,15 +79,15 @@ def test_a_terminal_shows_as_many_numbers_as_fit_its_width(read: Read, width: in
     assert "2 of 4 trials ended" in text
 
 
-@pytest.mark.parametrize("by_loss", [True, False])
-def test_a_narrow_terminal_goes_without_numbers_before_names(read: Read, by_loss: bool) -> None:
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_a_narrow_terminal_goes_without_numbers_before_names(read: Read, objective: Objective) -> None:
     console = Console(file=io.StringIO(), width=40, color_system=None)
     with console.capture() as shown:
-        console.print(state_table([read("runs", "lr=0.001-wd=0.1"), read("failed")], 40, by_loss=by_loss))
+        console.print(state_table([read("runs", "lr=0.001-wd=0.1"), read("failed")], 40, sought=(objective,)))
     head, row, *_ = shown.get().splitlines()
     assert row.startswith("lr=0.001-")
     assert "RUNNING" in row
-    assert ("5.395" in row) is by_loss
+    assert ("5.395" in row) is (objective == "loss")
     assert "nodes" not in head
     assert len(head.rstrip()) <= 40
 
@@ -93,10 +95,10 @@ def test_a_narrow_terminal_goes_without_numbers_before_names(read: Read, by_loss
 @pytest.mark.parametrize("width", [100, 200])
 def test_where_the_loss_is_sought_it_stands_before_rates(read: Read, width: int) -> None:
     heads = []
-    for by_loss in (True, False):
+    for objective in OBJECTIVES:
         console = Console(file=io.StringIO(), width=width, color_system=None)
         with console.capture() as shown:
-            console.print(state_table([read("runs")], width, by_loss=by_loss))
+            console.print(state_table([read("runs")], width, sought=(objective,)))
         heads.append(shown.get().splitlines()[0].split())
     sought, plain = heads
     assert sought.index("step") < sought.index("loss") < sought.index("TFLOPS") < sought.index("left")

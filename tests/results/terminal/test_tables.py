@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 
 import pytest
 from rich.console import Console, RenderableType
@@ -10,6 +11,7 @@ from rich.text import Text
 
 from cli.output.state_table import state_table
 from cli.output.status_table import status_table
+from conf.types.sweep_spec import Objective
 from results.knobs.table import measured_table
 from results.report.findings.ranking import by_prediction
 from results.table import Table
@@ -84,6 +86,16 @@ def test_completed_trials_that_the_table_calls_disturbed_are_counted_so() -> Non
     trials = [stepped(2, QUIET), stepped(4, QUIET), stepped(8, [2.0, 4.6, 2.0, 4.5, 4.56, 2.04, 4.6])]
     assert "3 COMPLETED (1 of them disturbed)" in shown(status_table(trials, 100), 100)
     assert "2 COMPLETED\n" in shown(status_table(trials[:2], 100), 100)
+
+
+@pytest.mark.parametrize(
+    ("sought", "is_told"), [(["loss"], False), (["max:eval.score"], False), (["loss", "throughput"], True)]
+)
+def test_where_no_time_is_sought_no_trial_is_called_disturbed(sought: Sequence[Objective], is_told: bool) -> None:
+    trials = [stepped(2, QUIET), stepped(4, QUIET), stepped(8, [2.0, 4.6, 2.0, 4.5, 4.56, 2.04, 4.6])]
+    for table in (state_table(trials, 160, sought=sought), status_table(trials, 160, sought=sought)):
+        assert ("DISTURBED" in shown(table, 160)) == is_told
+    assert ("3 COMPLETED (1 of them disturbed)" in shown(table, 160)) == is_told
 
 
 @pytest.mark.parametrize(("longest", "cell"), [(4.0, "150"), (400.0, ">1000")])
