@@ -15,7 +15,7 @@ from results.table import Table, breakable, text
 from results.terminal.drawing import columns_with_room, names_in_short
 from results.units import count, gib, percent, seconds, significant, tflops
 from sweeps.planner.choosing.choice import Candidate, Choice, Judged, num_rivals
-from sweeps.planner.choosing.explain import Explanation
+from sweeps.planner.choosing.explain import Alternative, Explanation
 from sweeps.planner.choosing.objectives import ScalingKind, Training, dollars_per_second
 from sweeps.planner.choosing.scaling import ScalingPoint
 from sweeps.planner.request import Request
@@ -153,7 +153,21 @@ def explanation_lines(explanation: Explanation) -> Iterator[RenderableType]:
         largest = next(iter(explanation.terms)).removesuffix("_seconds")
         binds = f"{largest}; {gib(explanation.headroom_bytes)} GiB are free, and {lacking}"
     yield f"  What binds: {binds}."
+    yield from _casts_sentence(explanation.alternatives, step)
     yield _alternatives(explanation)
+
+
+def _casts_sentence(alternatives: Sequence[Alternative], step: float) -> Iterator[str]:
+    """Yield what the plan would take without its narrow products, where these are the slower ones."""
+    steps = {each.knob: each.estimate.step_seconds for each in alternatives if each.estimate}
+    if (wide := steps.get("matmul_recipe", step)) >= step:
+        return
+    compiled = steps.get("compile_layers", step)
+    remedy = f", and with training.compile_layers=true {seconds(compiled)} s" if compiled < step else ""
+    yield (
+        f"  To cast operands takes longer than narrow products save: the same plan is predicted to take"
+        f" {seconds(wide)} s with precision.matmul_recipe=null{remedy}."
+    )
 
 
 def _shares(parts: dict[str, Any], whole: float, shown: Any, unit: str) -> str:

@@ -73,8 +73,10 @@ def explain(strategy: Strategy, parts: ExperimentParts, implementation: Implemen
     except InfeasiblePlan as error:
         return Explanation(plain_label(strategy), str(error), None, {}, {}, ())
     predicted = estimate(setup, implementation)
-    changes = neighbours(strategy, parts, implementation)
-    alternatives = [_alternative(*change, parts, implementation, predicted) for change in changes]
+    others = neighbours(strategy, parts, implementation)
+    changes = [(knob, _value_text(knob, other), other, parts) for knob, other in others]
+    changes += [(knob, value, strategy, changed) for knob, value, changed in _other_products(parts, implementation)]
+    alternatives = [_alternative(*change, implementation, predicted) for change in changes]
     return Explanation(
         label=setup.label,
         reason=shortfall(predicted),
@@ -127,9 +129,8 @@ def _order(alternative: Alternative) -> tuple[int, float]:
 
 
 def _alternative(
-    knob: str, changed: Strategy, parts: ExperimentParts, implementation: Implementation, plan: Estimate
+    knob: str, value: str, changed: Strategy, parts: ExperimentParts, implementation: Implementation, plan: Estimate
 ) -> Alternative:
-    value = _value_text(knob, changed)
     try:
         predicted = estimate(
             priceable(changed, padded_for(parts, changed.parallel.tensor_parallel_size), implementation), implementation
@@ -159,6 +160,17 @@ def neighbours(strategy: Strategy, parts: ExperimentParts, trainer: Implementati
         yield "micro_batch_size", strategy.with_values(micro_batch_size=size)
     yield from _other_values(strategy, trainer)
     yield from _other_pipelines(strategy, parts.model.num_layers, trainer)
+
+
+def _other_products(parts: ExperimentParts, trainer: Implementation) -> Iterator[tuple[str, str, ExperimentParts]]:
+    """The parts with the other ways to make narrow products: wide, or with casts that are compiled."""
+    if parts.precision.priced_recipe is None:
+        return
+    wide = {"matmul_recipe": None, "wide_layers": 0}
+    yield "matmul_recipe", "null", parts.model_copy(update={"precision": parts.precision.model_copy(update=wide)})
+    if trainer.casts_anew and not parts.training.compile_layers:
+        training = parts.training.model_copy(update={"compile_layers": True})
+        yield "compile_layers", "true", parts.model_copy(update={"training": training})
 
 
 def _other_sizes(strategy: Strategy, parts: ExperimentParts, trainer: Implementation) -> Iterator[tuple[str, Strategy]]:

@@ -359,3 +359,15 @@ def test_the_search_imports_neither_torch_nor_mlflow_nor_pandas(tmp_path: Path) 
     assert done.stderr.strip() == "[]"
     assert json.loads(done.stdout)["strategies"] > 0
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("compiled", "is_told"), [("false", True), ("true", False)])
+def test_where_narrow_products_make_a_plan_slower_its_explanation_says_so(
+    plan: Plan, compiled: str, is_told: bool
+) -> None:
+    asked = ("precision=fp8", f"training.compile_layers={compiled}", "--devices", "16", "--explain", "best")
+    shown = " ".join(plan("model=gpt-22b", "cluster=dgx-h100", *asked).split())
+    lost = "To cast operands takes longer than narrow products save: the same plan is predicted to take"
+    assert (lost in shown) == is_told
+    assert ("s with precision.matmul_recipe=null, and with training.compile_layers=true" in shown) == is_told

@@ -123,3 +123,32 @@ def test_an_interleaved_plan_has_other_numbers_of_chunks_and_lighter_ends(settin
     knobs = [knob for knob, _ in neighbours(chunked, settings, IMPLEMENTATIONS["trisweep"])]
     assert knobs.count("virtual_pipeline_size") == 2
     assert "layers_per_stage" in knobs
+
+
+@pytest.mark.parametrize(
+    ("trainer", "compiled", "knobs"),
+    [
+        ("trisweep", False, ["compile_layers", "matmul_recipe"]),
+        ("trisweep", True, ["matmul_recipe"]),
+        ("megatron-core", False, ["matmul_recipe"]),
+    ],
+)
+def test_narrow_products_are_held_against_wide_ones_and_against_compiled_casts(
+    trainer: str, compiled: bool, knobs: list[str]
+) -> None:
+    words = ["model=gpt-22b", "cluster=dgx-h100", f"training.compile_layers={str(compiled).lower()}"]
+    narrow, wide = (load([*words, f"precision={each}"]) for each in ("fp8", "bf16"))
+    costs = IMPLEMENTATIONS[trainer]
+    explanation = explain(PLAN, narrow, costs)
+    seconds = {
+        each.knob: each.estimate.step_seconds
+        for each in explanation.alternatives
+        if each.knob in ("matmul_recipe", "compile_layers") and each.estimate is not None
+    }
+    assert sorted(seconds) == knobs
+    of_wide = PLAN.experiment(wide) if costs.name == "trisweep" else PLAN.setup(wide)
+    assert seconds["matmul_recipe"] == estimate(of_wide, costs).step_seconds
+    # Casts operation by operation cost more than narrow products save; compiled ones, or those of others, do not.
+    assert explanation.estimate is not None
+    assert (explanation.estimate.step_seconds > seconds["matmul_recipe"]) == ("compile_layers" in knobs)
+    assert not {"matmul_recipe", "compile_layers"} & {each.knob for each in explain(PLAN, wide, costs).alternatives}
