@@ -242,16 +242,18 @@ def read_stored(folder: TrialFolder) -> LongRun | None:
             overrides=tuple(stored["overrides"]),
             schedules=schedules,
         )
-    except (OSError, ValueError, KeyError, TypeError):  # pydantic's complaint is a ValueError
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # pydantic's complaint is a ValueError
         return None
 
 
 def is_damaged(folder: TrialFolder) -> bool:
-    """True if there is a `trial.json` and it holds no experiment that can be read, so that nobody knows what it was."""
+    """True if there is a `trial.json` that holds no experiment, so that nobody knows what the training was."""
     try:
         folder.read_experiment()
-    except (OSError, ValueError, KeyError, TypeError):
-        return folder.trial.exists()
+    except OSError:  # there is none, or another user lets nobody look at it
+        return False
+    except (ValueError, KeyError, TypeError):
+        return True
     return False
 
 

@@ -12,11 +12,12 @@ from cli.output.status_table import status_table
 from conf.errors import UsageError
 from conf.overrides import Overrides
 from launcher.cancel import cancel_training
-from launcher.trainings import LongRun, long_run, training_of, trainings_of, write_long_run
+from launcher.trainings import LongRun, damaged_trainings, long_run, training_of, trainings_of, write_long_run
 from sweeps.reading import STOPPED
 from sweeps.trial import SweepFolder
 from tests import steps
 from tests.conftest import RecordOf
+from tests.permissions import bound_by_permissions
 from train_core.measurement import Outcome
 from train_core.process.lock import hold_lock
 
@@ -57,6 +58,18 @@ def test_a_training_that_is_not_there_is_one_message(output_dir: Path) -> None:
         training_of(output_dir, "22b", "first")
     with pytest.raises(UsageError, match=r"train/junk/trial\.json is damaged: it holds no experiment"):
         training_of(output_dir, "test", "junk")
+
+
+def test_a_file_that_is_no_record_is_damaged_and_a_folder_that_may_not_be_looked_into_is_not(tmp_path: Path) -> None:
+    """Others may keep theirs private beside ours."""
+    for name in ("list", "private"):
+        (tmp_path / "train" / name).mkdir(parents=True)
+        (tmp_path / "train" / name / "trial.json").write_text("[]")
+    (tmp_path / "train" / "private").chmod(0)
+    with bound_by_permissions():
+        assert trainings_of(tmp_path, "test") == []
+        assert [folder.path.name for folder in damaged_trainings(tmp_path)] == ["list"]
+    (tmp_path / "train" / "private").chmod(0o700)
 
 
 @pytest.mark.slow
