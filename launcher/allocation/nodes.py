@@ -105,8 +105,10 @@ def own_allocation(environment: Mapping[str, str] = os.environ) -> SlurmAllocati
         raise UsageError("This process does not run in a Slurm allocation", "Start it with sbatch or salloc.")
     shown = _answer("scontrol", "show", "job", "--detail", environment["SLURM_JOB_ID"])
     nodes = [node for match in NODES.finditer(shown) for node in _nodes(match)]
-    draining, lost = _unfit_nodes(nodes)
     limit = _seconds(_field(shown, "TimeLimit"))
+    # From two durations, so that it does not matter whose clock is off. Now, as the next answer may take its time.
+    ends = time.monotonic() + limit - _seconds(_field(shown, "RunTime"))
+    draining, lost = _unfit_nodes(nodes)
     return SlurmAllocation(
         job_id=own_job_id(environment),
         job_name=_field(shown, "JobName"),
@@ -115,8 +117,7 @@ def own_allocation(environment: Mapping[str, str] = os.environ) -> SlurmAllocati
         # As at its start, because Slurm no longer lists a node that has failed.
         num_nodes=int(environment.get("SLURM_JOB_NUM_NODES", len(nodes))),
         is_running=_field(shown, "JobState") == "RUNNING",
-        # From two durations, so that it does not matter whose clock is off.
-        ends=time.monotonic() + limit - _seconds(_field(shown, "RunTime")),
+        ends=ends,
         seconds=limit,
         draining=draining,
     )

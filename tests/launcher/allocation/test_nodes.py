@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 
 import pytest
@@ -36,6 +37,14 @@ def test_nodes_time_and_name_are_read(tools: Callable[..., None]) -> None:
     assert (found.is_running, found.num_nodes) == (True, 3)
     assert found.seconds == 86400
     assert found.remaining_seconds == pytest.approx(86400 - 600, abs=5)
+
+
+def test_what_is_left_is_counted_from_the_answer_that_tells_it(tools: Callable[..., None]) -> None:
+    """The nodes are asked about afterwards, which may take a busy controller long."""
+    job = SHOWN.format(state="RUNNING", limit="01:00:00")
+    tools(scontrol=f'if [ "$2" = node ]; then sleep 3\nelse cat <<END\n{job}END\nfi')
+    before = time.monotonic()
+    assert own_allocation(INSIDE).ends == pytest.approx(before + 3000, abs=2)
 
 
 def test_an_allocation_without_a_limit_never_ends(tools: Callable[..., None]) -> None:
