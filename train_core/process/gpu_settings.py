@@ -1,4 +1,4 @@
-"""Environment variables that say how a GPU runs streams and keeps memory: what is set here, and what a job must set.
+"""How GPUs compute: environment variables for streams and memory, set here or by a job, and kernels that repeat bits.
 
 A stream is served by a hardware queue. NVIDIA's take the next kernel of a stream as soon as one has started. AMD's are
 fewer, and streams that share one wait for each other: a receive that spins until its sender comes can so keep the very
@@ -11,9 +11,6 @@ import os
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from typing import Any
-
-import torch
-from torch.utils import deterministic
 
 from conf.errors import ConfigError
 from conf.plan.experiment import Experiment
@@ -88,8 +85,6 @@ def num_communicators(experiment: Experiment) -> int:
 
 
 CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
-
-
 FIXED = ":4096:8"
 """Eight buffers of 4 MiB. cuBLAS else shares its memory out among streams as they come, and sums in other orders.
 
@@ -107,6 +102,9 @@ def same_bits(is_wanted: bool) -> Iterator[None]:
     if not is_wanted:
         yield
         return
+    import torch  # here: `make gpu-check` reads the settings above also where torch cannot be imported
+    from torch.utils import deterministic
+
     os.environ.setdefault(CUBLAS_WORKSPACE, FIXED)
     memory: Any = deterministic  # has its setting only since it was imported, which mypy does not see
     fills = memory.fill_uninitialized_memory

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 
@@ -64,3 +66,8 @@ def test_what_is_left_out_says_why() -> None:
     assert results["large"].seen == "needs 4 ranks; there are 2"
     assert results["long"].seen == "takes about 99 s, and less was left of the time"
     assert results["lonely"].seen == "nothing to compare with"
+
+
+def test_the_check_itself_needs_no_torch_so_that_a_broken_one_is_told_by_the_probe() -> None:
+    code = "import sys; sys.modules['torch'] = None; import benchmarks.gpu_check.__main__"
+    subprocess.run([sys.executable, "-c", code], timeout=60, check=True)
