@@ -123,5 +123,6 @@ def _finite_step(trainer: Trainer, step: int) -> StepResult:
     loss_scale.scale = scale  # the halved scale might not overflow, and the passes are run again to find the origin
     again = partial(trainer.is_finite_again, step)
     own_share = own_share_of(result, trainer.replicas.treatments, trainer.mesh)
+    result = result._replace(summands=None)  # the passes that run again need the memory of these gradients
     origin = origin_of_nonfinite(trainer.stage, trainer.mesh, trainer.masters(), again, own_share)
     raise nonfinite_error(step, result, scale, limit, origin)

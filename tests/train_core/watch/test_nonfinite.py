@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from weakref import ReferenceType, ref
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 from conf.errors import TrainingError
 from conf.plan.experiment import Experiment
 from tests.train_core.conftest import ExperimentOf, Worlds
+from train_core.optimizer import Optimizer
 from train_core.process.world import World
 from train_core.rehearsal.stage import resident_gradients
 from train_core.training.train import train
@@ -227,6 +229,35 @@ def test_a_value_that_does_not_come_again_accuses_the_hardware_of_those_that_may
     assert f"which did not come again when the passes were repeated; its source is {source}. " in words
     assert "learning rate: leave" in words
     assert blamed == (1 if source == "rank 1" else None)
+
+
+def gradients_kept(world: World, experiment: Experiment, cache: Path) -> list[bool]:
+    """Whether a gradient of the step that went wrong still has memory when its passes run again."""
+    kept, seen = list[bool](), list[ReferenceType[Tensor]]()
+    undisturbed, sum_up = Trainer.passes, Optimizer.reduced_gradients
+
+    def disturbed(trainer: Trainer, step: int) -> Tensor:
+        kept.extend(each() is not None for each in seen)
+        return undisturbed(trainer, step) * NAN
+
+    def noted(optimizer: Optimizer) -> list[Tensor]:
+        gradients = sum_up(optimizer)
+        seen.append(ref(gradients[0]))
+        return gradients
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trainer, "passes", disturbed)
+        patch.setattr(Optimizer, "reduced_gradients", noted)
+        verdict_of(experiment, world, cache)
+    return kept
+
+
+def test_gradients_that_are_not_finite_are_let_go_before_the_passes_run_again(
+    worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
+) -> None:
+    """They would take their memory twice, and the search for their origin could run out of it."""
+    experiment = experiment_of(FOUR | {"parallel.world_size": 2, "parallel.zero_stage": 3})
+    assert worlds(2).run(gradients_kept, experiment, tmp_path) == [[False]] * 2
 
 
 def weights_beside_a_bad_loss(world: World, experiment: Experiment, cache: Path) -> tuple[list[Tensor], list[Tensor]]:
