@@ -78,7 +78,7 @@ def _move_into_buffer(parameter: Tensor) -> None:
             parameter.grad = None
 
 
-DeferredProduct: TypeAlias = "partial[Callable[[], object]]"
+DeferredProduct: TypeAlias = "partial[Callable[[], Tensor | None]]"
 """Starts to gather what a weight gradient that was put off is made of, and returns what makes it; see `add_product`."""
 
 
@@ -112,12 +112,13 @@ def add_products(products: list[DeferredProduct]) -> None:
         products.pop(0)  # off the list first, so that its tensors are freed as soon as it has been made
         make = started.pop()
         started = [start() for start in products[:1]]
-        make()
+        without_buffer = make()
+        assert without_buffer is None, "only a weight with a main gradient can wait for it"
 
 
 def _start_product(
     weight: Tensor, grad_out: Tensor, x: Tensor, axis_of_grad_out: Axis, axis_of_x: Axis, multiply: Multiply | None
-) -> Callable[[], object]:
+) -> Callable[[], Tensor | None]:
     whole, whole_x = all_gather(grad_out, axis_of_grad_out), all_gather(x, axis_of_x)
     return lambda: add_product(weight, whole.wait(), whole_x.wait(), multiply=multiply)
 
