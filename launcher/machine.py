@@ -324,7 +324,8 @@ def count_devices(environment: Mapping[str, str]) -> int:
 
 def _count_visible(value: str) -> int:
     """Count the devices that a ..._VISIBLE_DEVICES value names. An invalid entry hides itself and all after it."""
-    return len(list(takewhile(lambda entry: entry and not entry.startswith("-"), map(str.strip, value.split(",")))))
+    entries = [entry.strip() for entry in value.split(",")]
+    return len(list(takewhile(lambda entry: entry and not entry.startswith("-"), entries)))
 
 
 def _nvidia_devices() -> int:

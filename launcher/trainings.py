@@ -15,7 +15,7 @@ from conf.errors import ConfigError, UsageError
 from conf.overrides import Overrides
 from conf.plan.experiment import Experiment
 from conf.types.sites import SlurmSpec
-from conf.types.sweep_spec import is_of_time
+from conf.types.sweep_spec import Objective, is_of_time
 from conf.units import count_of
 from launcher.executor import RUN_IN_SLURM, FolderWork
 from launcher.provenance import snapshot_code
@@ -56,9 +56,13 @@ def best_of(sweep: Sweep) -> Best:
         lacking = f"{record.name} has measured no {objective}"
         problem = f"No point of {sweep.folder.path} can run" if not able else lacking
         raise UsageError(problem, f"See why with `trisweep status {record.name}`.")
-    values = ((trial, predicted_value(objective, trial.planned, trial.predicted)) for trial in able)
-    best, _ = min(values, key=lambda each: math.inf if each[1] is None else cost(objective, each[1]))
+    best = min(able, key=lambda trial: _predicted_cost(objective, trial))
     return Best(best, False, best.predicted.model_flops_per_second_per_device)
+
+
+def _predicted_cost(objective: Objective, trial: Trial) -> float:
+    value = predicted_value(objective, trial.planned, trial.predicted)
+    return math.inf if value is None else cost(objective, value)
 
 
 def _has_spoken(reading: TrialReading) -> bool:

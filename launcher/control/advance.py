@@ -193,12 +193,16 @@ class Conductor:
         return with_figures(joined, self.rules.stages.specs)
 
     def _write_down_pruned(self, readings: Sequence[TrialReading]) -> None:
-        running = {each.name: each for each in readings if each.outcome is Outcome.RUNNING and is_in_flight(each)}
-        pruned = self.rules.search.prune(first_runs(readings)) if running else []
-        keys = {name: submission_time_of(each) for name, each in running.items()}
-        known = (each for each in pruned if each.trial_id in running)
+        running = [each for each in readings if each.outcome is Outcome.RUNNING and is_in_flight(each)]
+        if not running:
+            return
+        submitted = {each.name: submission_time_of(each) for each in running}
+        pruned = [each for each in self.rules.search.prune(first_runs(readings)) if each.trial_id in submitted]
         self._write(
-            *(Pruned(trial_id=each.trial_id, submitted=keys[each.trial_id], because=each.because) for each in known)
+            *(
+                Pruned(trial_id=each.trial_id, submitted=submitted[each.trial_id], because=each.because)
+                for each in pruned
+            )
         )
 
     def _end_given_up_trials(self, readings: Sequence[TrialReading]) -> list[TrialReading]:
@@ -384,8 +388,10 @@ class Conductor:
         for each in readings:
             if each.measurement is not None and each.name in started:
                 yield self.sweep.read_trial(each.trial)
+            elif each.measurement is not None and each.name in names:
+                yield replace(each, waits_again=True)
             else:
-                yield replace(each, waits_again=True) if each.measurement is not None and each.name in names else each
+                yield each
 
     def _write(self, *entries: Entry) -> None:
         self.journal.append(*entries)

@@ -126,19 +126,13 @@ class Budget:
             problem = f"cannot be held: {lacking.name} names no price of its {lacking.device.name}"
             remedy = "Set cluster.device.price_per_hour=DOLLARS, or limit budget.device_hours."
             raise ConfigError("budget.dollars", limits.dollars, problem, remedy)
-        bounds = (  # each with what a device takes of it in an hour
-            ("device_hours", limits.device_hours, 1.0),
-            ("energy_kwh", limits.energy_kwh, experiment.watts / WATTS_PER_KILOWATT),
-            ("dollars", limits.dollars, price or 1.0),
-        )
-        return min(
-            (
-                (value / per_device_hour * SECONDS_PER_HOUR, f"budget.{key} = {value:g}")
-                for key, value, per_device_hour in bounds
-                if value is not None
-            ),
-            default=None,
-        )
+        per_device_hour = {"device_hours": 1.0, "energy_kwh": experiment.watts / WATTS_PER_KILOWATT, "dollars": price}
+        bounds = [
+            (value / taken * SECONDS_PER_HOUR, f"budget.{key} = {value:g}")
+            for key, taken in per_device_hour.items()
+            if taken is not None and (value := getattr(limits, key)) is not None
+        ]
+        return min(bounds, default=None)
 
 
 def predicted_seconds(trial: Trial) -> float:
@@ -153,7 +147,8 @@ class Admission:
     """Admits trials one after another, until the first that the budget does not bear.
 
     Attributes:
-        slots: how many more may be queued or running, from which those in flight are taken off; None sets no limit.
+        slots: how many more may be queued or running; given is how many in all, from which those in flight are taken
+            off. None sets no limit.
         refusal: why the budget admits no further trial, and which would have been next; empty while it admits.
     """
 

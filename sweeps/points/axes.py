@@ -264,9 +264,10 @@ def expand(point_set: PointSet, tree: Tree, pinned: Mapping[str, Value]) -> list
         ConfigError: no point is left, or there are too many to go through.
     """
     spaces = spaces_of(point_set, tree, pinned)
-    for dimension in (dimension for space in spaces for dimension in space.dimensions):
-        if dimension.rows is None:  # nobody knows which values of a continuous range a grid is to take
-            raise _without_number(dimension)
+    for space in spaces:
+        for dimension in space.dimensions:
+            if dimension.rows is None:  # nobody knows which values of a continuous range a grid is to take
+                raise _without_number(dimension)
     _require_few(sum(space.num_combinations for space in spaces), MOST_COMBINATIONS, "combinations")
     points = list(_distinct(_all_points(point_set, spaces, tree), tree, pinned))
     _require_few(len(points), MOST_POINTS, "points")
