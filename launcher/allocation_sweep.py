@@ -70,6 +70,10 @@ def submit_allocation(
         rules: None carries out the listed points, whatever they cost.
         command: what a person orders beside the points.
 
+    Returns:
+        The job's id, None where nothing was left to run; and how the sweep stood, None where a job lives from before,
+        which knows better.
+
     Raises:
         UsageError: there is no sbatch, Slurm refuses, another process works on the folder, a controller goes on with
             the sweep, or an allocation carries another sweep out than the command's.

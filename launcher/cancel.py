@@ -35,7 +35,7 @@ SWEEP_END_SECONDS = 15
 def cancel_sweep(sweep: Sweep) -> int:
     """Cancel every live job of the sweep, and end the process that runs it on this machine, if there is one.
 
-    The answer is how many trials were queued or running, or had not been submitted yet.
+    Returns how many trials were queued or running, or had not been submitted yet.
 
     Raises:
         UsageError: Slurm does not answer, or the sweep runs on another machine or as another user.
@@ -164,8 +164,6 @@ def _interrupt(sweep_process: Sequence[psutil.Process]) -> None:
 
 def cancel_jobs(submissions: Sequence[Submission]) -> list[str]:
     """Cancel those of the Slurm jobs that are ours and live, and return their ids.
-
-    Where Slurm cannot know some of them, it refuses once those that it knows have been cancelled.
 
     Raises:
         UsageError: Slurm does not answer, or cannot know some of the jobs; those that it knows have been cancelled.

@@ -93,7 +93,7 @@ class Labels:
         }
 
     def of(self, point: Mapping[str, Value], experiment: Experiment | None, *, leave_out: str = "") -> str:
-        """The label of a trial, which leaves one key out, such as its seed; of an impossible point, its values."""
+        """The label of a trial, perhaps without one key, such as the seed; of an impossible point, its values."""
         of_layout = {key: value for key, value in point.items() if key in OF_LAYOUTS}
         layout = self._layout(experiment) if experiment else label_of_point(of_layout)
         return " ".join(filter(None, (layout, *self._words(point, experiment, leave_out))))

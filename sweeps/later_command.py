@@ -31,7 +31,7 @@ from sweeps.trial import SweepFolder, SweepRecord, Trial, named_apart
 
 @dataclass(frozen=True)
 class Restriction:
-    """The part of a sweep that a command names by values of these keys; records are as a plan makes them."""
+    """The part of a sweep that a command names by the values of some keys; both records are as a plan makes them."""
 
     whole: Composition
     whole_record: SweepRecord

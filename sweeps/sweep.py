@@ -120,7 +120,7 @@ def _metrics(chain: Mapping[str, TrialReading]) -> dict[str, float]:
 class Sweep(NamedTuple):
     """One sweep: its folder and its record. Trials are read from the disk each time they are asked for.
 
-    A person may have cancelled it, and not given its command again.
+    It is cancelled from when a person cancels it until its command is given again.
     """
 
     folder: SweepFolder

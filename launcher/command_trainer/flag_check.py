@@ -64,7 +64,7 @@ def names_its_place(trainer: TrainerSpec) -> bool:
 def check_record(record: SweepRecord, warn: Callable[[str], None]) -> SweepRecord:
     """The record in which a trial that its program's own parser refuses cannot run, and says so.
 
-    Of each program whose parser cannot be asked here, a sentence warns.
+    `warn` takes a sentence for each program whose parser cannot be asked here.
 
     Raises:
         ConfigError: a program has no such flag.

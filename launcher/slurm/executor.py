@@ -216,8 +216,6 @@ class SlurmExecutor:
 def write_work(path: Path, function: SlurmJob, work: Sequence[FolderWork]) -> None:
     """Write the file that tells a job's tasks which function to call, with which folders.
 
-    A folder in which others may write is refused: what a job unpickles can run any program.
-
     Raises:
         UsageError: others may write there; what a job unpickles can run any program.
     """

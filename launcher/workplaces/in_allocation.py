@@ -60,7 +60,7 @@ class AllocationTimes:
     """How long an allocation waits for others, and what it leaves itself at its end.
 
     Attributes:
-        closing_seconds: in which it ends what still runs in it, and says so.
+        closing_seconds: so long before its time limit it ends what still runs in it, and says so.
         step_seconds: for so long Slurm may take to make a step for which there is room.
         lock_seconds: for so long another command may work on the sweep; the wait in the queue is not lost meanwhile.
     """

@@ -55,7 +55,7 @@ JOB_GROUPS = frozenset({"sweep", "slurm", "tracking", "output_dir", "budget", "c
 
 
 def plan_sweep(asked: Composition, *, proxy: bool, git_sha: str) -> SweepRecord:
-    """The whole sweep before it runs, or of its stand-in, beside which the full-size points are predicted only.
+    """The whole sweep before it runs; with `proxy` its stand-in is measured, and full-size points are predicted only.
 
     Raises:
         ConfigError: the configuration is wrong.

@@ -53,9 +53,9 @@ class RepeatSpread:
 def pooled_spread(
     points: Sequence[Sequence[float]], scale: Callable[[float], float] = lambda mean: 1.0
 ) -> RepeatSpread | None:
-    """The spread between runs of the same point, as a share of the scale of their mean, pooled over all points.
+    """The spread between runs of the same point, pooled over all points: their deviations in units of a scale.
 
-    None where no point has two runs.
+    The scale follows from the mean of a point, and is 1 for logarithms. None where no point has two runs.
     """
     freedom = sum(len(runs) - 1 for runs in points)
     if not freedom:
@@ -77,7 +77,8 @@ def of_runs(runs: Sequence[float], spread: RepeatSpread) -> RepeatInterval:
 def of_one_run(fastest: float, slowest: float, noise: float, num_runs: int = 1) -> RepeatInterval:
     """Return the interval of a point without repeats: from its fastest to its slowest step, widened by noise.
 
-    The noise is the factor by which the peaks vary that were measured beside the runs. Several runs were all disturbed.
+    The noise is the factor by which the peaks vary that were measured beside the runs; 1 where none were. Where there
+    are several runs, all of them were disturbed.
     """
     # A run met the machine somewhere between its best and its worst moment, and nobody knows where.
     widened = f", widened by the noise x{noise:.2g}" if noise > 1.0 else ""

@@ -34,7 +34,11 @@ Wanted = tuple[MeasuredPoint, str]
 
 @dataclass(frozen=True)
 class Rounds:
-    """The rule by which points are measured again: so often at most, or all points, as a scaling study wants it."""
+    """The rule by which points are measured again.
+
+    The leaders are measured `most` times at most, the first time included; with `every_point` all points are, as a
+    scaling study wants it.
+    """
 
     most: int
     every_point: bool = False

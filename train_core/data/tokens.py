@@ -94,8 +94,6 @@ def split_of(experiment: Experiment, num_tokens: int) -> Split:
 
 
 Stream = TypeVar("Stream")
-
-
 Window = Callable[[int], NDArray[np.int64]]
 """From the number of a sample, counted over all steps, to its seq_length + 1 token ids."""
 
@@ -153,8 +151,6 @@ def synthetic_windows(experiment: Experiment, part: int) -> Window:
 
 
 NUM_ROUNDS = 4  # with these, Luby and Rackoff's network is a strong pseudorandom permutation
-
-
 WORD = 2**64 - 1
 
 

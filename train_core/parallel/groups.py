@@ -20,7 +20,6 @@ GROUPS = (("tensor",), ("context",), REPLICAS)
 """The axes along which this rank has a group, in the order in which all ranks make them. Stages meet over channels and
 never in a collective, so that the pipeline axis needs no group."""
 
-
 INSIDE_LAYERS = ("tensor", "context")
 """The axes whose ranks exchange activations in every layer, on a CPU through memory where they share some."""
 

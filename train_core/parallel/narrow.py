@@ -227,8 +227,6 @@ def _add_at(table: Tensor, rows: Tensor, vectors: Tensor) -> Tensor:
 
 
 BACKOFF, GROWTH = 0.5, 2.0  # powers of two, so that scaling changes exponents alone and no digits
-
-
 STATE = ("scale", "num_good_steps", "num_overflows_in_a_row")
 
 

@@ -80,8 +80,9 @@ def nvml_counter(uuid: str) -> EnergyCounter | None:
 
 
 def nvml_reader(uuid: str, ask: Callable[[Any, Any], float]) -> Reader | None:
-    """What `ask` finds by NVML and its handle of the GPU with this UUID, which finds the GPU whatever
-    CUDA_VISIBLE_DEVICES hides; None where there is none.
+    """A reader of what `ask` gets of NVML, given the module and its handle of a GPU; None where it knows no such GPU.
+
+    The UUID finds the GPU whatever CUDA_VISIBLE_DEVICES hides.
     """
     import pynvml  # here, because only ranks with an NVIDIA GPU need it
 

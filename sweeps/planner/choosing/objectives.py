@@ -47,7 +47,7 @@ def dollars_per_second(space: Space) -> float | None:
 
 
 def required_dollars_per_second(space: Space) -> float:
-    """The same for callers that cannot do without a price.
+    """Return what all devices of the job cost together each second, for callers that cannot do without a price.
 
     Raises:
         ConfigError: the cluster's device has no price.

@@ -66,7 +66,7 @@ class Strategy:
         }
 
     def experiment(self, like: ExperimentParts) -> Experiment:
-        """The experiment of this strategy, with all else from `like`; InfeasiblePlan where it cannot exist.
+        """The experiment of this strategy, with everything that is not a plan taken from `like`.
 
         Raises:
             InfeasiblePlan: it cannot exist, or not with what else is configured.
@@ -75,7 +75,7 @@ class Strategy:
         return Experiment(parallel=ParallelPlan(**dict(self.parallel)), batch=BatchPlan(**dict(self.batch)), **others)
 
     def setup(self, like: SetupParts) -> Setup:
-        """Return what is priced of it, whichever trainer is to carry it out; InfeasiblePlan where it cannot exist.
+        """Return what is priced of this strategy, whichever trainer is to carry it out.
 
         Raises:
             InfeasiblePlan: it cannot exist.

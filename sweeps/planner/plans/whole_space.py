@@ -88,7 +88,7 @@ class Memory(NamedTuple):
 def _memory(whole: PlanGrid, shards: Integers, capacity: int, table: ShardWork, smallest_bytes: int) -> Memory:
     """The memory of the plans of these shards, without what the first stage alone rules out.
 
-    The smallest plan so far is 0 where there is none.
+    The smallest plan so far takes `smallest_bytes`, which are 0 where there is none.
     """
     block = whole.part(ALL, shards, ALL)
     first = np.broadcast_to(first_stage_bytes(block.setting, block.plans, table.of(block.plans)), block.shape)

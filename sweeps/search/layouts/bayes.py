@@ -123,7 +123,10 @@ def outlook(
 
 
 def _gain_of_all(surrogate: Surrogate, plans: Priced, to_loss: Floats, fits: Floats) -> float:
-    """The expected gain of the best of these plans, whose costs go together; a loss is a cost over the best's."""
+    """The expected gain of the best of these plans, whose costs go together.
+
+    `to_loss` (n,) added to the logarithms of their seconds makes those of their costs over the best's.
+    """
     if not len(plans):
         return 0.0
     mean, covariance = surrogate.joint(plans)
