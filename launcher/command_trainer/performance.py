@@ -11,11 +11,13 @@ import platform
 import re
 import socket
 import statistics
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from conf.plan.experiment import Experiment
 from conf.plan.trainer_call import JOB_NAMES, call_of
+from launcher.command_trainer.process import HUGGINGFACE_STARTER
 from train_core.costs import FLOPS_FORMULA, IMPLEMENTATIONS, executed_flops, model_flops, num_parameters
 from train_core.measurement import NOT_KNOWN, Environment, Performance, StepMetrics, flops_fields
 from train_core.process.git_sha import git_sha
@@ -113,8 +115,16 @@ def program_code(words: Sequence[str], working_dir: Path) -> str:
 def present_code(experiment: Experiment, folder: Path) -> str:
     """Return what `program_code` says now of the program of a trial that was measured in the folder."""
     trainer = experiment.trainer
-    call = call_of(trainer, experiment, {**dict.fromkeys(JOB_NAMES, "0"), "trial_folder": str(folder.absolute())})
-    return program_code((*trainer.prefix, *call.words), Path(trainer.working_dir or "").expanduser().absolute())
+    # The names that may stand for scripts have the values of a job; the others are numbers and an address.
+    python = trainer.python or sys.executable
+    scripts = {
+        "trial_folder": str(folder.absolute()),
+        "python": python,
+        "huggingface_starter": str(HUGGINGFACE_STARTER),
+    }
+    words = call_of(trainer, experiment, {**dict.fromkeys(JOB_NAMES, "0"), **scripts}).words
+    starter = (python,) if trainer.start == "torchrun" else ()
+    return program_code((*trainer.prefix, *starter, *words), Path(trainer.working_dir or "").expanduser().absolute())
 
 
 def _scripts(words: Sequence[str], working_dir: Path) -> Iterator[Path]:

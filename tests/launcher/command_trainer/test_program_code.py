@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from launcher.command_trainer.job import run_here
-from launcher.command_trainer.performance import program_code
+from launcher.command_trainer.performance import present_code, program_code
 from tests.launcher.command_trainer.conftest import STEPS, MakeTrial
 
 FILES = {
@@ -78,3 +79,18 @@ def test_a_measurement_holds_the_code_that_its_program_had_when_it_started(
     environment = run_here(trial.path).environment
     assert environment is not None
     assert environment.trainer_code == code != program_code(("program.py",), tmp_path)
+
+
+@pytest.mark.parametrize("words", [["{python}", "program.py"], ["{python}", "program.py", "{huggingface_starter}"]])
+def test_a_program_that_nobody_changed_has_the_code_with_which_it_was_measured(
+    make_trial: MakeTrial, tmp_path: Path, words: list[str]
+) -> None:
+    """Also where the interpreter is a script, as at sites that wrap it, or one of ours starts the program."""
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    own = {"trainer.command": words, "trainer.python": str(python), "trainer.working_dir": str(tmp_path)}
+    trial = make_trial(STEPS, own)
+    environment = run_here(trial.path).environment
+    assert environment is not None
+    assert environment.trainer_code == present_code(trial.read_experiment(), trial.path) != ""
