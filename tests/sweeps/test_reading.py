@@ -201,6 +201,16 @@ def test_steps_of_an_earlier_attempt_are_no_progress_of_a_job_that_waits_again(s
     assert (goes_on.num_steps_done, goes_on.loss) == (3, 7.0)
 
 
+def test_whoever_looks_at_a_training_with_a_damaged_checkpoint_is_not_warned_each_time(
+    sweep: Sweep, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = sweep.folder_of(sweep.record.trials[0])
+    folder.append_metrics(STEP.model_copy(update={"step": 1}))
+    (folder.checkpoints / "step-000001").mkdir(parents=True)
+    assert first(sweep, Job("PENDING", is_live=True, is_waiting=True)).num_steps_done == 0
+    assert not caplog.records
+
+
 def test_what_the_trial_itself_wrote_beats_every_other_witness(sweep: Sweep) -> None:
     sweep.folder_of(sweep.record.trials[0]).write_failure(FAILURE)
     end(sweep, Outcome.COMPLETED)
