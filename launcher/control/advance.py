@@ -368,7 +368,7 @@ class Conductor:
         if finished and finished != self.history.finished:
             self._write(Finished(because=finished))
         step = SweepStep(
-            readings=tuple(self._with_further_attempts(readings, waiting, started)),
+            readings=tuple(readings),
             started=tuple(started),
             news=tuple(self._news),
             num_in_flight=len(in_flight) + len(started),
@@ -376,9 +376,10 @@ class Conductor:
             held=held,
             finished=finished,
         )
+        # Told of the trials as they stood before anything was started: of a failure, too, that is tried again at once.
         self.rules.tell(self.sweep, step)
         self.is_under_way = True
-        return step
+        return replace(step, readings=tuple(self._with_further_attempts(readings, waiting, started)))
 
     def _with_further_attempts(
         self, readings: Sequence[TrialReading], waiting: Sequence[TrialReading], started: Collection[str]

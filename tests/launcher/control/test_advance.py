@@ -338,6 +338,19 @@ def test_trials_that_wait_to_be_tried_again_have_not_ended_while_they_do(
     assert shares == [f"{ended} of 3 trials ended" for ended in (1, 2, 3, 3)]
 
 
+def test_whoever_is_told_of_a_step_hears_of_failures_that_are_tried_again_in_it(
+    folder: SweepFolder, record_of: RecordOf
+) -> None:
+    planned, told = Sweep(folder, record_of(seeds(3))), list[TrialReading]()
+    folder.write_record(planned.record)
+    carried_out(planned, adaptive(Seeds(3)), make_job("raise"))
+    retry_failed_trials(planned)
+    rules = replace(adaptive(Seeds(3)), tell=lambda _, step: told.extend(step.readings))
+    step = Conductor(planned, AtOnce(make_job()), rules).advance()
+    assert [each.outcome for each in told] == [Outcome.FAILED] * 3
+    assert Outcome.COMPLETED in [each.outcome for each in step.readings]
+
+
 def test_the_sweep_stops_once_so_many_trials_have_failed(sweep: Sweep) -> None:
     done = carried_out(sweep, replace(adaptive(), fail_fast=1, max_concurrent_trials=1), make_job("raise"))
     assert "1 trial failed (controller.fail_fast = 1)" in done.history.finished
