@@ -37,7 +37,7 @@ DEFAULT_NODES = 2
 
 @dataclass(frozen=True)
 class Calibration:
-    """One calibration before it is measured; its cluster is as the file says, whose values are the ones to replace."""
+    """One calibration before it is measured; its cluster is as its file says, as the file's values are replaced."""
 
     settings: Settings
     cluster: ClusterSpec
@@ -83,7 +83,7 @@ def choose_calibration(
         ConfigError: the configuration is wrong.
     """
     name = overrides.stated_value("cluster")
-    if name is None:  # whose file is rewritten
+    if name is None:
         remedy = "Give cluster=NAME; `trisweep list cluster` has all names."
         raise UsageError("No cluster was named, so there is no file to write", remedy)
     settings = compose_for_slurm(overrides).settings

@@ -81,13 +81,8 @@ def rewrite(text: str, changes: Sequence[Change], stamp: str, machine: str) -> s
     """Make `changes` in the text of a cluster file, with when and where it was calibrated, and return the new text."""
     for change in changes:
         text = with_value(text, change.path, _yaml_value(change.after), _origin(change, stamp))
-    remaining, lines = [], text.splitlines()
-    for line in lines:
-        earlier = line.removeprefix(STAMPED).split(": ")[0]
-        # Comments may refer to an earlier calibration, whose values this one did not all replace.
-        is_used = earlier != stamp and any(earlier in other for other in lines if other is not line)
-        if not line.startswith(STAMPED) or is_used:
-            remaining.append(line)
+    lines = text.splitlines()
+    remaining = [line for line in lines if not line.startswith(STAMPED) or _still_used(line, lines, stamp)]
     return "\n".join([f"{STAMPED}{stamp}: {machine}", *remaining]) + "\n"
 
 
@@ -151,6 +146,12 @@ def _origin(change: Change, stamp: str) -> str:
     within = change.lowest is not None and change.highest is not None
     span = f", {_yaml_value(change.lowest or 0.0)} to {_yaml_value(change.highest or 0.0)}" if within else ""
     return f"{change.origin}{span}, {stamp}"
+
+
+def _still_used(line: str, lines: Sequence[str], stamp: str) -> bool:
+    """True if a comment still refers to the calibration of this line, whose values this one did not all replace."""
+    earlier = line.removeprefix(STAMPED).split(": ")[0]
+    return earlier != stamp and any(earlier in other for other in lines if other is not line)
 
 
 def _yaml_value(value: float | int | str | tuple[()]) -> str:

@@ -26,8 +26,7 @@ def measured_changes(cluster: ClusterSpec, rates: DeviceRates, stamp: str) -> li
     """Every value that follows from `rates`; peaks and memory bandwidth only where there is no data sheet for them."""
     own_peak = cluster.device.peak_source == PEAK_MEASURED
     device = [*_peaks(cluster, rates), *_memory_bandwidth(cluster, rates, stamp)] if own_peak else []
-    of_cores = "measured: cores that the ranks of a host may use"
-    cores = [_change(cluster, ("cores_per_node",), rates.cores_per_host, of_cores, [])] * (rates.plan.kind == "cpu")
+    cores = [_cores(cluster, rates)] if rates.plan.kind == "cpu" else []
     shares = [_matmul(cluster, rates), _attention(cluster, rates), _memory(cluster, rates), _kernel(cluster, rates)]
     links = [change for index in range(len(cluster.links)) for change in _link(cluster, rates, index)]
     # Measured bandwidths are what collectives reach, so no share of them is taken any more.
@@ -114,7 +113,8 @@ def _memory(cluster: ClusterSpec, rates: DeviceRates) -> Change:
     path: KeyPath = ("efficiency", "memory")
     if cluster.device.peak_source == PEAK_MEASURED:
         return _change(cluster, path, 1.0, "measured: the bandwidth of this file is a measured one", [])
-    stated, (bandwidth, spreads) = cluster.device.memory_bandwidth_bytes_per_second, _memory_bandwidth_of(rates)
+    stated = cluster.device.memory_bandwidth_bytes_per_second
+    bandwidth, spreads = _memory_bandwidth_of(rates)
     origin = "measured: mean of copy and triad over the device's bandwidth"
     return _change(cluster, path, min(1.0, bandwidth / stated), origin, spreads, 1 / stated)
 
@@ -129,10 +129,8 @@ def _memory_bandwidth(cluster: ClusterSpec, rates: DeviceRates, stamp: str) -> l
     path: KeyPath = ("device", "memory_bandwidth_bytes_per_second")
     origin = "measured: mean of copy and triad, all ranks at once"
     how = f"measured by trisweep calibrate, {stamp}"
-    source, (bandwidth, spreads) = (
-        source_after(cluster.device.memory_source, ["bandwidth"], how),
-        _memory_bandwidth_of(rates),
-    )
+    source = source_after(cluster.device.memory_source, ["bandwidth"], how)
+    bandwidth, spreads = _memory_bandwidth_of(rates)
     return [
         _change(cluster, path, bandwidth, origin, spreads),
         Change(("device", "memory_source"), None, source),
@@ -146,6 +144,11 @@ def _kernel(cluster: ClusterSpec, rates: DeviceRates) -> Change:
     return _change(
         cluster, ("efficiency", "kernel_seconds"), rates.kernel_seconds.median, origin, [rates.kernel_seconds]
     )
+
+
+def _cores(cluster: ClusterSpec, rates: DeviceRates) -> Change:
+    origin = "measured: cores that the ranks of a host may use"
+    return _change(cluster, ("cores_per_node",), rates.cores_per_host, origin, [])
 
 
 def _link(cluster: ClusterSpec, rates: DeviceRates, index: int) -> list[Change]:
@@ -214,10 +217,14 @@ CLAUSE = re.compile(r"([a-z_]+(?:, [a-z_]+)*): (.*)")
 def source_after(source: str, names: Sequence[str], how: str) -> str:
     """`source` once a calibration has set `names`: earlier clauses lose these names, the original source stays."""
     clauses_before, separator, original = source.rpartition(BEFORE)
-    clauses = []
-    for clause in clauses_before.split("; ") if separator else []:
-        match = CLAUSE.fullmatch(clause)
-        remaining = [name for name in match[1].split(", ") if name not in names] if match else []
-        if match is None or remaining:
-            clauses.append(f"{', '.join(remaining)}: {match[2]}" if match else clause)
-    return "; ".join([f"{', '.join(names)}: {how}", *clauses]) + BEFORE + original
+    earlier = (_clause_without(clause, names) for clause in clauses_before.split("; ")) if separator else ()
+    return "; ".join([f"{', '.join(names)}: {how}", *filter(None, earlier)]) + BEFORE + original
+
+
+def _clause_without(clause: str, names: Sequence[str]) -> str:
+    """The clause of the names that are left; empty when none is."""
+    match = CLAUSE.fullmatch(clause)
+    if match is None:
+        return clause
+    remaining = [name for name in match[1].split(", ") if name not in names]
+    return f"{', '.join(remaining)}: {match[2]}" if remaining else ""

@@ -52,7 +52,11 @@ those between chips, because these constants also make up for what the model doe
 
 @dataclass(frozen=True)
 class FinishedTrial:
-    """One measured step time, which the fit uses if it `counts`: ranks may share devices in unknown ways."""
+    """One measured step time, and the trainer whose costs predict it.
+
+    Attributes:
+        counts: the fit uses it; a trial whose ranks shared devices as the cost model does not know is only shown.
+    """
 
     label: str
     setup: Setup
