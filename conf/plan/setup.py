@@ -104,7 +104,8 @@ def _check_numbers_of_blocks(setup: SetupParts, blocks: Sequence[StageBlock], bl
         sizes = f"tensor_parallel_size {setup.parallel.tensor_parallel_size} in {setup.parallel.pipeline_parallel_size}"
         problem = f"cannot be cut into equal stages of {world_size / size:g} replicas with {sizes} stages"
         raise InfeasiblePlan(MIXED, blocks_text, problem, "Choose sizes with which every block holds whole stages.")
-    for cluster, asked in ((block.cluster, block.num_devices) for block in blocks):
+    for block in blocks:
+        cluster, asked = block.cluster, block.num_devices
         if not cluster.can_give(asked):
             nodes = f"{count_of(cluster.num_nodes, 'node')} of {cluster.devices_per_node}"
             problem = f"asks {cluster.name} for {count_of(asked, 'device')}, and it has {nodes},"

@@ -100,7 +100,7 @@ def plan_names(setup: Setup) -> dict[str, Plain]:
     """The values of an experiment by their dotted keys, and what follows from them by plain names."""
     tree = setup.model_dump(mode="json", include=set(GROUPS))
     model, parallel, layers = setup.model, setup.parallel, setup.layers_per_stage
-    base, scaling, rates = model.rotary_base or ROTARY_BASE, model.rotary_scaling, tree.get("training")
+    base, scaling = model.rotary_base or ROTARY_BASE, model.rotary_scaling
     return dict(_flat(tree)) | {
         "world_size": parallel.world_size,
         "num_nodes": setup.num_nodes,
@@ -128,14 +128,19 @@ def plan_names(setup: Setup) -> dict[str, Plain]:
         "rotary_high_freq_factor": scaling.high_freq_factor if scaling else None,
         "rotary_original_length": scaling.original_max_position_embeddings if scaling else None,
         "last_token": model.vocab_size - 1,
-        # Nothing of a plan that is not trained.
-        **({"min_learning_rate_share": rates["min_learning_rate"] / rates["learning_rate"]} if rates else {}),
+        **_learning_rate_names(tree),
         # Each shares out a whole state; None where all replicas are one group.
         "num_zero_groups": setup.num_replicas // parallel.zero_group_size if parallel.zero_group_size else None,
         "activation_again": _activation_again(setup),
         **_expert_names(model.experts, model.num_layers),
         **_latent_names(model),
     }
+
+
+def _learning_rate_names(tree: Mapping[str, Any]) -> dict[str, Plain]:
+    """The least learning rate as a share of the highest; nothing of a plan that is not trained."""
+    rates = tree.get("training")
+    return {"min_learning_rate_share": rates["min_learning_rate"] / rates["learning_rate"]} if rates else {}
 
 
 def _activation_again(setup: Setup) -> str | None:
@@ -291,12 +296,15 @@ def _flag_value(stated: object, names: Names, key: str) -> Plain:
     if isinstance(stated, str):
         return template_value(stated, names, key)
     if isinstance(stated, list):
-        values = [_flag_value(entry, names, key) for entry in stated]
-        if any(isinstance(value, tuple) for value in values):
-            raise ConfigError(key, stated, "holds a list in a list", "Give the inner list alone.")
-        return tuple(value for value in values if not isinstance(value, tuple))
+        return tuple(_scalar(_flag_value(entry, names, key), stated, key) for entry in stated)
     assert stated is None or isinstance(stated, bool | int | float)
     return stated
+
+
+def _scalar(value: Plain, stated: object, key: str) -> bool | int | float | str | None:
+    if isinstance(value, tuple):
+        raise ConfigError(key, stated, "holds a list in a list", "Give the inner list alone.")
+    return value
 
 
 def _words(value: Plain, stated: object, key: str) -> list[str]:

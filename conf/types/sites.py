@@ -68,7 +68,7 @@ class SlurmSpec(Frozen):
         max_resubmits: how often a trial that lost its node or its place is submitted again.
         preflight: every rank of a trial's job first looks at its node for some seconds; a node that is not fit gets no
             trial of the sweep, and the trial other nodes.
-        poll_seconds: `status` and `metrics` take an answer of Slurm's that is no older; a sweep goes by
+        poll_seconds: `status` and `metrics` take an answer of Slurm's that is no older than this; a sweep goes by
             `controller.poll_seconds`.
     """
 
@@ -140,7 +140,7 @@ class TrackingSpec(Frozen):
 
     Attributes:
         kind: `sqlite` keeps one file under the output folder; `database` writes into a database server, such as
-            PostgreSQL; `server` sends runs and artifacts to an MLflow server.
+            PostgreSQL, and keeps artifacts under the output folder; `server` sends both to an MLflow server.
         uri: of the database (`postgresql://user@host/name`) or the server (`https://host`); null for `sqlite`.
         experiment: MLflow's name for all runs together.
         live_seconds: how often a sweep that runs brings MLflow up to date; null does so only at its end.
