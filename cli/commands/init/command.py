@@ -74,8 +74,6 @@ def _write(folder: Path, files: dict[str, str]) -> tuple[list[str], list[str]]:
 
 
 def _print(folder: Path, described: DescribedMachine, written: list[str], kept: list[str]) -> None:
-    from cli.commands.init.files import MODEL, SWEEP, precision_of
-
     for path in written:
         print_unwrapped(f"Written: {shown_path(Path(path))}")
     for path in kept:
@@ -87,16 +85,23 @@ def _print(folder: Path, described: DescribedMachine, written: list[str], kept: 
         of = f"{count_of(described.num_nodes, 'node')} of {described.devices_per_node} x {described.device}"
         console.print(f"Slurm told of partition {offer.partition}: {of}. Correct the links and the rest.")
     console.print("Next:")
+    for command in _next_commands(folder, described):
+        print_unwrapped(f"  {command}")
+
+
+def _next_commands(folder: Path, described: DescribedMachine) -> list[str]:
+    """Commands that work now, one after another."""
+    from cli.commands.init.files import MODEL, SWEEP, precision_of
+
     cluster = f"cluster={described.name}"
-    through_slurm = [f"trisweep doctor {cluster}", f"trisweep calibrate {cluster}"] if offer else []
+    inside = [] if folder.absolute() == Path.cwd() else [f"cd {shlex.quote(str(folder))}"]
+    through_slurm = [f"trisweep doctor {cluster}", f"trisweep calibrate {cluster}"] if described.offer else []
     sizes = f"precision={precision_of(described)} batch.global_batch_size=256"
-    commands = [
-        *([] if folder.absolute() == Path.cwd() else [f"cd {shlex.quote(str(folder))}"]),
+    return [
+        *inside,
         f"trisweep show {cluster}",
         f"trisweep plan {SWEEP}",
         f"trisweep plan --search model={MODEL} {cluster} {sizes}",
         *through_slurm,
         f"trisweep sweep {SWEEP} {cluster} --dry-run",
     ]
-    for command in commands:
-        print_unwrapped(f"  {command}")

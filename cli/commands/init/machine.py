@@ -63,10 +63,7 @@ def machine(name: str | None, partition: str | None) -> DescribedMachine:
     """The machine that this one submits to; an example where there is no Slurm."""
     kinds = node_kinds()
     offer = best_of(kinds, partition)
-    # Slurm's name of the cluster, if it can be the name of a file and no cluster of the package has it.
-    slurms = re.sub(r"[^A-Za-z0-9_.-]+", "-", (this_cluster().name if offer else None) or "").strip("-.")
-    free = f"my-{slurms}" if slurms in options("cluster") else slurms or EXAMPLE_NAME
-    name = name or free
+    name = name or _free_name(this_cluster().name if offer else None)
     if offer is None:
         similar = _similar(EXAMPLE_DEVICE, EXAMPLE_DEVICES)
         return DescribedMachine(name, None, (), EXAMPLE_DEVICE, (), similar, EXAMPLE_NODES, EXAMPLE_DEVICES)
@@ -91,6 +88,12 @@ def partitions() -> list[str]:
     return list(dict.fromkeys(kind.partition for kind in node_kinds()))
 
 
+def _free_name(slurms: str | None) -> str:
+    """Slurm's name of the cluster, if it can be the name of a file and no cluster of the package has it."""
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", slurms or "").strip("-.")
+    return f"my-{name}" if name in options("cluster") else name or EXAMPLE_NAME
+
+
 def _devices(offer: NodeKind) -> list[str]:
     """Options of group `device` that Slurm's name of a type may mean, those first whose memory it names too."""
     if not offer.num_gpus:
@@ -101,8 +104,12 @@ def _devices(offer: NodeKind) -> list[str]:
     closest = max((len(chips[name]) for name in fitting), default=0)
     fitting = [name for name in fitting if len(chips[name]) == closest]
     # Without a memory in its name, the larger device of two comes first.
-    sizes = {name: int(match[1]) if (match := re.search(r"(\d+)gb", name)) else 0 for name in fitting}
-    return sorted(fitting, key=lambda name: (name.split("-")[-1] not in name_of_type, -sizes[name], name))
+    return sorted(fitting, key=lambda name: (name.split("-")[-1] not in name_of_type, -_gigabytes(name), name))
+
+
+def _gigabytes(device: str) -> int:
+    match = re.search(r"(\d+)gb", device)
+    return int(match[1]) if match else 0
 
 
 def _similar(device: str, per_node: int) -> ClusterSpec:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from cli.commands.init import machine as described
+from launcher.slurm.cluster import NodeKind
 from tests.cli.conftest import Command
 
 
@@ -57,6 +59,12 @@ def test_what_is_there_is_kept(home: Path, trisweep: Command) -> None:
     assert document["written"] == [str(home / "config" / "model" / "my-model.yaml")]
     assert str(changed) in document["kept"]
     assert changed.read_text() == "partition: mine\n"
+
+
+def test_slurm_is_asked_how_it_calls_the_cluster_only_where_no_name_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(described, "node_kinds", lambda: [NodeKind("batch", True, True, None, 2, 64, 0, None)])
+    monkeypatch.setattr(described, "this_cluster", lambda: pytest.fail("Slurm was asked"))
+    assert described.machine("mine", None).name == "mine"
 
 
 @pytest.mark.parametrize(
