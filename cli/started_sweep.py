@@ -27,26 +27,20 @@ MOST_NAMED = 8
 def started_sweep(name: str, overrides: Sequence[str] | None) -> tuple[SweepFolder, Composition]:
     """The folder of a sweep that was started, and the configuration of the command.
 
-    A path, a folder of output_dir, or its name tells it. What was measured can be read by the record alone, so that
-    a sweep whose file was renamed or removed is found by the name that it had.
+    The name is a path, a folder of output_dir, or a sweep's name. What was measured can be read by the record alone, so
+    that a sweep whose file was renamed or removed is found by the name that it had.
 
     Raises:
         UsageError: there is none.
     """
     from launcher.where import existing_folder
-    from sweeps.trial import RECORD, SweepFolder
 
     if (folder := _folder_at(Path(name))) is None and name in options("sweep"):
         composition = composition_of(name, overrides)
         return existing_folder(composition), composition
-    if inside := sorted(str(path.parent) for path in Path(name).glob(f"*/{RECORD}")):
-        which = inside[0] if len(inside) == 1 else f"one of them: {listed(inside, MOST_NAMED)}"
-        raise UsageError(f"{name} is no sweep, but holds {count_of(len(inside), 'sweep')}", f"Name {which}.")
+    _require_no_output_dir(name)
     composition = composition_of(None, overrides)
-    output_dir = Path(composition.settings.output_dir)
-    folder = folder or _folder_at(output_dir / name)
-    if folder is None and "/" not in name:
-        folder = SweepFolder.planned_last(output_dir, name)
+    folder = folder or _folder_in(Path(composition.settings.output_dir), name)
     if folder is None and "/" not in name and name not in (".", ".."):
         return existing_folder(composition_of(name, overrides)), composition  # says which names there are
     if folder is None:
@@ -73,6 +67,22 @@ def _folder_at(path: Path) -> SweepFolder | None:
         return SweepFolder(path.absolute()) if (path / RECORD).is_file() else None
     except PermissionError as error:
         raise unreadable(path / RECORD, error) from None
+
+
+def _folder_in(output_dir: Path, name: str) -> SweepFolder | None:
+    """The folder of that name, else that of the sweep of that name which was planned last."""
+    from sweeps.trial import SweepFolder
+
+    folder = _folder_at(output_dir / name)
+    return folder if folder is not None or "/" in name else SweepFolder.planned_last(output_dir, name)
+
+
+def _require_no_output_dir(name: str) -> None:
+    from sweeps.trial import RECORD
+
+    if inside := sorted(str(path.parent) for path in Path(name).glob(f"*/{RECORD}")):
+        which = inside[0] if len(inside) == 1 else f"one of them: {listed(inside, MOST_NAMED)}"
+        raise UsageError(f"{name} is no sweep, but holds {count_of(len(inside), 'sweep')}", f"Name {which}.")
 
 
 def state_document(sweep: Sweep, trials: Sequence[TrialReading], trainings: Sequence[Reading]) -> dict[str, Any]:

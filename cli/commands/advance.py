@@ -28,8 +28,10 @@ def advance(name: SweepName, overrides: OverrideTexts = None, as_json: AsJson = 
     with lock_folder(folder):
         _, conductor = take_up(folder, own.without(RECORDED))
         step = conductor.advance()
-    how = f"Nothing further is started: {step.held}" if step.held else "The sweep goes on"
-    how = f"The sweep has ended: {step.finished}" if step.finished else how
+    if step.finished:
+        how = f"The sweep has ended: {step.finished}"
+    else:
+        how = f"Nothing further is started: {step.held}" if step.held else "The sweep goes on"
     counts = f"{len(step.started)} started, {step.num_in_flight} queued or running, {step.num_waiting} waiting"
     print_unwrapped(f"{counts}. {how}. {shown_path(folder.path)}")
     if as_json:

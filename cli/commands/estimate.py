@@ -119,7 +119,8 @@ def _print_scores(rows: Sequence[PricedRow]) -> list[RowComparison]:
     unreadable: list[str] = []
     for row in confirmed:
         try:
-            compared += filter(None, [comparison(row)])
+            if beside := comparison(row):
+                compared.append(beside)
         except ConfigError as error:
             # One cell that is not a number must not cost the score of a table with thousands of rows.
             unreadable.append(f"line {row.record.line}: {error}")

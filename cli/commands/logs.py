@@ -53,15 +53,16 @@ def logs(name: SweepName, words: Words = None, follow: Follow = False, rank: Ran
 
 
 def _trial_and_overrides(words: Sequence[str]) -> tuple[str | None, list[str]]:
-    """The name of a trial, such as `lr=0.01`: what is overridden is a key of the configuration, or one within it."""
-    from conf.compose.model_from import KEY as MODEL_FROM
-    from conf.compose.settings import Settings
-
-    keys, names = {*groups(), *Settings.model_fields, MODEL_FROM}, []
-    for word in words:
-        override = Override.parse(word)
-        if override.value is None or ("." not in override.key and override.key not in keys):
-            names.append(word)
+    names = [word for word in words if _names_a_trial(Override.parse(word))]
     if len(names) > 1:
         raise UsageError(f"{len(names)} trials were named: {', '.join(names)}", "Name one.")
     return (names[0] if names else None), [word for word in words if word not in names]
+
+
+def _names_a_trial(word: Override) -> bool:
+    """True for a trial's name such as `lr=0.01`: what is overridden is a key of the configuration, or one within it."""
+    from conf.compose.model_from import KEY as MODEL_FROM
+    from conf.compose.settings import Settings
+
+    keys = {*groups(), *Settings.model_fields, MODEL_FROM}
+    return word.value is None or ("." not in word.key and word.key not in keys)

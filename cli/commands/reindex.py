@@ -80,7 +80,7 @@ def write_all_anew(tracking: TrackingSpec, chosen: TrackingSpec | None, root: Pa
     from sweeps.trial import SweepFolder
 
     folders = sorted(SweepFolder.started_in(root, "*"), key=lambda folder: folder.path)
-    sweeps = list[Sweep]()
+    sweeps: list[Sweep] = []
     for folder in folders:
         try:
             sweeps.append(Sweep.stored_in(folder))

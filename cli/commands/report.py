@@ -22,6 +22,7 @@ from conf.units import count_of
 if TYPE_CHECKING:
     from conf.compose.load import Composition
     from conf.types.sites import TrackingSpec
+    from results.comparison import ComparedPoint
     from sweeps.later_command import Restriction
     from sweeps.reading import TrialReading
     from sweeps.sweep import Sweep
@@ -94,13 +95,15 @@ def _say_without_effect(asked: Sequence[tuple[SweepRecord, Composition]], restri
     """Name the overrides that a report cannot follow: what was measured stays what it is."""
     from sweeps.points.plan import JOB_GROUPS
 
-    followed, texts = restriction.values if restriction else {}, dict[str, None]()
-    for record, composition in asked:
-        for override in composition.overrides.without(JOB_GROUPS | {"cluster"}):
-            if override.text not in record.overrides and override.key not in followed:
-                texts[override.text] = None
+    followed = restriction.values if restriction else {}
+    texts = [
+        override.text
+        for record, composition in asked
+        for override in composition.overrides.without(JOB_GROUPS | {"cluster"})
+        if override.text not in record.overrides and override.key not in followed
+    ]
     if texts:
-        words = hide_credentials(", ".join(texts))
+        words = hide_credentials(", ".join(dict.fromkeys(texts)))
         complaints.print(f"{words}: changes nothing, as a report is of what was measured.")
 
 
@@ -184,22 +187,21 @@ def _compare(first: str, second: str, overrides: Sequence[str], out: Path | None
 
     given = [started_sweep(name, overrides) for name in (first, second)]
     sweeps = [Sweep.stored_in(folder) for folder, _ in given]
-    asked = [composition for _, composition in given]
-    _say_without_effect(list(zip((sweep.record for sweep in sweeps), asked, strict=True)), None)
+    _say_without_effect([(sweep.record, asked) for sweep, (_, asked) in zip(sweeps, given, strict=True)], None)
     before, after = sides_of([(sweep, reconcile(sweep.read())) for sweep in sweeps])
     page, markdown = write_comparison(before, after, out)
     both = compare_sweeps(before.results, after.results)
     console.print(f"A: {before.name}\nB: {after.name}\n{finding(before, after)}")
     console.print(f"Comparison: {shown_path(page)}\n            {shown_path(markdown)}")
     if as_json:
-        points: list[dict[str, Any]] = []
-        for point in both.points:
-            points.append({"layout": point.label})
-            if point.why_not:
-                points[-1]["not_comparable_because"] = point.why_not
-            else:
-                ratios = zip(("ratio", "ratio_low", "ratio_high"), (point.ratio, *point.ratio_bounds), strict=True)
-                points[-1] |= dict(ratios)
+        points = [_point_values(point) for point in both.points]
         content = {"before": before.name, "after": after.name, "files": {"html": page, "markdown": markdown}}
         only = {"only_before": both.only_before, "only_after": both.only_after}
         print_json("comparison", content | {"points": points} | only)
+
+
+def _point_values(point: ComparedPoint) -> dict[str, Any]:
+    if point.why_not:
+        return {"layout": point.label, "not_comparable_because": point.why_not}
+    low, high = point.ratio_bounds
+    return {"layout": point.label, "ratio": point.ratio, "ratio_low": low, "ratio_high": high}

@@ -104,7 +104,10 @@ def _train_best(overrides: Overrides, name: str | None, *, here: bool) -> None:
         print_unwrapped(line)
     # MLflow is brought up to date even after Ctrl-C or a failure, as the steps until then are worth a look.
     try:
-        _train_on_slurm(run, place) if place.on_slurm else on_this_machine(run)
+        if place.on_slurm:
+            _train_on_slurm(run, place)
+        else:
+            on_this_machine(run)
     finally:
         if run.folder.metrics.exists():
             _import_into_mlflow(run, place)

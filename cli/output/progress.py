@@ -78,20 +78,12 @@ class LiveProgress:
         causes = troubled[: min(MOST_CAUSES, room // 3)]
         rows = worth_showing(states, room - len(causes), sought[0])
         left_out = sum(state.outcome is not None for state in states) - len(rows)
-        # One line each: the live picture counts lines, and one that wrapped would push the table out of its place.
-        lines = [
-            Text.assemble((f"{state.title}: ", "bold"), state.cause.replace("\n", " "), no_wrap=True)
-            for state in causes
-        ]
-        for line in lines:
-            line.truncate(width, overflow="ellipsis")
+        lines = [_cause_line(state, width) for state in causes]
         table = state_table(rows, width, sought=sought)
         unseen = f"; {left_out} more are not shown" if left_out else ""
         counts = Text(f"{outcome_counts(states)}{unseen}", style="bold", no_wrap=True, overflow="ellipsis")
-        far = Text(
-            f"{_progress_sentence(states, self.sweep)}. {self.hint}", style="dim", no_wrap=True, overflow="ellipsis"
-        )
-        return Group(table, *lines, counts, far)
+        said = f"{_progress_sentence(states, self.sweep)}. {self.hint}"
+        return Group(table, *lines, counts, Text(said, style="dim", no_wrap=True, overflow="ellipsis"))
 
 
 class PlainProgress(ProgressDisplay):
@@ -162,6 +154,13 @@ def _progress_sentence(states: Sequence[Reading], sweep: SweepUnderWay) -> str:
     """The share that has ended, and how long the rest takes, where it is known what the rest is."""
     remaining = None if sweep.may_grow else sweep_seconds_left(states, time.time())
     return share_ended(states, sweep) + ("" if remaining is None else f", about {duration(remaining)} left")
+
+
+def _cause_line(state: Reading, width: int) -> Text:
+    # One line each: the live picture counts lines, and one that wrapped would push the table out of its place.
+    line = Text.assemble((f"{state.title}: ", "bold"), state.cause.replace("\n", " "), no_wrap=True)
+    line.truncate(width, overflow="ellipsis")
+    return line
 
 
 def outcome_counts(states: Sequence[Reading], num_disturbed: int = 0) -> str:

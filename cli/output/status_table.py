@@ -20,7 +20,7 @@ from cli.output.progress import LiveProgress, PlainProgress, SweepUnderWay, outc
 from cli.output.state_table import disturbances_of, state_table
 from conf.nearest import listed
 from conf.types.sweep_spec import Objective
-from conf.units import SECONDS_PER_HOUR, count_of
+from conf.units import SECONDS_PER_HOUR
 from launcher.folder_lock import holder
 from launcher.slurm.answers import WATCHING
 from launcher.state import reconcile
@@ -54,12 +54,7 @@ def status_table(
 ) -> RenderableType:
     """A table of all chosen trials, and below it details of those that run, stopped or ended badly."""
     chosen = [state for state in in_chains(states) if state.outcome is not None]
-    began = [
-        state
-        for state in chosen
-        if not state.is_called_off and (state.outcome is not Outcome.PENDING or _has_more_to_say(state))
-    ]
-    shown = began if len(chosen) > MOST_ROWS else chosen
+    shown = [state for state in chosen if not _never_began(state)] if len(chosen) > MOST_ROWS else chosen
     details = _details_of([state for state in chosen if _has_more_to_say(state)])
     impossible = [
         Text.assemble("\n", (f"{state.title} ", "bold"), ("INFEASIBLE ", "dim"), state.cause)
@@ -68,16 +63,23 @@ def status_table(
     ]
     disturbed = disturbances_of(chosen, sought)
     table = state_table(shown, width, sought=sought, disturbed=disturbed)
-    number, is_cancelled = len(chosen) - len(shown), any(state.is_called_off for state in chosen)
-    be, wait, is_or_are, them = (
-        ("was", "only waits", "is", "it") if number == 1 else ("were", "only wait", "are", "them")
-    )
-    how = f"that {be} cancelled with the sweep" if is_cancelled else f"that {wait}"
-    lists = f"`trisweep status --json` lists {them}"
-    note = f"{count_of(number, 'trial')} {how} {is_or_are} not listed; {lists}."
-    unlisted = [Text(note, style="dim")] if number else []
+    unlisted = _unlisted_lines(len(chosen) - len(shown), any(state.is_called_off for state in chosen))
     counts = Text(f"\n{outcome_counts(states, len(disturbed))}", style="bold")
     return Group(table, *unlisted, *details, *impossible, counts, *_waiting_lines(states), *_left_out_lines(states))
+
+
+def _never_began(state: Reading) -> bool:
+    """True if it only waits, or was cancelled when it did."""
+    return state.is_called_off or (state.outcome is Outcome.PENDING and not _has_more_to_say(state))
+
+
+def _unlisted_lines(number: int, is_cancelled: bool) -> list[Text]:
+    if number == 1:
+        how = "was cancelled with the sweep" if is_cancelled else "only waits"
+        return [Text(f"1 trial that {how} is not listed; `trisweep status --json` lists it.", style="dim")]
+    how = "were cancelled with the sweep" if is_cancelled else "only wait"
+    note = f"{number:,} trials that {how} are not listed; `trisweep status --json` lists them."
+    return [Text(note, style="dim")] if number else []
 
 
 def _has_more_to_say(state: Reading) -> bool:
@@ -148,10 +150,7 @@ def state_lines(sweep: Sweep, trials: Sequence[TrialReading]) -> list[str]:
         lines.append("Cancelled: nothing is started until `trisweep sweep` is given again.")
     elif history.is_paused:
         lines.append("Paused: nothing new is started until `trisweep resume`.")
-    # A limit, such as a budget's, may have ended a sweep of which trials are left.
-    elif history.finished and (
-        history.asked or (history.finished != ALL_TRIED and any(each.outcome is Outcome.PENDING for each in trials))
-    ):
+    elif history.finished and (history.asked or _is_cut_short(history, trials)):
         lines.append(f"Ended: {history.finished}.")
     # Until a further attempt begins, a trial's own line tells of its last end, such as that it was cancelled.
     again = [each for each in sweep.record.trials if history.course_of(each.trial_id).retry_after is not None]
@@ -164,6 +163,11 @@ def state_lines(sweep: Sweep, trials: Sequence[TrialReading]) -> list[str]:
         numbers = ", ".join(map(str, journal.damaged))
         lines.append(f"{journal.path.name}: lines {numbers} cannot be read, and are passed over.")
     return lines
+
+
+def _is_cut_short(history: History, trials: Sequence[TrialReading]) -> bool:
+    """True if a limit, such as a budget's, has ended a sweep of which trials are left."""
+    return history.finished != ALL_TRIED and any(each.outcome is Outcome.PENDING for each in trials)
 
 
 class PlainWatch(PlainProgress):

@@ -216,18 +216,19 @@ def _fitted_changes(fit: Refit, evidence: Evidence, stamp: str) -> list[Change]:
     moved = [name for name in fit.fitted_names if fit.after[name] != fit.before[name]]
     changes = [Change(("efficiency", name), fit.before[name], fit.after[name], origin) for name in moved]
     text = source_after(evidence.cluster.efficiency.source, moved, f"fitted to {evidence.in_words}, {stamp}")
-    if not changes:
-        return []
+    return [*changes, Change(("efficiency", "source"), None, text), *_run_changes(fit)] if changes else []
+
+
+def _run_changes(fit: Refit) -> list[Change]:
+    """The changes that say how far predictions may be trusted near these runs."""
     counted = [each.trial for each in fit.trials if each.trial.counts]
-    # How far predictions may be trusted near these runs. Of too few to leave one out, the error before is what
-    # constants said that had not seen them.
-    runs: dict[str, float | int | str] = {
+    # Of too few runs to leave one out, the error before is what constants said that had not seen them.
+    values: dict[str, float | int | str] = {
         "left_out_error": fit.error_before if fit.error_left_out is None else fit.error_left_out,
         "trainers": ", ".join(sorted({trial.implementation.name for trial in counted})),
         "most_devices": max(trial.setup.parallel.world_size for trial in counted),
     }
-    said = [Change(("efficiency", "runs", name), None, value) for name, value in runs.items()]
-    return [*changes, Change(("efficiency", "source"), None, text), *said]
+    return [Change(("efficiency", "runs", name), None, value) for name, value in values.items()]
 
 
 def _print_errors(fit: Refit, evidence: Evidence) -> None:

@@ -12,7 +12,7 @@ from cli.output.console import complaints
 from conf.compose.load import Composition, compose
 from conf.errors import ConfigError, InfeasiblePlan, UsageError
 from conf.overrides import Overrides
-from sweeps.planner.choosing.choice import MOST_SEARCHED_WHOLE, choose_plans, judge, pareto_front
+from sweeps.planner.choosing.choice import MOST_SEARCHED_WHOLE, Candidate, choose_plans, judge, pareto_front
 from sweeps.planner.choosing.explain import Explanation, explain
 from sweeps.planner.choosing.objectives import ScalingKind, Training, steps_for, tokens_per_step
 from sweeps.planner.choosing.scaling import ScalingPoint, doublings, scaling_curve
@@ -55,14 +55,6 @@ def run_search(composition: Composition, options: SearchOptions) -> None:
         named = [_explanation_of(plan, composition, wanted.spaces[0]) for plan in options.explain if plan != BEST]
         print_explanations(named, options.chosen_format)
         raise
-    best = choice.best[0]
-    parts = wanted.settings.model_copy(update={"cluster": best.space.setting.cluster})
-    explanations = tuple(
-        explain(best.strategy, parts, best.space.setting.implementation)
-        if plan == BEST
-        else _explanation_of(plan, composition, best.space)
-        for plan in options.explain
-    )
     answer = SearchOutput(
         request=wanted,
         training=training,
@@ -71,7 +63,7 @@ def run_search(composition: Composition, options: SearchOptions) -> None:
         shown=judge(choice.best if options.flat else choice.families, wanted.settings),
         flat=options.flat,
         front=pareto_front(choice.best_of_each) if options.pareto else None,
-        explanations=explanations,
+        explanations=_explanations(composition, options, wanted, choice.best[0]),
         scaling=None if options.scaling is None else (options.scaling, _curve(options.scaling, wanted.spaces)),
         knobs=searched_values(wanted.spaces[-1]) if options.exhaustive_knobs else None,
     )
@@ -129,6 +121,20 @@ def _curve(kind: ScalingKind, spaces: Sequence[Space]) -> list[ScalingPoint]:
         sizes = doublings(spaces[0].world_size, spaces[0].setting.cluster.devices_per_node)
         spaces = [replace(spaces[0], world_size=size) for size in sizes]
     return scaling_curve(spaces, kind)
+
+
+def _explanations(
+    composition: Composition, options: SearchOptions, wanted: Request, best: Candidate
+) -> tuple[Explanation, ...]:
+    """Explanations of the winner, where `best` is among the plans to explain, and of the others on its devices."""
+    setting = best.space.setting
+    parts = wanted.settings.model_copy(update={"cluster": setting.cluster})
+    return tuple(
+        explain(best.strategy, parts, setting.implementation)
+        if plan == BEST
+        else _explanation_of(plan, composition, best.space)
+        for plan in options.explain
+    )
 
 
 def _explanation_of(plan: str, composition: Composition, space: Space) -> Explanation:

@@ -38,6 +38,7 @@ from sweeps.planner.choosing.explain import Explanation
 from sweeps.planner.choosing.objectives import PlanObjective, ScalingKind, Training
 from sweeps.planner.choosing.scaling import ScalingPoint
 from sweeps.planner.mixed import MixedChoice
+from sweeps.planner.plans.space import Space
 from sweeps.planner.request import Request
 
 RANKED_BY: dict[PlanObjective, str] = {
@@ -174,13 +175,15 @@ def _print_tables(answer: SearchOutput) -> None:
 def _question(request: Request) -> str:
     settings = request.settings
     places = grouped(request.spaces, lambda space: space.setting.cluster.name)
-    places_in_words = []
-    for name, spaces in places.items():
-        first, last = spaces[0].world_size, spaces[-1].world_size
-        several = f"{first:,} to {last:,} ({len(spaces)} numbers) devices"
-        places_in_words.append(f"{count_of(first, 'device') if len(spaces) == 1 else several} of {name}")
-    devices = ", ".join(places_in_words)
+    devices = ", ".join(f"{_devices_in_words(spaces)} of {name}" for name, spaces in places.items())
     return (
         f"{settings.model.name} in {settings.precision.in_words} on {devices}; a step is"
         f" {count_of(settings.batch.global_batch_size, 'sequence')} of {settings.model.seq_length:,} tokens."
     )
+
+
+def _devices_in_words(spaces: Sequence[Space]) -> str:
+    first, last = spaces[0].world_size, spaces[-1].world_size
+    if len(spaces) == 1:
+        return count_of(first, "device")
+    return f"{first:,} to {last:,} ({len(spaces)} numbers) devices"

@@ -73,7 +73,8 @@ def show_jobs(run: SweepRun) -> list[str]:
     if num_live := step.num_in_flight - len(step.started):
         console.print(f"{count_of(num_live, 'trial')} queued or running already.")
     trials, arrays = count_of(len(step.started), "trial"), count_of(len(requests), "job array")
-    first, hours = " would be submitted first" if step.waiting else "", sum(each.device_hours for each in requests)
+    first = " would be submitted first" if step.waiting else ""
+    hours = sum(each.device_hours for each in requests)
     console.print(f"{trials} in {arrays}{first}, {hours_at_most(place, hours)}. Nothing was submitted.")
     if step.waiting:
         why = step.held or f"search.max_concurrent_trials = {run.rules.max_concurrent_trials}"
@@ -91,13 +92,15 @@ def what_keeps_its_settings(sweep: Sweep, overrides: Sequence[str]) -> list[str]
     begun = History.kept_in(sweep.folder).begun
     if begun is None:
         return []
-    given = (begun.overrides, overrides_for_records(overrides))
-    before, now = (Overrides.parse(each).of({"slurm"}).texts for each in given)
-    if before == now:
+    if _slurm_texts(begun.overrides) == _slurm_texts(overrides_for_records(overrides)):
         return []
     carrier, live = carrying_job(sweep.folder), any(each.awaits_slurm for each in reconcile(sweep.read()))
     sentences = ["Jobs that are queued or running keep what was asked of Slurm for them."] if live else []
     return sentences + ([f"Job {carrier} goes on with the settings that it was given."] if carrier else [])
+
+
+def _slurm_texts(overrides: Sequence[str]) -> tuple[str, ...]:
+    return Overrides.parse(overrides).of({"slurm"}).texts
 
 
 def hours_at_most(place: SweepPlace, hours: float) -> str:

@@ -51,27 +51,17 @@ from train_core.process.git_sha import git_sha
 def run_sweep(
     name: str, overrides: Overrides, *, dry_run: bool, here: bool, retry_failed: bool, remeasure: bool, as_json: bool
 ) -> None:
+    """Plan the sweep, and show what would run or carry it out."""
     place = choose_place(overrides, here=here, dry_run=dry_run)
-    sweep = place.settings.sweep
-    if not place.on_slurm and sweep is not None and not _can_be_measured_here(sweep):
-        remedy = (
-            f"Choose the cluster on which its points become jobs with cluster=NAME; without one, a checkout replays it"
-            f" on paper with `make sweep-{sweep.name}`."
-        )
-        raise ConfigError("sweep.proxy", None, "the sweep has no proxy that this machine could measure", remedy)
+    _require_measurable(place)
     require_trackers(place.settings.tracking)
     sha = git_sha()
     restriction = restriction_of(place.composition, proxy=place.proxy, git_sha=sha)
-    whole = restriction.complete_record() if restriction else None
-    record = whole or plan_sweep(place.composition, proxy=place.proxy, git_sha=sha)
-    if starts_without_python(record):
-        complaints.print("trainer.python starts nothing: write {python} in trainer.command where it names a Python.")
-    if keys := untold_keys(record):
-        complaints.print(
-            f"Some points run the same program in the same way, as it is not told {' and '.join(keys)}: put"
-            f" {' and '.join(f'{{{key}}}' for key in keys)} into trainer.command, trainer.flags, trainer.files or"
-            " trainer.environment."
-        )
+    if restriction is not None:
+        record = restriction.complete_record()
+    else:
+        record = plan_sweep(place.composition, proxy=place.proxy, git_sha=sha)
+    _warn_of_what_is_not_told(record)
     texts = place.composition.overrides.without({"tracking"}).texts
     orders = SweepOrders(texts, retry_failed=retry_failed, remeasure=remeasure)
     if dry_run:
@@ -95,6 +85,29 @@ def run_sweep(
             sweep_in_allocation(run)
         else:
             carry_out(run) if place.on_slurm else _run_here(run)
+
+
+def _require_measurable(place: SweepPlace) -> None:
+    """Raises ConfigError where nothing of the sweep can be measured without a cluster, and none was chosen."""
+    sweep = place.settings.sweep
+    if place.on_slurm or sweep is None or _can_be_measured_here(sweep):
+        return
+    remedy = (
+        f"Choose the cluster on which its points become jobs with cluster=NAME; without one, a checkout replays it on"
+        f" paper with `make sweep-{sweep.name}`."
+    )
+    raise ConfigError("sweep.proxy", None, "the sweep has no proxy that this machine could measure", remedy)
+
+
+def _warn_of_what_is_not_told(record: SweepRecord) -> None:
+    if starts_without_python(record):
+        complaints.print("trainer.python starts nothing: write {python} in trainer.command where it names a Python.")
+    if keys := untold_keys(record):
+        complaints.print(
+            f"Some points run the same program in the same way, as it is not told {' and '.join(keys)}: put"
+            f" {' and '.join(f'{{{key}}}' for key in keys)} into trainer.command, trainer.flags, trainer.files or"
+            " trainer.environment."
+        )
 
 
 def _is_in_allocation(place: SweepPlace) -> bool:

@@ -74,23 +74,15 @@ def finish(run: SweepRun, num_before: int | None = None) -> None:
     Raises:
         typer.Exit: no point of the sweep has a measurement, or MLflow did not take what was measured.
     """
-    stored, rules = Sweep.stored_in(run.sweep.folder), run.rules
+    stored = Sweep.stored_in(run.sweep.folder)
     readings = stored.read()
     # Not what earlier commands asked for, nor points beside the part that this one names.
     asked = (each for each in readings if each.trial.role == "asked")
-    wanted = [each for each in asked if each.trial.stage or rules.wants(each.trial)]
+    wanted = [each for each in asked if each.trial.stage or run.rules.wants(each.trial)]
     is_cut_short = any(each.outcome in LIVE or each.is_called_off for each in wanted)
-    finished = History.kept_in(stored.folder).finished
-    if finished and (is_cut_short or rules.rounds is not None or rules.max_trials is not None):
-        console.print(f"The sweep has ended: {finished}.")
-        for sentence in rules.search.lessons(first_runs(readings)):
-            console.print(f"  {sentence}")
+    _print_why_it_ended(stored, readings, run.rules, is_cut_short=is_cut_short)
     if num_before is not None and not is_cut_short:
-        # The points that an earlier command asked for too, and what followed each of them.
-        points = [each for each in points_of_configuration(readings) if rules.wants(each.trial)]
-        later = by_predecessor(readings)
-        stages = (stage for point in points for stage in chain_of(point, later).values())
-        print_nothing_to_do(stored, [*points, *stages], num_before)
+        print_nothing_to_do(stored, _points_with_stages(readings, run.rules), num_before)
     is_taken = report_at_the_end(stored, run.place.settings.tracking, run.restriction)
     end_command(stored, wanted, run.place)
     if not is_taken:
@@ -122,6 +114,26 @@ def report_at_the_end(sweep: Sweep, tracking: TrackingSpec, restriction: Restric
     remedy = f"What was measured is kept: once that is mended, `{next_command('report', sweep, *part)}` reports on it."
     print_complaint(f"{problem}. {remedy}")
     return True
+
+
+def _points_with_stages(readings: Sequence[TrialReading], rules: Rules) -> list[TrialReading]:
+    """The points of the command, those that an earlier one asked for too, and what followed each of them."""
+    points = [each for each in points_of_configuration(readings) if rules.wants(each.trial)]
+    later = by_predecessor(readings)
+    return [*points, *(stage for point in points for stage in chain_of(point, later).values())]
+
+
+def _print_why_it_ended(stored: Sweep, readings: Sequence[TrialReading], rules: Rules, *, is_cut_short: bool) -> None:
+    """Print why a sweep has ended that was cut short, chose points or measured some again, and what its search learned.
+
+    Args:
+        is_cut_short: a limit has ended it before all that the command asked for.
+    """
+    finished = History.kept_in(stored.folder).finished
+    if finished and (is_cut_short or rules.rounds is not None or rules.max_trials is not None):
+        console.print(f"The sweep has ended: {finished}.")
+        for sentence in rules.search.lessons(first_runs(readings)):
+            console.print(f"  {sentence}")
 
 
 def num_attempts(sweep: Sweep) -> int:
@@ -213,8 +225,11 @@ def num_too_long(trials: Sequence[Trial], budget: Budget) -> int:
 def seconds_here(trials: Sequence[Trial], machine: MachineCapacity) -> float:
     """The seconds that trials should take on this machine, as many at once as its devices or cores hold."""
     room = machine.num_devices or machine.num_cores
-    ranks = [min(room, trial.planned.parallel.world_size) for trial in trials]
-    return sum(n * (START_SECONDS + predicted_seconds(trial)) for n, trial in zip(ranks, trials, strict=True)) / room
+    busy = 0.0
+    for trial in trials:
+        ranks = min(room, trial.planned.parallel.world_size)
+        busy += ranks * (START_SECONDS + predicted_seconds(trial))
+    return busy / room
 
 
 def total(costs: Sequence[Cost]) -> Cost:
