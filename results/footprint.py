@@ -78,15 +78,18 @@ class Footprint:
 
 def counted_footprint(setup: Setup, measured: Performance) -> Footprint | None:
     """Return the footprint by the counters of a trial's devices; None if it had none."""
-    declared, joules = declared_footprint(setup, measured), measured.energy_joules_per_token
-    return None if joules is None else replace(declared, energy_is="counted", joules_per_token=joules)
+    joules = measured.energy_joules_per_token
+    if joules is None:
+        return None
+    return replace(declared_footprint(setup, measured), energy_is="counted", joules_per_token=joules)
 
 
 def declared_footprint(setup: Setup, step: Performance | Estimate) -> Footprint:
     """Return the footprint by the devices' declared watts, all the time of a step that was measured or is predicted."""
     time_is: TimeIs = "measured" if isinstance(step, Performance) else "predicted"
     devices = step.num_devices if isinstance(step, Performance) else setup.parallel.world_size
-    seconds, sites = devices / step.tokens_per_second, {block.cluster.site for block in setup.blocks}
+    seconds = devices / step.tokens_per_second
+    sites = {block.cluster.site for block in setup.blocks}
     site = next(iter(sites)) if len(sites) == 1 else None
     joules = setup.watts * devices / step.tokens_per_second
     return Footprint("declared watts", time_is, devices, joules, seconds, setup.price_per_hour, site)

@@ -198,12 +198,7 @@ def predicted_study(
     if record.spec.scaling is None or baseline is None:
         return None
     first = (trial for trial in trials if trial.infeasible_reason is None and not trial.repeat)
-    size, base = baseline.planned.parallel.world_size, baseline.predicted
-    points = [
-        _study_point(experiment.label, experiment, trial.predicted, base, experiment.parallel.world_size / size)
-        for trial in first
-        if trial.estimate and (experiment := trial.planned)
-    ]
+    points = [_predicted_point(trial, baseline) for trial in first if trial.estimate]
     return _study(record.spec.scaling, [point for point in points if point.num_ranks not in without])
 
 
@@ -226,8 +221,13 @@ def _measured_point(point: MeasuredPoint, baseline: MeasuredPoint) -> StudyPoint
     halves = [log(each.seconds.high / each.seconds.low) / 2 for each in (point, baseline)]
     half = 0.0 if point is baseline else sum(value**2 for value in halves) ** 0.5
     experiment, factor = point.middle.planned, here.num_devices / base.num_devices
-    same = _study_point(point.label, experiment, here, base, factor, half)
-    return replace(same, num_devices=here.num_devices, num_runs=point.seconds.num_runs)
+    with_a_device_each = _study_point(point.label, experiment, here, base, factor, half)
+    return replace(with_a_device_each, num_devices=here.num_devices, num_runs=point.seconds.num_runs)
+
+
+def _predicted_point(trial: Trial, baseline: Trial) -> StudyPoint:
+    factor = trial.planned.parallel.world_size / baseline.planned.parallel.world_size
+    return _study_point(trial.planned.label, trial.planned, trial.predicted, baseline.predicted, factor)
 
 
 def _study_point(

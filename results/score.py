@@ -167,14 +167,14 @@ def _group_rows(comparisons: Sequence[RowComparison], columns: Sequence[str]) ->
 def score(comparisons: Sequence[RowComparison]) -> Score:
     timed = [one for one in comparisons if one.step_seconds is not None]
     errors = [abs(one.step_error or 0.0) for one in timed]
-    speeds = [(-one.prediction.estimate.step_seconds, -(one.step_seconds or 0.0)) for one in timed]
+    predicted_speeds = [-one.prediction.estimate.step_seconds for one in timed]
     memory_errors = [abs(one.memory_error) for one in comparisons if one.memory_error is not None]
     right = [one.prediction.fits == one.fits for one in comparisons if one.fits is not None]
     return Score(
         num_steps=len(timed),
         step_error=_mean(errors),
         worst=max(timed, key=lambda one: abs(one.step_error or 0.0), default=None),
-        rank_correlation=spearman(*zip(*speeds, strict=True)) if speeds else None,
+        rank_correlation=spearman(predicted_speeds, [-(one.step_seconds or 0.0) for one in timed]),
         constant_error=constant_error([one.hardware_flops_per_second_per_device or 0.0 for one in timed]),
         inside=_mean([float(one.is_inside) for one in timed]),
         num_memories=len(memory_errors),

@@ -160,9 +160,7 @@ def as_csv(rows: Sequence[PlanRow]) -> str:
 
 def mixed_row(plan: MixedStrategy, spaces: Sequence[Space], training: Training) -> PlanRow:
     """One assignment: its knobs, then what is predicted of it."""
-    tokens, rates = tokens_per_step(spaces[0]), [dollars_per_second(space) for space in spaces]
-    # A sum of the known prices alone would make the plan look cheap.
-    rate = None if None in rates else sum(filter(None, rates))
+    tokens, rate = tokens_per_step(spaces[0]), _dollars_per_second(spaces)
     hours = total_hours(training, plan.step_seconds)
     terms: PlanRow = {f"predicted_{name}": value for name, value in plan.step_terms.by_term().items()}
     return {
@@ -185,6 +183,14 @@ def mixed_row(plan: MixedStrategy, spaces: Sequence[Space], training: Training) 
 def _flops_per_device(plan: MixedStrategy, spaces: Sequence[Space]) -> float:
     flops = model_flops(spaces[0].setting.model, plan.strategy.batch.global_batch_size)
     return flops / plan.step_seconds / plan.num_devices
+
+
+def _dollars_per_second(spaces: Sequence[Space]) -> float | None:
+    """The price of all devices together; None if one type has none."""
+    # A sum of the known prices alone would make the plan look cheap.
+    rates = [dollars_per_second(space) for space in spaces]
+    prices = [rate for rate in rates if rate is not None]
+    return sum(prices) if len(prices) == len(rates) else None
 
 
 def _mixed_block_text(block: MixedBlock) -> str:

@@ -137,7 +137,7 @@ def _predicted_cells(trial: Trial) -> TrialRow:
 
 def _fields(prefix: str, holder: object, names: Iterable[str]) -> TrialRow:
     """These fields by name, None where there is no holder."""
-    return {f"{prefix}_{name}": getattr(holder, name, None) for name in names}
+    return {f"{prefix}_{name}": None if holder is None else getattr(holder, name) for name in names}
 
 
 def _measured_cells(performance: Performance | None) -> TrialRow:
@@ -196,7 +196,8 @@ def repeat_columns(record: SweepRecord, results: Sequence[TrialReading]) -> list
     """Return a row for every result: `is_middle_run` marks the trial whose seconds of a step are its point's."""
     points, disturbed = measured_points(results), disturbances(results)
     points_by_trial = {run.trial.trial_id: point for point in points for run in point.runs}
-    placed, sought = _places_of_trials(record, results, points), () if record.seeks_rate else record.objective
+    placed = _places_of_trials(record, results, points)
+    sought = () if record.seeks_rate else record.objective
     return [
         _point_columns(result, points_by_trial.get(result.trial.trial_id), placed.get(result.trial.trial_id))
         | {"disturbed": disturbed.get(result.trial.trial_id)}

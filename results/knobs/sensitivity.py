@@ -141,7 +141,10 @@ def why_untold(table: KnobTable) -> str:
 
 
 def sensitivity(table: KnobTable) -> Sensitivity:
-    """The knobs in the order of their shares; the points must be able to tell (see `why_untold`). Repeatable."""
+    """The knobs in the order of their shares. The same points give the same answer.
+
+    The points must be able to tell; see `why_untold`.
+    """
     assert not why_untold(table)
     # Importing what is behind this takes seconds.
     from results.knobs.forest import Forest, fanova_shares
@@ -267,7 +270,7 @@ class PublishedPlace:
 def published_order(sweep: str) -> list[PublishedPlace]:
     """Return the order of the study that the sweep of this name repeats; empty for all other sweeps."""
     with ORDERS.open(newline="") as lines:
-        rows = [row for row in csv.DictReader(lines) if row.pop("sweep") == sweep]
+        rows = [row for row in csv.DictReader(lines) if row["sweep"] == sweep]
     return [PublishedPlace(int(row["place"]), row["knob"], row["source"], row["confirmed"]) for row in rows]
 
 
@@ -291,7 +294,10 @@ class MemoryCount:
 
 
 def memory_counts(table: KnobTable) -> list[MemoryCount]:
-    """A row for every value of every knob that varies, the most different first; empty if nothing ran out."""
+    """A row for every value of every knob that varies, those with the largest differences first.
+
+    Empty where nothing ran out of memory.
+    """
     if all(point.rate is not None for point in table.points):
         return []
     by_column = [_counts_of(table, column) for column in columns_of(table.points)]
@@ -300,7 +306,11 @@ def memory_counts(table: KnobTable) -> list[MemoryCount]:
 
 
 def memory_shares(table: KnobTable) -> list[KnobShare]:
-    """Return each knob's share (SHAP) in whether a point runs out of memory, largest first; empty if untold."""
+    """Return each knob's share in whether a point runs out of memory, the largest first.
+
+    The shares are those of SHAP values of trees that tell the points with a rate from those without. Empty where there
+    are too few of either.
+    """
     out = np.array([point.rate is None for point in table.points], dtype=float)
     if min(out.sum(), len(out) - out.sum()) < FEWEST_OF_EACH:
         return []
@@ -318,7 +328,8 @@ def _counts_of(table: KnobTable, column: KnobColumn) -> list[MemoryCount]:
     every = Counter(point.settings[column.name] for point in table.points)
     out = Counter(point.settings[column.name] for point in table.points if point.rate is None)
     groups = np.array_split(np.arange(len(column.values)), min(len(column.values), MOST_ROWS))
+    groups_of_values = [tuple(column.values[number] for number in group) for group in groups]
     return [
         MemoryCount(column, values, sum(every[value] for value in values), sum(out[value] for value in values))
-        for values in (tuple(column.values[number] for number in group) for group in groups)
+        for values in groups_of_values
     ]

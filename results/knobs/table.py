@@ -91,7 +91,8 @@ class KnobTable:
 
 def measured_table(results: Sequence[TrialReading]) -> KnobTable:
     """Return the table of what the trials of a sweep measured, and of those that ran out of memory."""
-    disturbed, known = disturbances(results), list[RatedTrial]()
+    disturbed = disturbances(results)
+    known: list[RatedTrial] = []
     for result in results:
         rate = result.performance.model_flops_per_second_per_device if result.performance else None
         is_known = rate is not None or result.outcome is Outcome.OUT_OF_MEMORY
@@ -145,7 +146,8 @@ def _other_keys(trials: Iterable[Trial]) -> list[str]:
 def columns_of(points: Sequence[KnobPoint]) -> tuple[KnobColumn, ...]:
     columns: dict[tuple[int, ...], KnobColumn] = {}
     for name in _varied_names(points):
-        settings, order = [point.settings[name] for point in points], KNOB[name].values if name in KNOB else ()
+        settings = [point.settings[name] for point in points]
+        order = KNOB[name].values if name in KNOB else ()
         column = KnobColumn(name, tuple(sorted(set(settings), key=lambda value: _place(value, order))))
         # Two knobs that change together have one pattern of which points share a value.
         first_seen: dict[Set, int] = {}

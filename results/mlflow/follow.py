@@ -28,7 +28,11 @@ STOP_SECONDS = 5.0
 
 @contextmanager
 def followed_in_mlflow(folder: Path, tracking: TrackingSpec) -> Iterator[None]:
-    """While the block runs, a sweep, or all of a folder that go on, are imported every `tracking.live_seconds`."""
+    """While the block runs, its sweep is imported every `tracking.live_seconds`; not at all where that is null.
+
+    Args:
+        folder: of the sweep, or of sweeps, of which those are imported that have not ended.
+    """
     if tracking.live_seconds is None:
         yield
         return
@@ -91,7 +95,10 @@ def import_of(folder: Path, store: TrackingSpec) -> Callable[[], None]:
 
 
 class UnfinishedSweeps:
-    """The sweeps of a folder that belong into one store, as Slurm's jobs import none; one that had ended stays so."""
+    """The sweeps of a folder that belong into one store. One that had ended before stays as it is in the store.
+
+    A sweep whose jobs Slurm runs by itself has no command that could import it.
+    """
 
     def __init__(self, root: Path, store: TrackingSpec) -> None:
         self.root, self.store = root, store

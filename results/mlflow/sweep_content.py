@@ -48,9 +48,10 @@ def sweep_runs(record: SweepRecord, results: Sequence[TrialReading], report: str
     name = _run_title(baseline) if baseline else ""
     both = list(zip(results, relations, strict=True))
     ends = [each.measurement.ended for each, relation in both if relation.kind == "baseline" and each.measurement]
+    since = max(ends, default=0.0)
     keys = dict.fromkeys(key for result in results for key in result.trial.point)
     trials = [
-        _trial_run(record, result, relation, name, max(ends, default=0.0), disturbed.get(result.name, ""), keys)
+        _trial_run(record, result, relation, name, since, disturbed.get(result.name, ""), keys)
         for result, relation in both
     ]
     return [_parent(record, results, relations, report), *trials]

@@ -60,21 +60,8 @@ def serve_ui(tracking: TrackingSpec, output_dir: Path, port: int, on_ready: Call
     if tracking.kind == "server":
         on_ready(links_in(connect(tracking, output_dir), tracking_uri(tracking, output_dir), tracking.experiment))
         return
-    path = database_path(output_dir)
-    if tracking.kind == "database":
-        require_database(tracking_uri(tracking, output_dir))
-    elif path.is_file():
-        require_sqlite(path)
-    else:
-        remedy = "Run a sweep or its report first, or name the folder with output_dir=PATH."
-        raise UsageError(f"There is no MLflow store at {path} yet", remedy)
-    with socket.socket() as probe:
-        # Without it, connections of an earlier server that are still closing would make the port look taken.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((LOOPBACK, port))
-        except OSError as error:
-            raise UsageError(f"Port {port} on {LOOPBACK} is taken ({error.strerror})", "Choose another one.") from None
+    _require_store(tracking, output_dir)
+    _require_free(port)
     # The server writes into a file, because a pipe that nobody reads would stop it once it is full.
     with tempfile.TemporaryFile("w+") as log, _interrupt_on_endings():
         process = _start(tracking_uri(tracking, output_dir), output_dir, port, log)
@@ -127,6 +114,27 @@ def _interrupt_on_endings() -> Iterator[None]:
     finally:
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)
+
+
+def _require_store(tracking: TrackingSpec, output_dir: Path) -> None:
+    path = database_path(output_dir)
+    if tracking.kind == "database":
+        require_database(tracking_uri(tracking, output_dir))
+    elif path.is_file():
+        require_sqlite(path)
+    else:
+        remedy = "Run a sweep or its report first, or name the folder with output_dir=PATH."
+        raise UsageError(f"There is no MLflow store at {path} yet", remedy)
+
+
+def _require_free(port: int) -> None:
+    with socket.socket() as probe:
+        # Without it, connections of an earlier server that are still closing would make the port look taken.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError as error:
+            raise UsageError(f"Port {port} on {LOOPBACK} is taken ({error.strerror})", "Choose another one.") from None
 
 
 def _start(uri: str, output_dir: Path, port: int, log: IO[str]) -> subprocess.Popen[str]:

@@ -61,11 +61,8 @@ class RunWriter:
         if run is None:
             tags = self._tags(content, parent_run_id) | {"mlflow.user": this_user()}
             run = self.client.create_run(self.experiment_id, content.start_ms, tags, content.name)
-        from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
-
         # Files, status and values come before the digest: a run with a digest is whole, whenever an import dies.
-        # A client asks the store for the whole run before each file; the repository is asked for once.
-        log_files(get_artifact_repository(run.info.artifact_uri, tracking_uri=self.uri))
+        log_files(self._repository(run.info.artifact_uri))
         self._close(run.info.run_id, content)
         self._log(run.info.run_id, content, previous, parent_run_id)
         return str(run.info.run_id)
@@ -101,15 +98,17 @@ class RunWriter:
             self._whole |= {run.info.run_id: run for run in page if KEY in run.data.tags}
             token = page.token
             if not token:
-                tagged = ((run.info, run.data.tags) for run in self._whole.values())
-                return {
-                    tags[KEY]: StoredRun(info.run_id, info.experiment_id, tags.get(DIGEST), tags.get(PARENT))
-                    for info, tags in tagged
-                }
+                return {run.data.tags[KEY]: _stored_run(run) for run in self._whole.values()}
 
     def _tags(self, content: RunContent, parent_run_id: str | None) -> dict[str, str]:
         own = {SWEEP_ID: self.sweep_id, KEY: content.key, ATTEMPT: content.attempt, "in_sweep": "true"}
         return content.tags | own | ({PARENT: parent_run_id} if parent_run_id else {})
+
+    def _repository(self, artifact_uri: str) -> Any:
+        # A client asks the store for the whole run before each file; the repository is asked for once.
+        from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
+        return get_artifact_repository(artifact_uri, tracking_uri=self.uri)
 
     def _close(self, run_id: str, content: RunContent) -> None:
         if content.end_ms is None:
@@ -131,12 +130,19 @@ class RunWriter:
             self.client.log_batch(run_id, params=params[:PARAM_LIMIT])
             params = params[PARAM_LIMIT:]
         # The last request also holds the params and tags that are left, and all entries count together.
-        size, new = BATCH_LIMIT - PARAM_LIMIT - len(tags), content.metrics_after(last_step)
+        size = BATCH_LIMIT - PARAM_LIMIT - len(tags)
+        new = content.metrics_after(last_step)
         logged = [Metric(each.key, each.value, each.timestamp_ms, each.step) for each in new]
+        # One batch at least, even where there is no metric.
         *rest, last = (logged[start : start + size] for start in range(0, max(1, len(logged)), size))
         for metrics in rest:
             self.client.log_batch(run_id, metrics)
         self.client.log_batch(run_id, last, params, tags)
+
+
+def _stored_run(run: Any) -> StoredRun:
+    tags = run.data.tags
+    return StoredRun(run.info.run_id, run.info.experiment_id, tags.get(DIGEST), tags.get(PARENT))
 
 
 def _starts_over(run: Any, content: RunContent) -> bool:

@@ -154,15 +154,15 @@ def _ratios(points: Sequence[ComparedPoint]) -> Plot:
     shown = points[:MOST_BARS]
     values = []
     for point in shown:
-        figures = zip(("ratio", "low", "high"), (point.ratio, *point.ratio_bounds), strict=True)
-        values.append({"layout": point.label, **{name: round_to_digits(figure) for name, figure in figures}})
+        ratio, low, high = map(round_to_digits, (point.ratio, *point.ratio_bounds))
+        values.append({"layout": point.label, "ratio": ratio, "low": low, "high": high})
     title = "tokens a second, B over A"
     # Within a decade, an axis of logarithms has hardly any room for labels but at its upper end.
     ends = [1.0, *(bound for point in shown for bound in point.ratio_bounds)]
     kind = {"type": "log"} if max(ends) > DECADE * min(ends) else {"zero": False}
     scale = kind | {"nice": False, "padding": 12}
     x, y = quantity("ratio", title, scale=scale), by_layout(values)
-    equal, low = x | {"field": "equal"}, x | {"field": "low"}
+    x_equal, x_low, x_high = x | {"field": "equal"}, x | {"field": "low"}, {"field": "high"}
     both_ends = tooltip("layout", "ratio", "low", "high")
     left_out = f" The first {MOST_BARS} of {len(points)}." if len(points) > MOST_BARS else ""
     return Plot(
@@ -171,8 +171,8 @@ def _ratios(points: Sequence[ComparedPoint]) -> Plot:
         {
             "height": ROW_HEIGHT * len(shown),
             "layer": [
-                layer({"type": "rule", "strokeDash": [4, 4], "color": "var(--soft)"}, [{"equal": 1}], x=equal),
-                layer({"type": "rule", "strokeWidth": 2}, values, y=y, x=low, x2={"field": "high"}, tooltip=both_ends),
+                layer({"type": "rule", "strokeDash": [4, 4], "color": "var(--soft)"}, [{"equal": 1}], x=x_equal),
+                layer({"type": "rule", "strokeWidth": 2}, values, y=y, x=x_low, x2=x_high, tooltip=both_ends),
                 layer(dots(80, color="var(--measured)"), values, y=y, x=x, tooltip=both_ends),
             ],
         },
@@ -214,8 +214,9 @@ def _circumstances(before: Side, after: Side) -> Section:
     has_program = any(
         not each.planned.trainer.is_own for side in (before, after) for each in side.results if each.experiment
     )
-    software = " and the software and code of Trisweep" if has_program else ", software and code"
-    same = f"Cluster, machine{software}"
+    same = "Cluster, machine, software and code"
+    if has_program:
+        same = "Cluster, machine and the software and code of Trisweep"
     sentence = f"Between the two sweeps differ: {names}." if differing else f"{same} are the same."
     if has_program:
         sentence += " The code and the software of the program that they ran were not compared."

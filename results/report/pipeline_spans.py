@@ -280,10 +280,7 @@ def gantt_plots(name: str, what: str, drawn: Sequence[DrawnStep]) -> Iterator[Pl
     )
     fill = [Window(0.0, length)] * len(drawn)
     yield _gantt(f"{name}-fill", f"How the pipeline fills, {what}.{which}", drawn, fill, "since the step began")
-    # The wait for the slowest device may be longer than all else, and is cut.
-    lasts = [max(span.end for span in each.spans if span.kind in ("communication", "optimizer")) for each in drawn]
-    shown_ends = [min(each.step.total_seconds, last + length / 8) for each, last in zip(drawn, lasts, strict=True)]
-    after = max(end - each.step.pipeline_seconds for end, each in zip(shown_ends, drawn, strict=True))
+    after = max(_seconds_after_passes(each, length) for each in drawn)
     ends = [each.step.pipeline_seconds for each in drawn]
     drain = [Window(end - length, end + after, origin=end) for end in ends]
     totals = " and ".join(f"{seconds(each.step.total_seconds)} s" for each in drawn)
@@ -301,6 +298,13 @@ def _longest_window(each: DrawnStep, num_drawn: int) -> float:
         return min(by_number)
     first, last = each.step.unlisted
     return min(*by_number, first, passes_end - last)
+
+
+def _seconds_after_passes(each: DrawnStep, length: float) -> float:
+    """Seconds after the last pass that are shown; the wait for the slowest device may be longer than all else."""
+    step = each.step
+    last = max(span.end for span in each.spans if span.kind in ("communication", "optimizer"))
+    return min(step.total_seconds, last + length / 8) - step.pipeline_seconds
 
 
 def _gantt(name: str, caption: str, drawn: Sequence[DrawnStep], windows: Sequence[Window], since: str) -> Plot:

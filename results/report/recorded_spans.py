@@ -44,14 +44,6 @@ SHARES: dict[str, tuple[Kind, ...]] = {"busy": WORK, "communication": ("communic
 def recorded_step(stages: Sequence[StageTimeline]) -> PipelineStep:
     """The step in seconds since the first of its stages began it."""
     late = offsets(stages)
-    # Between what seconds passes of some stage are not listed.
-    cut = [
-        (stage.passes, len(stage.passes) // 2, offset)
-        for stage, offset in zip(stages, late, strict=True)
-        if stage.is_cut
-    ]
-    first_missed = min((offset + passes[half - 1].end for passes, half, offset in cut), default=0.0)
-    last_missed = max((offset + passes[half].start for passes, half, offset in cut), default=0.0)
     total = max(offset + stage.ended for offset, stage in zip(late, stages, strict=True))
     listed = zip(stages, late, strict=True)
     first_gradient = next((each.end for each in stages[0].passes if each.kind == "backward"), stages[0].ended)
@@ -62,7 +54,7 @@ def recorded_step(stages: Sequence[StageTimeline]) -> PipelineStep:
         sums=tuple(_sums(stage, total) for stage in stages),
         filled_seconds=late[0] + first_gradient,
         pipeline_seconds=max(offset + stage.passes[-1].end for stage, offset in zip(stages, late, strict=True)),
-        unlisted=(first_missed, last_missed) if cut else None,
+        unlisted=_unlisted_range(stages, late),
     )
 
 
@@ -100,6 +92,15 @@ def _spans_after_passes(stage: StageTimeline, offset: float) -> Iterator[StageSp
         yield StageSpan(stage.stage, "bubble" if line == WORLD else "communication", offset + start, offset + end)
         at = end
     yield StageSpan(stage.stage, "optimizer", offset + at, offset + stage.ended)
+
+
+def _unlisted_range(stages: Sequence[StageTimeline], late: Sequence[float]) -> tuple[float, float] | None:
+    """Return the seconds between which passes of some stage are not listed."""
+    cut = [(stage, offset) for stage, offset in zip(stages, late, strict=True) if stage.is_cut]
+    if not cut:
+        return None
+    first = min(offset + stage.passes[len(stage.passes) // 2 - 1].end for stage, offset in cut)
+    return first, max(offset + stage.passes[len(stage.passes) // 2].start for stage, offset in cut)
 
 
 def offsets(stages: Sequence[StageTimeline]) -> list[float]:
@@ -161,17 +162,18 @@ def shares_table(experiment: Experiment, predicted: PipelineStep, measured: Pipe
             "stage": stage,
             **({"devices": text(of)} if experiment.mixed else {}),
             "numbers are": text(what),
-            **{f"{name} %": number(percent(share), share) for name, share in shares.items()},
+            **{f"{name} %": _share_cell(step, stages, kinds) for name, kinds in SHARES.items()},
         }
         for stage, of, stages in groups
         for what, step in (("predicted", predicted), ("measured", measured))
-        for shares in [{name: _mean_share(step, stages, kinds) for name, kinds in SHARES.items()}]
     ]
     return Table.of(rows)
 
 
-def _mean_share(step: PipelineStep, stages: Sequence[int], kinds: Sequence[Kind]) -> float:
-    return sum(step.share(stage, *kinds) for stage in stages) / len(stages)
+def _share_cell(step: PipelineStep, stages: Sequence[int], kinds: Sequence[Kind]) -> Cell:
+    """The share of a stage, or the mean over several."""
+    share = sum(step.share(stage, *kinds) for stage in stages) / len(stages)
+    return number(percent(share), share)
 
 
 def shares_rows(subject: ReportSubject) -> list[dict[str, object]]:

@@ -152,12 +152,19 @@ class Head:
 
 
 def head_of(sweep: Sweep) -> Head:
-    """The head of one sweep's report; its note says which points it is of, if not those of the sweep's file."""
     record = sweep.record
-    changed, note = ", ".join(Overrides.parse(record.overrides).without(HOW).texts), ""
+    return Head(
+        title=f"Sweep {record.name}",
+        kicker=f"Trisweep report of sweep {record.name}",
+        question=record.spec.question,
+        note=_note(sweep),
+        origin=f"Sweep planned with git {record.git_sha}.",
+    )
+
+
+def _note(sweep: Sweep) -> str:
+    """A sentence on the points, if they are not those of the sweep's file; else empty."""
+    changed = ", ".join(Overrides.parse(sweep.record.overrides).without(HOW).texts)
     if sweep.folder.reports_a_part:
-        note = f"A part of the sweep: {changed}."
-    elif changed:
-        note = f"The sweep as it is filed, but with: {changed}."
-    kicker, origin = f"Trisweep report of sweep {record.name}", f"Sweep planned with git {record.git_sha}."
-    return Head(f"Sweep {record.name}", kicker, record.spec.question, note, origin)
+        return f"A part of the sweep: {changed}."
+    return f"The sweep as it is filed, but with: {changed}." if changed else ""

@@ -43,7 +43,12 @@ def search_table(best: Sequence[Candidate], training: Training, title: str) -> T
 
 
 def judged_table(shown: Sequence[Judged], training: Training, title: str, *, several_places: bool, width: int) -> Table:
-    """The same with the interval in which four measurements of five are expected; layouts have room on any terminal."""
+    """The same with the interval in which four measurements of five are expected.
+
+    Args:
+        several_places: clusters or numbers of devices to choose among were offered.
+        width: columns of the terminal; on a narrow one, what follows from other columns makes room for the layouts.
+    """
     best = [judged.candidate for judged in shown]
     columns = _columns(best, training, several_places)
     columns.insert(columns.index("step s") + 1, "80 %")
@@ -77,10 +82,17 @@ def _table(
 
 
 def _columns(best: Sequence[Candidate], training: Training, several_places: bool) -> list[str]:
-    """The columns that say something about these plans: costs are of the whole training where its length is known."""
+    """The columns that say something about these plans.
+
+    Devices are shown only where there was a choice, and money only where every plan has a price. Costs are those of the
+    whole training where its length is known, and of a token otherwise.
+    """
     money = all(dollars_per_second(candidate.space) is not None for candidate in best)
-    costs = ["hours", *["$"] * money] if training.num_steps else [*["$/Mtoken"] * money, "J/token"]
-    return [*["devices"] * several_places, "step s", "TFLOPS", "MFU %", "GiB", *costs]
+    names = ["devices"] if several_places else []
+    names += ["step s", "TFLOPS", "MFU %", "GiB"]
+    if training.num_steps:
+        return names + ["hours"] + (["$"] if money else [])
+    return names + (["$/Mtoken"] if money else []) + ["J/token"]
 
 
 def _cells(candidate: Candidate, training: Training) -> dict[str, str]:
@@ -145,14 +157,7 @@ def explanation_lines(explanation: Explanation) -> Iterator[RenderableType]:
         f" {gib(predicted.peak_memory_bytes)} of {gib(capacity)} GiB: "
         + _shares(explanation.memory, predicted.peak_memory_bytes, gib, " GiB")
     )
-    # One sentence on what limits this plan, which is what to look at first.
-    blocked = sum(each.estimate is not None and each.reason is not None for each in explanation.alternatives)
-    lacking = f"{blocked} of its neighbours lack memory" if blocked else "no neighbour lacks memory"
-    binds = f"memory; it {explanation.reason}"
-    if not explanation.reason:
-        largest = next(iter(explanation.terms)).removesuffix("_seconds")
-        binds = f"{largest}; {gib(explanation.headroom_bytes)} GiB are free, and {lacking}"
-    yield f"  What binds: {binds}."
+    yield f"  What binds: {_binding(explanation)}."
     yield from _casts_sentence(explanation.alternatives, step)
     yield _alternatives(explanation)
 
@@ -177,6 +182,16 @@ def _shares(parts: dict[str, Any], whole: float, shown: Any, unit: str) -> str:
         if value > SMALLEST_SHARE * whole
     ]
     return ", ".join(words)
+
+
+def _binding(explanation: Explanation) -> str:
+    """Words on what limits this plan, which is what to look at first."""
+    if explanation.reason:
+        return f"memory; it {explanation.reason}"
+    largest = next(iter(explanation.terms)).removesuffix("_seconds")
+    blocked = sum(each.estimate is not None and each.reason is not None for each in explanation.alternatives)
+    lacking = f"{blocked} of its neighbours lack memory" if blocked else "no neighbour lacks memory"
+    return f"{largest}; {gib(explanation.headroom_bytes)} GiB are free, and {lacking}"
 
 
 def _alternatives(explanation: Explanation) -> Table:

@@ -20,7 +20,7 @@ from results.units import ABSENT, gib
 from sweeps.labels import Labels
 from sweeps.reading import TrialReading
 from sweeps.repeats.by_objective import sought_places, sought_points
-from sweeps.repeats.points import measured_points, places
+from sweeps.repeats.points import MeasuredPoint, measured_points, places
 from sweeps.repeats.ranking import disturbances
 from sweeps.trial import SweepRecord, Trial
 from train_core.measurement import Outcome
@@ -65,28 +65,42 @@ def ranked_table(readings: Sequence[TrialReading], labels: Labels) -> Table:
         outcome = _outcome(DISTURBED if point.disturbed else point.middle.outcome)
         figures = (cells[name] for name in RANKED_COLUMNS.values())
         rows.append((text(place), _layout(point.label, point.is_baseline), outcome, *figures))
-    measured = {run.experiment.fingerprint for point in points for run in point.runs if run.experiment}
-    others = [each for each in readings if not (each.experiment and each.experiment.fingerprint in measured)]
-    for reading in sorted(others, key=lambda each: str(each.outcome and each.outcome.value)):
+    for reading in _never_measured(readings, points):
         name, absent = _layout(reading.label, reading.trial.is_baseline), [text(ABSENT)] * len(RANKED_COLUMNS)
         rows.append((text(""), name, _outcome(reading.outcome), *absent))
     setups = [each.experiment for each in readings if each.experiment]
-    ids = {run.trial.trial_id for point in points if point.disturbed for run in point.runs}
-    reasons = dict.fromkeys(reason for trial_id, reason in disturbances(readings).items() if trial_id in ids)
-    disturbed = f" DISTURBED, and without a place: {', or '.join(reasons)}." if reasons else ""
-    # Where the peaks differ, as on a machine that others use too.
-    noise = noise_of(readings) or 0.0
-    varied = f" that was measured beside the run (these vary x{noise:.2g}: MFUs are not comparable)" if noise else ""
     return _table(
         f"{_measured_where(readings)}, ranked by TFLOPS per device",
-        f"TFLOPS: model FLOPs per device. MFU: of the peak{varied}. GiB: the fullest rank (on a CPU its"
+        f"TFLOPS: model FLOPs per device. MFU: of the peak{_peak_note(readings)}. GiB: the fullest rank (on a CPU its"
         " resident memory, Python and torch included). x: tokens/s over the baseline's. n: runs, of which the middle"
         " one is shown, or the mean of two; +-: half of the interval in which the step's seconds lie. =: another may be"
-        f" as fast.{disturbed} *: the baseline.{_names(setups, labels)}",
+        f" as fast.{_disturbed_words(readings, points)} *: the baseline.{_names(setups, labels)}",
         labels.heading,
         RANKED_COLUMNS,
         rows,
     )
+
+
+def _never_measured(readings: Sequence[TrialReading], points: Sequence[MeasuredPoint]) -> list[TrialReading]:
+    """The trials whose point no run has measured, by outcome."""
+    measured = {run.experiment.fingerprint for point in points for run in point.runs if run.experiment}
+    others = [each for each in readings if not (each.experiment and each.experiment.fingerprint in measured)]
+    return sorted(others, key=lambda each: str(each.outcome and each.outcome.value))
+
+
+def _disturbed_words(readings: Sequence[TrialReading], points: Sequence[MeasuredPoint]) -> str:
+    """A sentence on what disturbed the points that are called so; empty if none is."""
+    ids = {run.trial.trial_id for point in points if point.disturbed for run in point.runs}
+    reasons = dict.fromkeys(reason for trial_id, reason in disturbances(readings).items() if trial_id in ids)
+    return f" DISTURBED, and without a place: {', or '.join(reasons)}." if reasons else ""
+
+
+def _peak_note(readings: Sequence[TrialReading]) -> str:
+    """Says so where the peaks that were measured beside the trials differ, as on a machine that others use too."""
+    noise = noise_of(readings)
+    if noise is None:
+        return ""
+    return f" that was measured beside the run (these vary x{noise:.2g}: MFUs are not comparable)"
 
 
 def sought_table(record: SweepRecord, results: Sequence[TrialReading]) -> Table:

@@ -84,9 +84,11 @@ def _prediction_order(trial: Trial) -> tuple[int, float]:
 def predicted_cells(trial: Trial) -> dict[str, Cell]:
     """The predicted figures of a point by their names, without any where it cannot exist."""
     size = trial.experiment.parallel.world_size if trial.experiment else None
-    values = {head: getattr(trial.estimate, name, None) for head, (name, _) in PREDICTED.items()}
-    figures = {head: number(shown(values[head]), values[head]) for head, (_, shown) in PREDICTED.items()}
-    return {"devices": number(count(size), size), **figures}
+    cells = {"devices": number(count(size), size)}
+    for head, (name, shown) in PREDICTED.items():
+        value = None if trial.estimate is None else getattr(trial.estimate, name)
+        cells[head] = number(shown(value), value)
+    return cells
 
 
 @dataclass(frozen=True)

@@ -125,6 +125,12 @@ def sweep_with(where: str, values: Mapping[str, int]) -> str:
     return " ".join(("trisweep sweep", kept, *(f"{key}={value}" for key, value in values.items())))
 
 
+def _further_seeds(record: SweepRecord) -> dict[str, int]:
+    """The values with which a sweep gives its points further seeds, which count towards `sweep.max_trials`."""
+    most = NUM_RUNS * sum(trial.selected or trial.role == "observed" for trial in record.trials)
+    return {"search.num_seeds": NUM_RUNS} | ({"sweep.max_trials": most} if most > record.spec.max_trials else {})
+
+
 def _has_intervals(points: Sequence[SoughtPoint]) -> bool:
     return any(point.half_width is not None for point in points)
 
@@ -133,11 +139,7 @@ def _sureness(record: SweepRecord, points: Sequence[SoughtPoint], where: str) ->
     if not _has_intervals(points):
         has_runs = any(len(point.runs) > 1 and not point.diverged for point in points)
         by_time = all(map(is_of_time, record.objective))
-        # Further seeds count towards `sweep.max_trials`.
-        most = NUM_RUNS * sum(trial.selected or trial.role == "observed" for trial in record.trials)
-        values = {"search.max_rounds" if by_time else "search.num_seeds": NUM_RUNS}
-        values |= {"sweep.max_trials": most} if not by_time and most > record.spec.max_trials else {}
-        again = f"`{sweep_with(where, values)}`"
+        again = f"`{sweep_with(where, {'search.max_rounds': NUM_RUNS} if by_time else _further_seeds(record))}`"
         if by_time or any(point.reading.planned.trainer.is_told(SEED) for point in points):
             of_each = "seed" if has_runs else "run"
             return f"One {of_each} of each, so that nobody knows what is chance: {again} would tell."

@@ -70,15 +70,21 @@ def verdict(
     has_failed = any(result.measurement is not None for result in results)
     was_cancelled = any(result.outcome is Outcome.CANCELLED for result in results)
     if was_cancelled and all(each.outcome is Outcome.CANCELLED for each in results if each.measurement is not None):
-        causes = [result.cause for result in results if result.outcome is Outcome.CANCELLED]
-        number, named = count_of(len(causes), "trial", "was", "were"), listed(list(dict.fromkeys(causes)), MOST_NAMED)
-        again = f" `trisweep sweep {where}` runs what was cancelled; raise the limit that has passed, if one has."
-        by_name = all(cause == CANCELLED_BY_NAME for cause in causes)
-        return SweepVerdict(f"Nothing was measured: {number} cancelled ({named}).{'' if by_name else again}")
+        return SweepVerdict(_all_cancelled(results, where))
     return SweepVerdict(
         f"Nothing was measured: every trial failed or cannot run. `trisweep status {where}` shows the causes; fix the"
         f" first one and run `trisweep sweep {where}{' --retry-failed' if has_failed else ''}`."
     )
+
+
+def _all_cancelled(results: Sequence[TrialReading], where: str) -> str:
+    """The sentences on a sweep of which nothing failed, but trials were cancelled, and what runs them again."""
+    causes = [result.cause for result in results if result.outcome is Outcome.CANCELLED]
+    number = count_of(len(causes), "trial", "was", "were")
+    said = f"Nothing was measured: {number} cancelled ({listed(list(dict.fromkeys(causes)), MOST_NAMED)})."
+    if all(cause == CANCELLED_BY_NAME for cause in causes):
+        return said
+    return f"{said} `trisweep sweep {where}` runs what was cancelled; raise the limit that has passed, if one has."
 
 
 def _other_code(results: Sequence[TrialReading], where: str) -> tuple[str, ...]:
@@ -126,10 +132,7 @@ def _answer(record: SweepRecord, results: Sequence[TrialReading], where: str) ->
     figures = _figures(best, relation, noise, dollars)
     by_size = _best_by_size(points)
     if not rivals:
-        runs = count_of(best.seconds.num_runs, "run")
-        sure = f"Its interval lies above those of all {len(points) - 1} others ({runs}; {best.seconds.method})."
-        sure = "Nothing else was measured." if len(points) == 1 else sure
-        return SweepVerdict(f"Fastest per device: {best.label} with {figures}.", "", by_size, sure)
+        return SweepVerdict(f"Fastest per device: {best.label} with {figures}.", "", by_size, _sure(best, points))
     loudness = f", noise x{significant(noise, 2)}" if noise else ""
     others = "1 other" if len(rivals) == 1 else f"{len(rivals)} others"
     headline = f"No clear winner{loudness}: {best.label} was the fastest per device, and {others} may be as fast."
@@ -184,6 +187,14 @@ def _figures(point: MeasuredPoint, relation: Scaling, noise: float | None, dolla
 def _range(point: MeasuredPoint) -> str:
     low, high = point.rate_bounds
     return f"{tflops(low)} to {tflops(high)}"
+
+
+def _sure(best: MeasuredPoint, points: Sequence[MeasuredPoint]) -> str:
+    """A sentence on how sure it is that no other point is faster."""
+    if len(points) == 1:
+        return "Nothing else was measured."
+    runs = count_of(best.seconds.num_runs, "run")
+    return f"Its interval lies above those of all {len(points) - 1} others ({runs}; {best.seconds.method})."
 
 
 def _decision(where: str, points: Sequence[MeasuredPoint]) -> str:

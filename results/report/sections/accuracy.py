@@ -133,13 +133,8 @@ def _statistics_rows(compared: Sequence[Pair]) -> list[dict[str, Cell]]:
     """The step, each of its terms where it was broken down, and memory."""
     with_times = timed_pairs(compared)
     quantities: list[tuple[str, list[tuple[float, float]]]] = [("step", _seconds(with_times))]
-    broken_down = [(pair, pair.measured.breakdown) for pair in with_times if pair.measured.breakdown]
-    both = [(predicted_terms(pair.predicted.step_terms), measured_terms(it.slowest)) for pair, it in broken_down]
-    for index, name in enumerate(TERMS):
-        known = [(predicted[index], value) for predicted, terms in both if (value := terms[index]) is not None]
-        quantities.append((name, known))
-    peaks = [(pair.reading.trial, pair.measured.peak_memory_bytes) for pair in compared]
-    quantities.append((MEMORY, [(memory_as_measured(trial), max(of_ranks)) for trial, of_ranks in peaks if of_ranks]))
+    quantities += [(name, _pairs_of_term(with_times, index)) for index, name in enumerate(TERMS)]
+    quantities.append((MEMORY, _memory(compared)))
     rows = []
     for name, values in quantities:
         if (errors := error_statistics(values)) is not None:
@@ -234,3 +229,23 @@ def _seconds(compared: Sequence[Pair]) -> list[tuple[float, float]]:
 def _rates(pair: Pair) -> tuple[float, float]:
     predicted, measured = pair.predicted, pair.measured
     return predicted.model_flops_per_second_per_device, measured.model_flops_per_second_per_device
+
+
+def _pairs_of_term(compared: Sequence[Pair], index: int) -> list[tuple[float, float]]:
+    """Predicted and measured seconds of one term, of the trials where both are known."""
+    seconds = []
+    for pair in compared:
+        breakdown = pair.measured.breakdown
+        measured = measured_terms(breakdown.slowest)[index] if breakdown else None
+        if measured is not None:
+            seconds.append((predicted_terms(pair.predicted.step_terms)[index], measured))
+    return seconds
+
+
+def _memory(compared: Sequence[Pair]) -> list[tuple[float, float]]:
+    """Predicted and measured bytes of the fullest rank, of the trials that measured them."""
+    return [
+        (memory_as_measured(pair.reading.trial), max(pair.measured.peak_memory_bytes))
+        for pair in compared
+        if pair.measured.peak_memory_bytes
+    ]

@@ -12,7 +12,7 @@ from results.report.findings.sought import value_text, words_of
 from results.report.findings.verdict import SweepVerdict, predicted_study_sentence, verdict, words_of_sweep
 from results.report.section import Block, Heading, KeyFigure, KeyFigures, NumbersAre, Paragraph, ReportSubject, Section
 from results.report.sections.provenance import folder_words
-from results.scaling import ScalingStudy, measured_study, predicted_study
+from results.scaling import Scaling, ScalingStudy, measured_study, predicted_study
 from results.terminal.drawing import legend
 from results.units import in_three_digits, percent, seconds, share_of_peak, significant, tflops
 from sweeps.confidence import Interval, interval_of
@@ -182,18 +182,22 @@ def _measured_figures(
     peak = f"of {significant(performance.peak_flops_per_second / TERA, 4)} TFLOPS, the peak"
     beside = " measured beside it" if performance.peak_source == MEASURED_PEAK else ""
     mfu = f"{share_of_peak(performance.model_flops_utilization)} %"
-    name, value = "tokens/s over the baseline's", f"x {significant(relation.speed_up)}"
-    if relation.efficiency is not None:
-        name, value = f"{relation.kind} scaling efficiency", f"{percent(relation.efficiency)} %"
-    has_relation = relation.speed_up is not None and relation.kind != "baseline"
-    compared = [_figure(name, value, relation.note, "measured")] if has_relation else []
     return (
         _figure("model TFLOPS per device", tflops(best.rate), f"interval {low} to {high}", "measured"),
         _figure("MFU", mfu, f"{peak}{beside}", "measured"),
-        *compared,
+        *_measured_relation(relation),
         # A trillion tokens of a small stand-in would say nothing.
         *([] if is_proxy else [_cost(declared_footprint(experiment, performance))]),
     )
+
+
+def _measured_relation(relation: Scaling) -> list[KeyFigure]:
+    if relation.speed_up is None or relation.kind == "baseline":
+        return []
+    name, value = "tokens/s over the baseline's", f"x {significant(relation.speed_up)}"
+    if relation.efficiency is not None:
+        name, value = f"{relation.kind} scaling efficiency", f"{percent(relation.efficiency)} %"
+    return [_figure(name, value, relation.note, "measured")]
 
 
 def _sought_figures(record: SweepRecord, results: Sequence[TrialReading]) -> tuple[KeyFigure, ...]:

@@ -85,7 +85,8 @@ def section(subject: ReportSubject) -> Section | None:
     blocks += [NamedTable("cost", cost_table(points, best, chosen)), Paragraph(_assumptions(chosen), is_note=True)]
     if counted:
         blocks += [Paragraph(COUNTED), NamedTable("energy-counted", Table.of(counted))]
-        kind = kind if measured else "measured and predicted"
+        if not measured:
+            kind = "measured and predicted"
     finding = f"{_finding(chosen)} {_frugal_sentence(chosen, best, len(points))}".strip()
     return Section("cost", "What a trillion tokens take", kind, finding, tuple(blocks))
 
@@ -116,12 +117,12 @@ def measured_costs(results: Sequence[TrialReading]) -> list[CostPoint]:
 
 
 def predicted_costs(record: SweepRecord) -> list[CostPoint]:
-    fitting = (trial for trial in record.plan if trial.infeasible_reason is None)
-    return [
-        CostPoint(each.trial_id, record.plan_label_of(each), each.experiment, takes)
-        for each in fitting
-        if each.experiment and each.estimate and (takes := declared_footprint(each.experiment, each.estimate))
-    ]
+    points = []
+    for trial in record.plan:
+        if trial.experiment and trial.estimate and trial.infeasible_reason is None:
+            takes = declared_footprint(trial.experiment, trial.estimate)
+            points.append(CostPoint(trial.trial_id, record.plan_label_of(trial), trial.experiment, takes))
+    return points
 
 
 def cost_table(points: Sequence[CostPoint], best: Sequence[CostPoint], chosen: CostPoint) -> Table:
@@ -218,18 +219,21 @@ def _frugal_sentence(chosen: CostPoint, best: Sequence[CostPoint], num_points: i
         return ""
     frugal = min(best, key=lambda point: point.costs[1:])
     if frugal.costs == chosen.costs:
-        # No other point takes less of these; of money or energy there is always one.
-        names = ("time", "energy") if chosen.dollars is None else ("time", "money", "energy")
-        lowest = map(min, zip(*(point.costs for point in best), strict=True))
-        least = [name for name, cost, low in zip(names, chosen.costs, lowest, strict=True) if cost == low]
-        named = " and ".join(filter(None, (", ".join(least[:-1]), least[-1])))
-        return f"Of {num_points} points it takes the least {named}."
+        return f"Of {num_points} points it takes the least {_least_of(chosen, best)}."
     money = "" if frugal.dollars is None else f"{in_three_digits(frugal.dollars)} dollars and "
     return (
         f"The most frugal of {num_points} points, `{frugal.layout}` on"
         f" {count_of(frugal.takes.num_devices, 'device')}, takes {money}"
         f"{in_three_digits(frugal.megawatt_hours)} MWh in {in_three_digits(frugal.days)} days."
     )
+
+
+def _least_of(chosen: CostPoint, best: Sequence[CostPoint]) -> str:
+    """Return the names of what no other point takes less of; of money or energy there is always one."""
+    names = ("time", "energy") if chosen.dollars is None else ("time", "money", "energy")
+    lowest = map(min, zip(*(point.costs for point in best), strict=True))
+    least = [name for name, cost, low in zip(names, chosen.costs, lowest, strict=True) if cost == low]
+    return " and ".join(filter(None, (", ".join(least[:-1]), least[-1])))
 
 
 def _assumptions(point: CostPoint) -> str:

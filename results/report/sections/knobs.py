@@ -130,7 +130,6 @@ def _shares_table(sensitivity: Sensitivity) -> Table:
         }
         for effect in sensitivity.effects
     ]
-    # Only where the trees tell: shares that are those of noise are not shown.
     return Table.of(rows, {place for place, each in enumerate(sensitivity.effects) if each in sensitivity.leaders})
 
 
@@ -217,17 +216,17 @@ def _published_blocks(
         {
             "knob": text(knob_words(place.knob)),
             "published place": number(str(place.place), place.place),
-            **{whose: number(ABSENT if found is None else str(found), found) for whose, found in of_ours.items()},
+            **{whose: _place_among(columns, place.knob) for whose, columns in ours.items()},
         }
         for place in places
-        for of_ours in [{whose: _place_among(columns, place.knob) for whose, columns in ours.items()}]
     ]
     yield NamedTable("knobs-published", Table.of(rows))
 
 
-def _place_among(columns: Sequence[KnobColumn], knob: str) -> int | None:
+def _place_among(columns: Sequence[KnobColumn], knob: str) -> Cell:
     names = ((column.name, *column.together_with) for column in columns)
-    return next((place for place, together in enumerate(names, start=1) if knob in together), None)
+    place = next((place for place, together in enumerate(names, start=1) if knob in together), None)
+    return number(ABSENT if place is None else str(place), place)
 
 
 _PLACES = (
@@ -239,8 +238,12 @@ _PLACES = (
 def _shares_plot(sensitivity: Sensitivity) -> Plot:
     """A bar for each knob, with the range of four draws of five."""
     values = [
-        {"knob": effect.column.words}
-        | {name: round(100 * getattr(effect, name), 2) for name in ("share", "low", "high")}
+        {
+            "knob": effect.column.words,
+            "share": round(100 * effect.share, 2),
+            "low": round(100 * effect.low, 2),
+            "high": round(100 * effect.high, 2),
+        }
         for effect in sensitivity.effects
     ]
     order = [value["knob"] for value in values]
@@ -264,21 +267,21 @@ def _dependence_plot(sensitivity: Sensitivity) -> Plot:
     """The rate for each value of the first knobs, a panel for each."""
     values = []
     for effect in sensitivity.effects[:MOST_PANELS]:
-        rates = zip(effect.rates, effect.low_rates, effect.high_rates, strict=True)
-        for place, (value, of_value) in enumerate(zip(effect.column.values, rates, strict=True)):
-            shown = {name: round(rate / TERA, 4) for name, rate in zip(("rate", "low", "high"), of_value, strict=True)}
-            values.append({"knob": effect.column.words, "value": setting_text(value), "order": place, **shown})
+        of_values = zip(effect.column.values, effect.rates, effect.low_rates, effect.high_rates, strict=True)
+        for place, (value, rate, low, high) in enumerate(of_values):
+            rates = {"rate": round(rate / TERA, 4), "low": round(low / TERA, 4), "high": round(high / TERA, 4)}
+            values.append({"knob": effect.column.words, "value": setting_text(value), "order": place, **rates})
     kind, title = f"var(--{sensitivity.rates_are})", f"{sensitivity.rates_are} TFLOPS"
     axis = {"labelAngle": 0, "labelOverlap": True}
     x = {"field": "value", "type": "ordinal", "sort": {"field": "order"}, "title": None, "axis": axis}
-    scaled, low = (quantity(field, title, scale={"zero": False}) for field in ("rate", "low"))
+    y, y_low = (quantity(field, title, scale={"zero": False}) for field in ("rate", "low"))
     panel: dict[str, Any] = {
         "width": 150,
         "height": 120,
         "encoding": {"x": x},
         "layer": [
-            layer({"type": "rule", "color": kind, "opacity": 0.5, "strokeWidth": 3}, y=low, y2={"field": "high"}),
-            layer({"type": "line", "point": {"color": kind}, "color": kind}, y=scaled),
+            layer({"type": "rule", "color": kind, "opacity": 0.5, "strokeWidth": 3}, y=y_low, y2={"field": "high"}),
+            layer({"type": "line", "point": {"color": kind}, "color": kind}, y=y),
         ],
     }
     order = [effect.column.words for effect in sensitivity.effects[:MOST_PANELS]]
@@ -308,11 +311,7 @@ def _pair_plot(table: KnobTable, pair: Interaction) -> Plot:
         }
         for (a, b), of_pair in points.items()
     ]
-    encoding: dict[str, Any] = {
-        axis: {"field": field, "type": "ordinal", "sort": list(map(setting_text, column.values))}
-        | {"title": column.words, "axis": {"labelAngle": 0}}
-        for axis, field, column in (("x", "a", pair.first), ("y", "b", pair.second))
-    }
+    encoding = {"x": _axis("a", pair.first), "y": _axis("b", pair.second)}
     color = quantity("rate", "TFLOPS", scale={"scheme": "viridis"})
     spec: dict[str, Any] = {
         "data": {"values": values},
@@ -327,3 +326,8 @@ def _pair_plot(table: KnobTable, pair: Interaction) -> Plot:
         " differences). Other knobs differ between cells."
     )
     return Plot(f"knob-pair-{table.rates_are}", caption, spec)
+
+
+def _axis(field: str, column: KnobColumn) -> dict[str, Any]:
+    names = [setting_text(value) for value in column.values]
+    return {"field": field, "type": "ordinal", "sort": names, "title": column.words, "axis": {"labelAngle": 0}}

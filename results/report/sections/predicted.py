@@ -52,23 +52,12 @@ def section(subject: ReportSubject) -> Section | None:
     plan = by_prediction(record.plan)
     fitting = [trial for trial in plan if trial.infeasible_reason is None]
     blocks: list[Block] = []
-    rows = []
-    for position, trial in enumerate(fitting, start=1):
-        estimate, cells = trial.predicted, predicted_cells(trial)
-        hardware = estimate.hardware_flops_per_second_per_device
-        cells |= {
-            "#": number(str(position), position),
-            "layout": text(_name(record, trial)),
-            "tokens/s": number(count(estimate.tokens_per_second), estimate.tokens_per_second),
-            "hardware TFLOPS": number(tflops(hardware), hardware),
-            "worst stage": number(str(estimate.worst_stage), estimate.worst_stage),
-        }
-        rows.append({name: cells[name] for name in FITTING_COLUMNS})
-    if rows:
+    if fitting:
+        rows = [_fitting_row(record, position, trial) for position, trial in enumerate(fitting, start=1)]
         blocks.append(NamedTable("fitting", _table(rows, marked=(0,))))
     if described := _subject(record.plan):
         blocks.append(Paragraph(described, is_note=True))
-    if rows:
+    if fitting:
         blocks.append(Plot("step-terms", TERMS, step_terms(record)))
     if spec := _memory(record):
         blocks.append(Plot("memory", MEMORY, spec))
@@ -77,22 +66,36 @@ def section(subject: ReportSubject) -> Section | None:
         for trial in plan
         if trial.estimate is None
     ]
-    lacking = [
-        {
-            "layout": text(_name(record, trial)),
-            "worst stage": number(str(lack.worst_stage), lack.worst_stage),
-            "needs GiB": number(gib(lack.peak_memory_bytes), lack.peak_memory_bytes),
-            "has GiB": number(gib(lack.memory_capacity_bytes), lack.memory_capacity_bytes),
-            "short GiB": number(gib(lack.shortfall_bytes), lack.shortfall_bytes),
-        }
-        for trial in plan
-        if (lack := trial.estimate) and trial.infeasible_reason is not None
-    ]
+    lacking = [_lacking_row(record, trial) for trial in plan if trial.estimate and trial.infeasible_reason is not None]
     for name, what, others in (("lacking", "do not fit", lacking), ("impossible", "cannot exist", impossible)):
         if others:
             # Where nothing fits, what each point lacks is what the reader is after.
-            blocks.append(NamedTable(name, _table(others), f"Points that {what}: {len(others)}" if rows else ""))
+            blocks.append(NamedTable(name, _table(others), f"Points that {what}: {len(others)}" if fitting else ""))
     return Section("predicted", "Predicted on paper", "predicted", _verdict(record, plan, fitting), tuple(blocks))
+
+
+def _fitting_row(record: SweepRecord, position: int, trial: Trial) -> dict[str, Cell]:
+    estimate = trial.predicted
+    hardware = estimate.hardware_flops_per_second_per_device
+    cells = predicted_cells(trial) | {
+        "#": number(str(position), position),
+        "layout": text(_name(record, trial)),
+        "tokens/s": number(count(estimate.tokens_per_second), estimate.tokens_per_second),
+        "hardware TFLOPS": number(tflops(hardware), hardware),
+        "worst stage": number(str(estimate.worst_stage), estimate.worst_stage),
+    }
+    return {name: cells[name] for name in FITTING_COLUMNS}
+
+
+def _lacking_row(record: SweepRecord, trial: Trial) -> dict[str, Cell]:
+    estimate = trial.predicted
+    return {
+        "layout": text(_name(record, trial)),
+        "worst stage": number(str(estimate.worst_stage), estimate.worst_stage),
+        "needs GiB": number(gib(estimate.peak_memory_bytes), estimate.peak_memory_bytes),
+        "has GiB": number(gib(estimate.memory_capacity_bytes), estimate.memory_capacity_bytes),
+        "short GiB": number(gib(estimate.shortfall_bytes), estimate.shortfall_bytes),
+    }
 
 
 def _table(rows: Sequence[dict[str, Cell]], marked: Sequence[int] = ()) -> Table:

@@ -13,6 +13,7 @@ from conf.overrides import Override
 from conf.units import count_of
 from results.report.section import Block, FactList, Heading, NamedTable, Paragraph, ReportSubject, Section
 from results.table import Table, text
+from sweeps.reading import TrialReading
 from sweeps.repeats.by_objective import best_reading
 from sweeps.trial import SweepFolder
 
@@ -96,29 +97,9 @@ def _blocks(subject: ReportSubject, given: Sequence[GivenCommand]) -> Iterator[B
                 is_caution=True,
             )
         yield Heading("Commands")
-        rows = [
-            {
-                "when (UTC)": text(time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(each.seconds))),
-                "command": text(_shorten(each.command)),
-                "commit": text(each.text("git_sha")),
-                "host": text(each.text("hostname")),
-            }
-            for each in given
-        ]
-        yield NamedTable("commands", Table.of(rows))
-    left = [  # the trials that left something, with the code that each ran
-        {
-            "layout": text(result.label),
-            "trial": text(result.trial.trial_id),
-            "fingerprint": text(result.experiment.fingerprint),
-            "commit": text(result.measurement.environment.git_sha if result.measurement.environment else ""),
-        }
-        for result in subject.results
-        if result.experiment and result.measurement
-    ]
-    if left:
-        folded = f"Fingerprints of {count_of(len(left), 'trial')}"
-        yield NamedTable("fingerprints", Table.of(left), folded_as=folded)
+        yield NamedTable("commands", _commands_table(given))
+    if table := _trials_table(subject.results):
+        yield NamedTable("fingerprints", table, folded_as=f"Fingerprints of {count_of(len(table.rows), 'trial')}")
         yield Paragraph(
             "A fingerprint is of all that changes a measurement: model, cluster, layout, batch, precision, data and"
             " training. Equal fingerprints are one experiment, in whatever sweep.",
@@ -163,6 +144,34 @@ def _facts(last: GivenCommand) -> Iterator[tuple[str, str]]:
         ("modules", ", ".join(last.texts("modules"))),
     )
     return ((name, value) for name, value in recorded if value)
+
+
+def _commands_table(given: Sequence[GivenCommand]) -> Table:
+    rows = [
+        {
+            "when (UTC)": text(time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(each.seconds))),
+            "command": text(_shorten(each.command)),
+            "commit": text(each.text("git_sha")),
+            "host": text(each.text("hostname")),
+        }
+        for each in given
+    ]
+    return Table.of(rows)
+
+
+def _trials_table(results: Sequence[TrialReading]) -> Table | None:
+    """The trials that left something, with the code that each ran."""
+    rows = [
+        {
+            "layout": text(result.label),
+            "trial": text(result.trial.trial_id),
+            "fingerprint": text(result.experiment.fingerprint),
+            "commit": text(result.measurement.environment.git_sha if result.measurement.environment else ""),
+        }
+        for result in results
+        if result.experiment and result.measurement
+    ]
+    return Table.of(rows) if rows else None
 
 
 def _code(command: str) -> str:

@@ -29,8 +29,12 @@ HARDWARE = (
     " and device, never against model TFLOPS."
 )
 STATED_KNOBS = (
-    *("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"),
-    *("micro_batch_size", "global_batch_size", "recompute"),
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "data_parallel_size",
+    "micro_batch_size",
+    "global_batch_size",
+    "recompute",
 )
 BESIDE = (
     "What is found here is of the same model, device, layout and batch, and counts FLOPs as the row does. Constants of"
@@ -163,7 +167,12 @@ def _row(figure: PublishedFigure, record: SweepRecord, results: Sequence[TrialRe
 
 def _rate(figure: PublishedFigure, figures_here: Estimate | Performance | None) -> Cell:
     """Our rate by the FLOPs that the figure counts."""
-    rate = getattr(figures_here, f"{figure.flops_kind}_flops_per_second_per_device", None)
+    if figures_here is None or figure.flops_kind is None:
+        return number(ABSENT, None)
+    if figure.flops_kind == "hardware":
+        rate = figures_here.hardware_flops_per_second_per_device
+    else:
+        rate = figures_here.model_flops_per_second_per_device
     return number(tflops(rate), rate)
 
 

@@ -97,8 +97,14 @@ def _axis_plot(record: SweepRecord, points: Sequence[SoughtPoint], key: str, num
     y = quantity("value", title, scale={"zero": False})
     best = "max" if is_better_when_larger(objective) else "min"
     rows = [
-        {"setting": _value(point, key), "value": point.values[0], "low": low, "high": high, "point": point.name}
-        for point, (low, high) in zip(points, (point.bounds for point in points), strict=True)
+        {
+            "setting": _value(point, key),
+            "value": point.values[0],
+            "low": point.bounds[0],
+            "high": point.bounds[1],
+            "point": point.name,
+        }
+        for point in points
     ]
     spec: Spec = {
         "data": {"values": rows},

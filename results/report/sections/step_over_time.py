@@ -39,7 +39,8 @@ WHAT_IS_WHAT = (
 def section(subject: ReportSubject) -> Section | None:
     """Return the section, or None if no plan fits and no trial recorded a step."""
     best, recorded = best_plan(subject), compared_step(subject)
-    findings, blocks = [], list[Block]()
+    findings: list[str] = []
+    blocks: list[Block] = []
     experiment = best.trial.experiment if best else None
     if best is not None and experiment is not None:
         step = predicted_step(experiment, IMPLEMENTATIONS[experiment.trainer.costs_of])
@@ -149,14 +150,11 @@ def recorded_blocks(trial: RecordedTrial, predicted: PipelineStep, measured: Pip
 def _what_was_recorded(trial: RecordedTrial, done: float) -> str:
     first, performance = trial.stages[0], trial.reading.performance
     assert performance is not None
-    cut = next((stage for stage in trial.stages if stage.is_cut), None)
-    listed = cut and f"the first and the last {len(cut.passes) // 2} are listed; shares are of all"
-    cut_note = f" Of the {cut.num_passes} passes of a stage {listed}." if cut else ""
     return (
         f"`{trial.reading.label}` is {trial.why}. The first tensor rank of the first replica of every stage noted when"
         f" each pass of step {first.step} began and ended. That step took {seconds(first.step_seconds)} s on the"
         f" slowest rank, {seconds(done)} s on those shown; the median of all timed steps is"
-        f" {seconds(performance.step_seconds)} s. {_clocks(trial)}{cut_note}"
+        f" {seconds(performance.step_seconds)} s. {_clocks(trial)}{_cut_note(trial)}"
     )
 
 
@@ -169,4 +167,14 @@ def _clocks(trial: RecordedTrial) -> str:
     return (
         "Clocks of different machines are aligned where the step begins, and by what stages sent each other, which"
         f" leaves neighbours uncertain by {seconds(apart)} s at most."
+    )
+
+
+def _cut_note(trial: RecordedTrial) -> str:
+    cut = next((stage for stage in trial.stages if stage.is_cut), None)
+    if cut is None:
+        return ""
+    return (
+        f" Of the {cut.num_passes} passes of a stage the first and the last {len(cut.passes) // 2} are listed; shares"
+        " are of all."
     )

@@ -147,16 +147,20 @@ def _row(cells: dict[str, Cell]) -> tuple[Cell, ...]:
 
 def _measured_row(place: str, position: int, point: MeasuredPoint, relations: dict[str, Scaling]) -> tuple[Cell, ...]:
     name = point.label + (" (baseline)" if point.is_baseline else "")
-    sharing, result = "", point.middle
-    if result.performance and result.experiment and result.shares_devices:  # which no cluster would have them do
-        devices = count_of(result.performance.num_devices, "device")
-        sharing = f"{result.experiment.parallel.world_size} ranks share {devices}"
     cells = measured_cells(point, relations[point.middle.trial.trial_id]) | {
         "#": number(place or ABSENT, -position),
-        "layout": Cell(name, note=point.disturbed or sharing or point.middle.cause),
+        "layout": Cell(name, note=point.disturbed or _sharing_note(point.middle) or point.middle.cause),
         "outcome": text("disturbed" if point.disturbed else outcome_words(point.middle.outcome)),
     }
     return _row(cells)
+
+
+def _sharing_note(result: TrialReading) -> str:
+    """Says so where ranks took turns on their devices, which no cluster would have them do."""
+    performance, experiment = result.performance, result.experiment
+    if performance is None or experiment is None or not result.shares_devices:
+        return ""
+    return f"{experiment.parallel.world_size} ranks share {count_of(performance.num_devices, 'device')}"
 
 
 def _cause(result: TrialReading) -> str:
@@ -175,13 +179,13 @@ def _rates(points: Sequence[MeasuredPoint]) -> Spec:
     names = distinct_names([point.label for point in shown])
     values = []
     for name, point in zip(names, shown, strict=True):
-        rates = zip(("rate", "low", "high"), (point.rate, *point.rate_bounds), strict=True)
-        figures = {what: round_to_digits(rate / TERA) for what, rate in rates}
-        values.append({"layout": name, "trial": "baseline" if point.is_baseline else "other", **figures})
+        rate, low, high = (round_to_digits(each / TERA) for each in (point.rate, *point.rate_bounds))
+        kind = "baseline" if point.is_baseline else "other"
+        values.append({"layout": name, "trial": kind, "rate": rate, "low": low, "high": high})
     scale = {"domain": ["baseline", "other"], "range": ["var(--accent)", "var(--measured)"]}
     spec = bars(values, "rate", "measured model TFLOPS per device", color=category("trial", scale=scale))
-    low = quantity("low", "measured model TFLOPS per device")
-    spec["layer"].append(layer({"type": "rule", "color": "var(--ink)"}, x=low, x2={"field": "high"}))
+    x = quantity("low", "measured model TFLOPS per device")
+    spec["layer"].append(layer({"type": "rule", "color": "var(--ink)"}, x=x, x2={"field": "high"}))
     return spec
 
 
@@ -194,9 +198,7 @@ def _loss_blocks(best_first: Sequence[TrialReading]) -> tuple[Block, ...]:
     sentences = [_difference(name, len(members), _losses(members)) for name, members in alike.items()]
     if not alike:
         sentences.append("No two trials differ in their layout alone, so that there are no losses to compare.")
-    diverged = [
-        each.label for each in best_first if each.performance and not all(map(math.isfinite, each.performance.losses))
-    ]
+    diverged = [result.label for result in best_first if _has_diverged(result)]
     if diverged:
         sentences.append(f"A loss that is not a finite number: {', '.join(diverged)}.")
     caption = (
@@ -254,6 +256,10 @@ def _difference(name: str, num_trials: int, losses: Losses) -> str:
     largest = max(shares, default=0.0)
     by = f"{SMALLEST_PERCENT} %" if largest < SMALLEST_PERCENT / 100 else f"{significant(100 * largest, 2)} %"
     return f"The {num_trials} trials with {name} trained on the same batches: their losses differ by at most {by}."
+
+
+def _has_diverged(result: TrialReading) -> bool:
+    return result.performance is not None and not all(map(math.isfinite, result.performance.losses))
 
 
 def _plot(groups: dict[str, list[TrialReading]]) -> Spec:
