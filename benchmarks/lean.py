@@ -68,13 +68,8 @@ def _on_cluster(folder: Path, cluster: Cluster) -> list[Target]:
     ours, raw = submission(ChaosWorkbench.new(folder / "points", cluster, NUM_POINTS, num_shapes=5))
     few_ours, few_raw = median_of(lambda run: trivial_points(folder / f"trivial-{run}", cluster, NUM_TRIVIAL))
     four, _ = median_of(lambda run: trivial_points(folder / f"four-{run}", cluster, HYDRA_POINTS))
-    steps, elements = (
-        median(
-            seconds_for(ChaosWorkbench.new(folder / f"{start.__name__}-{run}", cluster, NUM_STEPS), start, quick_job)
-            for run in range(NUM_RUNS)
-        )
-        for start in (as_steps, as_elements)
-    )
+    steps = median_seconds(folder / "steps", cluster, as_steps)
+    elements = median_seconds(folder / "elements", cluster, as_elements)
     submitting, waiting, to_raw, to_hydra, as_allocation = ON_CLUSTER
     return [
         at_most(submitting, 3.0, ours - raw, " s", f"{ours:.2f} s and {raw:.2f} s"),
@@ -120,6 +115,11 @@ def seconds_for(bench: ChaosWorkbench, start: Callable[[ChaosWorkbench], object]
     complete = set(bench.names)
     wait_for(lambda: complete <= {words[1] for words in bench.executions("complete")}, PATIENCE_SECONDS, POLL_SECONDS)
     return time.perf_counter() - begun
+
+
+def median_seconds(folder: Path, cluster: Cluster, start: Callable[[ChaosWorkbench], object]) -> float:
+    benches = [ChaosWorkbench.new(Path(f"{folder}-{run}"), cluster, NUM_STEPS) for run in range(NUM_RUNS)]
+    return median(seconds_for(bench, start, quick_job) for bench in benches)
 
 
 def as_steps(bench: ChaosWorkbench) -> None:

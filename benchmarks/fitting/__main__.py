@@ -81,8 +81,8 @@ def print_tables(rows: Sequence[MeasuredRow], left_out: Sequence[LeftOutRow], fi
     shares = []
     misses = np.abs(fitted / [row.seconds for row in rows] - 1)
     for of in table_results(rows, left_out):
-        miss = float(np.mean([miss for miss, row in zip(misses, rows, strict=True) if row.table == of.name]))
-        shares.append([of.error, miss, of.left_out_error, of.constant_error, of.coverage])
+        of_table = [miss for miss, row in zip(misses, rows, strict=True) if row.table == of.name]
+        shares.append([of.error, float(np.mean(of_table)), of.left_out_error, of.constant_error, of.coverage])
         table.add_row(of.name, str(len(of.rows)), *_percents(shares[-1]))
     table.add_row(
         "mean over tables", str(len(rows)), *_percents([float(np.mean(column)) for column in zip(*shares, strict=True)])

@@ -72,8 +72,8 @@ def finding_on_bits(ran: JobRun, first: JobRun) -> CheckFinding:
     """The comparison of a training with the first one, bit by bit, as deterministic kernels promise."""
     if unfinished := finding_on_unfinished(first, ran):
         return unfinished
-    found, (told, wanted) = difference(ran.steps, first.steps), (figures_of(job)["steps"] for job in (ran, first))
-    equal = told == wanted
+    found = difference(ran.steps, first.steps)
+    equal = figures_of(ran)["steps"] == figures_of(first)["steps"]
     figures = {"bitwise": equal, "loss_difference": found.loss, "norm_difference": found.norm} | figures_of(ran)
     seen = f"equal bit for bit over {len(ran.steps)} steps" if equal else f"not bit for bit: {found}"
     return CheckFinding(passed=equal, seen=seen, figures=figures)
