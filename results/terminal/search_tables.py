@@ -197,7 +197,8 @@ def _binding(explanation: Explanation) -> str:
 def _alternatives(explanation: Explanation) -> Table:
     rows = []
     for each in explanation.alternatives:
-        predicted, slower = each.estimate, "" if each.slower is None else f"{100 * each.slower:+.1f} %"
+        predicted = each.estimate
+        slower = "" if each.slower is None else f"{100 * each.slower:+.1f} %"
         step, memory = (predicted.step_seconds, predicted.peak_memory_bytes) if predicted else (None, None)
         rows.append(tuple(map(text, (each.knob, each.value, seconds(step), slower, gib(memory), each.reason or ""))))
     columns = ("knob", "value", "step s", "slower", "GiB", "why not")

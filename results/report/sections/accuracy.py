@@ -184,7 +184,8 @@ def _predicted_cells(pair: Pair) -> tuple[Cell, Cell, Cell, Cell, Cell]:
     step, measured, rate = pair.predicted.step_seconds, pair.measured.step_seconds, _rates(pair)[0]
     low, high = pair.interval.low_seconds, pair.interval.high_seconds
     error = number(error_percent(step, measured), error_of(step, measured))
-    interval, is_inside = Cell(f"{seconds(low)} to {seconds(high)}", low), text("yes" if pair.is_inside else "no")
+    interval = Cell(f"{seconds(low)} to {seconds(high)}", low)
+    is_inside = text("yes" if pair.is_inside else "no")
     return number(seconds(step), step), error, interval, is_inside, number(tflops(rate), rate)
 
 

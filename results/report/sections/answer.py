@@ -140,7 +140,8 @@ def _predicted_figures(record: SweepRecord, best: _PredictedBest) -> tuple[KeyFi
     ]
     if best.baseline is not None and best.baseline.trial_id != best.trial.trial_id:
         faster = estimate.tokens_per_second / best.baseline.predicted.tokens_per_second
-        sure, name = "less" if best.interval.rivals > faster - 1 else "more", record.plan_label_of(best.baseline)
+        sure = "less" if best.interval.rivals > faster - 1 else "more"
+        name = record.plan_label_of(best.baseline)
         note = f"baseline: {name}. The difference is {sure} than predictions err between plans."
         figures.append(_figure("tokens/s over the baseline's", f"x {significant(faster)}", note))
     return (*figures, _cost(declared_footprint(experiment, estimate)))

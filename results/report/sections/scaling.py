@@ -43,16 +43,10 @@ def section(subject: ReportSubject) -> Section | None:
     studies_by_kind = {name: study for name, study in studies.items() if study is not None}
     if not studies_by_kind:
         return None
-    of_others = []
-    for figure in published:
-        devices = f" on {count_of(figure.num_devices, 'device')}" if figure.num_devices else ""
-        says = f"{figure.scaling_efficiency_percent:g} % {figure.scaling_kind} scaling{devices}"
-        confirmed = f"(confirmed: {figure.confirmed}). {figure.notes}"
-        of_others.append(Paragraph(f"Published: {figure.source}, {figure.model}: {says} {confirmed}"))
     blocks = (
         *_finding_blocks(subject, measured),
         *_tables(studies_by_kind),
-        *of_others,
+        *map(_published_paragraph, published),
         _plot(studies_by_kind, published),
     )
     kind: NumbersAre = "measured and predicted" if measured is not None else "predicted"
@@ -145,6 +139,14 @@ def _row(point: StudyPoint) -> tuple[Cell, ...]:
 
 def _interval(point: StudyPoint) -> str:
     return f"{percent(point.efficiency_low)} to {percent(point.efficiency_high)}"
+
+
+def _published_paragraph(figure: PublishedFigure) -> Paragraph:
+    devices = f" on {count_of(figure.num_devices, 'device')}" if figure.num_devices else ""
+    return Paragraph(
+        f"Published: {figure.source}, {figure.model}: {figure.scaling_efficiency_percent:g} %"
+        f" {figure.scaling_kind} scaling{devices} (confirmed: {figure.confirmed}). {figure.notes}"
+    )
 
 
 def _plot(studies: dict[str, ScalingStudy], published: Sequence[PublishedFigure]) -> Plot:
