@@ -73,7 +73,7 @@ class FittedConstants:
 
 
 def choose_constants(ratios: LogRatios, constants: Sequence[Constant], present: Values) -> FittedConstants:
-    """Choose the constants that move these predictions; of those that move them alike, their springs decide."""
+    """Choose the constants that move these predictions; of those that do so alike, springs decide which moves more."""
     columns = slopes(ratios, constants, present)
     sizes = np.sqrt(np.mean(columns**2, axis=0)).tolist() if len(columns) else []
     effects = dict(zip((each.name for each in constants), sizes, strict=True))

@@ -36,7 +36,11 @@ NAMED = {Outcome.OUT_OF_MEMORY: "out of memory", Outcome.CANCELLED: "cancelled"}
 
 @dataclass(frozen=True)
 class SweepUnderWay:
-    """The traits of a sweep that its progress is shown by: it may grow where a search may yet ask for trials."""
+    """The traits of a sweep that its progress is shown by.
+
+    Attributes:
+        may_grow: a search may yet ask for trials beside those that are known.
+    """
 
     objective: tuple[Objective, ...] = ("throughput",)
     may_grow: bool = False
