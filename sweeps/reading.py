@@ -210,10 +210,7 @@ class Reading:
 
     @property
     def step_seconds(self) -> float | None:
-        """The duration of the last step; of a completed training, the measured one.
-
-        The rate and the loss below follow the same rule.
-        """
+        """The last step's duration; of a completed training, as measured. Rate and loss follow the same rule."""
         return self._newest.step_seconds if self._newest else None
 
     @property

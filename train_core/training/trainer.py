@@ -130,10 +130,9 @@ class Trainer:
         """
         from train_core.checkpoints.checkpoint import Checkpoints
 
-        tokens, world = self.batches.tokens, self.mesh.world
-        name = None if tokens is None else tokens.name
         parts = self.optimizer, self.replicas, self.router_biases
-        return Checkpoints(*parts, self.experiment, world, folder, require_current, name)
+        name = None if self.batches.tokens is None else self.batches.tokens.name
+        return Checkpoints(*parts, self.experiment, self.mesh.world, folder, require_current, name)
 
     @property
     def num_summands(self) -> int:
