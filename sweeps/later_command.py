@@ -108,6 +108,7 @@ def union(planned: Sweep, draft: Draft | None, *, asks_later: bool) -> SweepReco
 
     Args:
         planned: with the record of the new command alone.
+        draft: makes the trial of a point under the new configuration; None where no search proposes any.
         asks_later: the command's search chooses points one after another, so that it goes on with those that the same
             command chose before.
     """

@@ -108,6 +108,9 @@ class Trial(Frozen):
 
     Attributes:
         trial_id: its folder's name and its row in every table; unique in the sweep.
+        experiment: None when the combination cannot exist.
+        estimate: None when the combination cannot exist.
+        infeasible_reason: why it cannot exist or does not fit; None when it can run.
         is_baseline: scaling efficiency is stated against it.
         chosen_because: why the planner took it; None where the sweep's file lists it.
         expected_gain: by which share of the best so far a search expected it to be better; None where it did not say.

@@ -71,6 +71,7 @@ class SlurmAllocation:
     Attributes:
         nodes: those that Slurm still counts among it, without any that is down, failing or being drained.
         ends: when its time is over, by `time.monotonic`; infinite without a limit.
+        seconds: how long it lasts in all.
         draining: nodes of its own that are given nothing more, though what runs there runs on.
     """
 

@@ -44,6 +44,7 @@ class StepExecutor:
         allocation: as it stood when this process began to work in it.
         snapshot: makes the snapshot of the code that they run, once it is needed.
         runs_setup: the lines of `slurm.setup` have not been run in this shell.
+        patience_seconds: after which srun gives up a step that Slurm does not make.
     """
 
     allocation: SlurmAllocation

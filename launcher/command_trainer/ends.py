@@ -37,6 +37,9 @@ def failure_from_log(log: Path, first_rank: int, exit_code: int, oom_kills: int)
     """Conclude from a program's log and exit code, and the kernel's kills meanwhile, why it failed.
 
     The first rank is to blame where the log names none.
+
+    Args:
+        exit_code: negative for a signal.
     """
     text = tail(log)
     # torchrun knows which of its workers ended first and with which code, where the program itself may have said

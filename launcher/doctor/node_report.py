@@ -56,6 +56,8 @@ class NodeReport(Frozen):
 
     Attributes:
         token: what it read in the token file; empty where it found none.
+        clock: seconds since the epoch by the node's clock, when it wrote this.
+        driver: as the vendor's tool says; empty where there is none.
         torch_version: empty where torch cannot be imported; `torch_error` then says why.
         link_bandwidth_bytes_per_second: of a transfer or collective between the two nodes; None before it is measured.
     """

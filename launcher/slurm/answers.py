@@ -41,6 +41,7 @@ class CommandAnswer(Frozen):
 
     Attributes:
         asked: when it was asked, in seconds since the epoch.
+        took: seconds until it had answered.
         exit_code: None where there is no such command, or where it did not answer in time.
     """
 

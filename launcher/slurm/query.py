@@ -56,7 +56,9 @@ class SlurmJobState(NamedTuple):
         ended: seconds since the epoch; None while it lives, or where Slurm does not say. Of a heterogeneous job that
             waits, the end of the component that has ended.
         asked: when Slurm said so, by the same clock as `ended`; None where that is this machine's clock.
+        job_name: empty where Slurm was not asked for it.
         nodes: on which it runs or ran, in Slurm's short form, such as `node[1-3]`; empty before it starts.
+        cause: why Slurm cannot say more, in words for people; empty where it can.
         reason: why a job waits, or could not start, as squeue says it.
     """
 

@@ -42,6 +42,7 @@ class ThisMachine(Workplace):
     """Runs the trials of one sweep on this machine.
 
     Attributes:
+        time_limit_seconds: of each trial.
         job: what runs one trial, given its folder, its devices and the time limit.
         running: started by this process (with its process) or adopted from a sweep that died (None).
     """

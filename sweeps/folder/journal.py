@@ -244,6 +244,7 @@ class History:
         asked: trials that a search or a person asked for, by id.
         asked_last: those of them that the command that goes on asked for.
         begun: the command that goes on; None where the sweep was begun before there were journals.
+        first_begun: when the sweep was begun; None likewise.
         finished: why nothing is left to do; empty while something is.
     """
 

@@ -98,6 +98,7 @@ class Submission(Frozen):
             not say.
         element: index in the job array; None where the job is not part of one.
         inside: the job in which it is a step; None where it is a job of its own.
+        submitted: seconds since the epoch.
         output: the job's standard output and error; `%t` stands for the rank, `%j` for `job_id`.
     """
 

@@ -62,6 +62,7 @@ class Request:
     Attributes:
         settings: the configuration, in which every knob that the search is free to vary has its plain value, and the
             vocabulary is padded if plans need that.
+        left_out: what was offered and cannot run the job; empty where there was no choice of clusters.
     """
 
     settings: Settings

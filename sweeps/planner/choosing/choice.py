@@ -88,6 +88,7 @@ class Choice:
         num_left_out: families that were not priced, because their bounds tell that they can be none of the best; then
             the numbers of plans are of those that were.
         best_of_each: the best of each space, best first by the objective; where families were left out, of some spaces.
+        search_seconds: the whole search took so long.
     """
 
     num_strategies: int

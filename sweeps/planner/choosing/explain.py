@@ -45,6 +45,8 @@ class Explanation:
     """A plan taken apart.
 
     Attributes:
+        reason: why it cannot exist, or by how much it does not fit; None where it can run.
+        estimate: None where it cannot exist.
         terms: seconds of a step by term, the largest first.
         memory: bytes of the fullest stage by what they hold, the largest first.
     """

@@ -46,6 +46,7 @@ class Space:
     Attributes:
         pinned: knobs that have only this value, by their name in `conf.plan.knobs`; `layers_per_stage: None` spreads
             evenly.
+        headroom_bytes: memory of every device that plans must leave free.
         compiles_layers: this package's own trainer compiles layers, and then recomputes no single operations.
     """
 

@@ -38,6 +38,7 @@ class Curve:
 
     Attributes:
         losses: the held-out loss where it is evaluated, else the mean of the last training losses.
+        times: when each was written, in seconds since the epoch.
     """
 
     trial_id: str

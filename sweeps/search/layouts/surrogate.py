@@ -62,6 +62,8 @@ class Seen:
     """Measured steps.
 
     Attributes:
+        log_seconds: logarithm of the measured seconds, (n,).
+        noise: standard deviation of each, (n,).
         log_parts: logarithms of the measured seconds of each of PARTS, NaN where they were not measured, (n, parts).
     """
 
