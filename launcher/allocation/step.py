@@ -154,8 +154,16 @@ class StepExecutor:
     def _submission(self, work: FolderWork, shape: JobShape) -> Submission:
         job_name = f"{self.name}-{secrets.token_hex(TOKEN_BYTES)}"
         inside = SurroundingJob(job_id=self.allocation.job_id, job_name=self.allocation.job_name)
-        said = {"executor": "slurm", "job_id": None, "job_name": job_name, "cluster": self._cluster, "inside": inside}
-        return new_submission(work.attempt, shape, self.logs, job_name, **said)
+        return new_submission(
+            work.attempt,
+            shape,
+            self.logs,
+            job_name,
+            executor="slurm",
+            job_name=job_name,
+            cluster=self._cluster,
+            inside=inside,
+        )
 
 
 @dataclass

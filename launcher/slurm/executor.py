@@ -205,11 +205,19 @@ class SlurmExecutor:
         return self.logs / f"{job_name}.pkl"
 
     def _intents(self, job_name: str, work: Sequence[FolderWork], shape: JobShape) -> list[Submission]:
-        said = {"executor": "slurm", "job_id": None, "job_name": job_name, "cluster": this_cluster().name}
-        elements = range(len(work)) if len(work) > 1 else (None,)
+        cluster, is_array = this_cluster().name, len(work) > 1
         return [
-            new_submission(attempt, shape, self.logs, "%j", **said, element=element)
-            for element, (_, attempt) in zip(elements, work, strict=True)
+            new_submission(
+                attempt,
+                shape,
+                self.logs,
+                "%j",
+                executor="slurm",
+                job_name=job_name,
+                cluster=cluster,
+                element=element if is_array else None,
+            )
+            for element, (_, attempt) in enumerate(work)
         ]
 
 

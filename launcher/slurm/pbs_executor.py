@@ -63,8 +63,7 @@ class PbsExecutor:
         command = self._command(name, shape)
         write_work(self._pickle(name), function, work)
         write_atomically(self.logs / f"{name}.sh", self._script(name, shape))
-        said = {"executor": "pbs", "job_id": None, "job_name": name, "hostname": submit_host()}
-        intent = new_submission(attempt, shape, self.logs, name, **said)
+        intent = new_submission(attempt, shape, self.logs, name, executor="pbs", job_name=name, hostname=submit_host())
         # On disk before qsub is called, so that a submitter that dies leaves no job that nobody knows.
         write_submission(folder, intent)
         result = ask(*command, seconds=None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import socket
 import time
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 
@@ -147,10 +147,29 @@ class Submission(Frozen):
         return Path(pattern.replace("%t", str(rank)).replace("%j", self.job_id or "%j"))
 
 
-def new_submission(attempt: int, shape: JobShape, logs: Path, stem: str, **said: Any) -> Submission:
-    """A submission of now, from this machine unless something else is said, whose ranks' logs begin with the stem."""
+def new_submission(
+    attempt: int,
+    shape: JobShape,
+    logs: Path,
+    stem: str,
+    *,
+    executor: Literal["slurm", "pbs", "local"],
+    job_id: str | None = None,
+    job_name: str | None = None,
+    cluster: str | None = None,
+    element: int | None = None,
+    inside: SurroundingJob | None = None,
+    hostname: str | None = None,
+) -> Submission:
+    """A submission of now, from this machine unless a host is named, whose ranks' logs begin with the stem."""
     return Submission(
-        **{"hostname": socket.gethostname(), **said},
+        executor=executor,
+        job_id=job_id,
+        job_name=job_name,
+        cluster=cluster,
+        element=element,
+        inside=inside,
+        hostname=hostname or socket.gethostname(),
         attempt=attempt,
         submitted=time.time(),
         shape=shape,
