@@ -26,6 +26,7 @@ from train_core.whole_files import write_atomically
 
 GPUS = "gpus"
 OTHERS = "other-makers"
+BLACKWELL = "blackwell"
 NETWORK = "network"
 SCALE = "scale"
 CHIP_FIELDS = ("matmul", "attention", "memory", "kernel_seconds")
@@ -36,7 +37,7 @@ class Fitted:
     """One constant that is fitted.
 
     Attributes:
-        group: `scale`, `gpus`, `other-makers`, `network`, the name of a file of conf/efficiency, or of a trainer.
+        group: `scale`, `gpus`, `other-makers`, `blackwell`, `network`, the name of a file of conf/efficiency, or of a trainer.
         field: its name there; for `network` a kind of NETWORKS.
         prior: its value as it is known without the tables.
         spread: of its logarithm around that.
@@ -71,37 +72,44 @@ GLOBAL = (
     Fitted(GPUS, "memory", 0.75, 0.15, 0.3, 0.95, "copies reach 80 to 90 %, norms and reductions less"),
     Fitted(GPUS, "kernel_seconds", 5e-6, 0.3, 2e-6, 1e-5, "launch, ramp-up and tail of a kernel: 3 to 8 microseconds"),
     Fitted(OTHERS, "matmul", 0.9, 0.3, 0.4, 1.2, "MI250X and Max 1550: libraries reach their best in fewer shapes"),
+    Fitted(BLACKWELL, "matmul", 1.0, 0.15, 0.4, 1.2, "the power of a step keeps up its fastest product, or does not"),
     Fitted(NETWORK, "infiniband", 0.8, 0.2, 0.1, 1.0, "what NCCL's rings reach of the line rate"),
     Fitted(NETWORK, "ethernet", 0.8, 0.2, 0.1, 1.0, "the same over RoCE"),
     Fitted(NETWORK, "slingshot", 0.8, 0.2, 0.1, 1.0, "the same"),
     Fitted(NETWORK, "omni-path", 0.6, 0.2, 0.1, 1.0, "messages that the host drives reach less"),
 )
 CHIP_SPREADS = {"matmul": 0.05, "attention": 0.2, "memory": 0.1}
-POWER_SPREAD = 0.1
-"""Of `matmul` where power alone says what to expect, and nobody's measured product."""
 LARGEST_PRODUCTS = {
     "a100": 0.869,
+    "b200": 0.776,
+    "b300": 0.786,
+    "gb200": 0.729,
+    "gb300": 0.786,
     "h100": 0.803,
-    "mi250x": 0.767,
-    "mi300x": 0.601,
     "max1550": 0.49,
+    "mi250x": 0.767,
+    "mi300x": 0.511,
+    "mi325x": 0.6,
+    "mi355x": 0.626,
 }
 """Share of the peak that the fastest bf16 product of all reaches.
 
-Source: Bekman, Machine Learning Engineering, compute/accelerator, maximum achievable matmul FLOPS; max1550: users of
-Aurora (conf/efficiency/max1550.yaml).
+Source: Bekman, Machine Learning Engineering, compute/accelerator, maximum achievable matmul FLOPS, as of August 2026,
+against the peaks of conf/device; mi250x: its table of 2024; gb300: the same chip in B300, as nobody measured it;
+max1550: users of Aurora (conf/efficiency/max1550.yaml).
 """
-POWER_LIMITED = {"b200": 0.54, "gb200": 0.59, "b300": 0.6, "gb300": 0.68}
-"""The same where power is the limit: that of the board over the watts that an H100 needs for a PFLOP/s, about 820
-(conf/efficiency/b200.yaml)."""
 COMMON_PRODUCT = 0.8
 COMMON_MEMORY = 0.85
 MEMORY_SHARES = {"max1550": 0.61}
 """Share of the bandwidth that copies reach, where it is far from the COMMON_MEMORY of other chips. Source: ALCF, Aurora
 machine overview, triad on one stack: 1 of 1.638 TB/s."""
-OTHER_MAKERS = ("mi250x", "max1550")
-"""Chips whose libraries reach their best in fewer shapes. MI300X is none of them: steps that AMD published (Primus,
-MLPerf 5.1; benchmarks/published_3.csv) reach the share of the fastest product that NVIDIA's chips reach."""
+FAMILIES = {
+    **dict.fromkeys(("mi250x", "max1550"), OTHERS),
+    **dict.fromkeys(("b200", "b300", "gb200", "gb300"), BLACKWELL),
+}
+"""Chips that have a factor in common: those whose libraries reach their best in fewer shapes, and those whose power
+falls short of their tensor cores. Chips since MI300X are in neither: steps that AMD published (Primus, MLPerf 5.1;
+benchmarks/published_3.csv) reach the share of the fastest product that NVIDIA's chips reach."""
 NETWORKS = {  # the kind of network that the name of a cluster's widest link means
     "infiniband": "infiniband",
     "roce": "ethernet",
@@ -143,9 +151,6 @@ def _of_chip(chip: str, field: str) -> Fitted:
     if field == "matmul" and chip in LARGEST_PRODUCTS:
         share = LARGEST_PRODUCTS[chip] / COMMON_PRODUCT
         return Fitted(chip, field, share, spread, 0.4, 2.5, "as the fastest product that anybody measured")
-    if field == "matmul" and chip in POWER_LIMITED:
-        share = POWER_LIMITED[chip] / COMMON_PRODUCT
-        return Fitted(chip, field, share, POWER_SPREAD, 0.4, 2.5, "what its power allows with an H100's watts a FLOP")
     if field == "memory" and chip in MEMORY_SHARES:
         share = MEMORY_SHARES[chip] / COMMON_MEMORY
         return Fitted(chip, field, share, spread, 0.4, 2.5, "as copies that others measured")
@@ -185,8 +190,8 @@ def _of_trainer(values: Values, kind: Implementation) -> dict[str, float]:
 
 
 def chip_values(values: Values, chip: str) -> dict[str, float]:
-    """The constants of a chip: what all GPUs share, times what its maker's have in common, times its own factor."""
-    groups = (GPUS, *((OTHERS,) if chip in OTHER_MAKERS else ()), chip)
+    """The constants of a chip: what all GPUs share, times what its family has in common, times its own factor."""
+    groups = (GPUS, FAMILIES.get(chip), chip)
     return {
         field: min(1.0, prod(values.get(f"{group}.{field}", 1.0) for group in groups))
         for field in CHIP_FIELDS
@@ -258,7 +263,7 @@ def places_of(values: Values) -> Iterator[WrittenPlace]:
     for each in fitted_constants():
         if each.group == SCALE:
             yield WrittenPlace(COSTS / "setting.py", each.field, values[each.name])
-        elif each.group not in (GPUS, OTHERS, NETWORK, *chips):
+        elif each.group not in (GPUS, OTHERS, BLACKWELL, NETWORK, *chips):
             trainer = each.group.replace("-", "_").upper()
             yield WrittenPlace(COSTS / "trainers.py", each.field, values[each.name], trainer)
 

@@ -47,6 +47,14 @@ def test_a_chip_whose_libraries_are_good_in_all_shapes_has_its_fastest_product_f
     assert chip_values(values, "h100")["matmul"] == pytest.approx(values["gpus.matmul"] * 0.803 / 0.8)
     of_others = values["gpus.matmul"] * 0.767 / 0.8 * values["other-makers.matmul"]
     assert chip_values(values, "mi250x")["matmul"] == pytest.approx(of_others)
+    assert chip_values({**values, "blackwell.matmul": 0.9}, "b200")["matmul"] == pytest.approx(0.776 * 0.9)
+
+
+def test_a_machine_whose_products_were_measured_keeps_them() -> None:
+    """SimuMax's node with B200: its authors published how fast its products are."""
+    found = constants_with({**prior_values(), "b200.memory": 0.9}, setting_on("simumax-b200", "megatron-core"))
+    assert found.efficiency.matmul == 0.488
+    assert found.efficiency.memory == pytest.approx(0.9 * prior_values()["gpus.memory"])
 
 
 def test_copies_that_somebody_measured_are_the_prior_of_a_chips_memory() -> None:
@@ -78,7 +86,7 @@ def test_a_machine_without_a_known_chip_keeps_its_constants() -> None:
 
 
 def test_every_name_is_that_of_a_group_that_exists_and_every_prior_lies_within_its_bounds() -> None:
-    groups = {"scale", "gpus", "other-makers", "network", *options("efficiency"), *IMPLEMENTATIONS}
+    groups = {"scale", "gpus", "other-makers", "blackwell", "network", *options("efficiency"), *IMPLEMENTATIONS}
     for each in fitted_constants():
         assert each.group in groups
         assert each.lowest < each.prior <= each.highest

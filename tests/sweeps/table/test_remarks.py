@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeps.table.configuration import OPTIONAL_COLUMNS
+from sweeps.table.configuration import DEVICE_COLUMNS, OPTIONAL_COLUMNS
 from sweeps.table.remarks import REMARKS, with_columns
 from sweeps.table.trainer import as_stated
 from train_core.costs import IMPLEMENTATIONS, Implementation
@@ -119,6 +119,11 @@ def test_a_column_that_a_row_fills_is_never_replaced(column: str) -> None:
         ({"assumed": "recompute not stated"}, "recompute", "unknown"),
         ({"source": "NeMo", "precision": "fp16"}, "gradient_dtype", ""),
         ({"source": "NeMo", "precision": "bf16"}, "gradient_dtype", "bf16"),
+        ({"gpu": "B200", "notes": 'torch.compile; "power limited B200"'}, "power_limit_watts", "700"),
+        ({"gpu": "B200", "notes": "power limited to 800 W"}, "power_limit_watts", "800"),
+        ({"gpu": "GB200", "notes": "power limited"}, "power_limit_watts", ""),
+        ({"gpu": "B200", "source": "MooreThreads/SimuMax @4dcaae5"}, "cluster", "simumax-b200"),
+        ({"gpu": "B200", "source": "NVIDIA-NeMo/Megatron-Bridge"}, "cluster", ""),
         ({"notes": "capacity factor 1.25"}, "capacity_factor", ""),
         ({"notes": "capacity factor 1.25", "num_experts": "8"}, "capacity_factor", "1.25"),
     ],
@@ -138,5 +143,5 @@ def test_a_user_sets_the_same_by_a_column() -> None:
 def test_every_column_is_known_and_documented(column: str) -> None:
     page = Path("docs/estimate.md").read_text()
     tables = [line.split("|")[1] for line in page.splitlines() if line.startswith("|")]
-    assert column in OPTIONAL_COLUMNS
+    assert column in (*OPTIONAL_COLUMNS, *DEVICE_COLUMNS)
     assert any(f"`{column}`" in names for names in tables)
