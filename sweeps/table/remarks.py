@@ -61,14 +61,13 @@ UNREAD_MODELS = (
     ),
     (r"\bq?lora\b|\bpeft\b", "weights that are not trained"),
     (r"maverick", "experts in every other layer alone"),
-    (r"gpt[-_ ]?oss", "sinks in its attention, and biases and a capped activation in its experts"),
     (r"gemma[- ]?[23]", "attention within a window in a part of its layers, and scores that are capped or normed"),
     (r"\b(?:bert|t5|vit|whisper|llava|vlm|vl)\b", "parts that are no decoder of text"),
 )
 """Names of models whose rows say nothing else of what makes them different."""
 WITH_EXPERTS = (
     r"mixtral|\dx\d+b\b|-a\d+b\b|\bmoe\b|\bgrok|\bdbrx\b|deepseek[-_ ]?(?:v[23]|r1)|kimi[-_ ]?k2|minimax|llama-?4|"
-    r"glm-?4\.5"
+    r"glm-?4\.5|gpt[-_ ]?oss"
 )
 UNKNOWN_TRAINERS = r"\b(?:maxtext|levanter|colossal-?ai|axlearn|jax|nanotron|picotron|litgpt|olmo-core)\b"
 EXTRA_PREDICTIONS = r"(?<!no )(?<!without )\bmtp\b(?!:? ?(?:off|disabled|none|0))"
@@ -114,6 +113,7 @@ DEEPEP_BRIDGE = {
     "vpp": r"^[2-9]",
     "precision": "mxfp8",
 }
+BRIDGE_GPT_OSS = {"source": "megatron-bridge", "model": r"gpt[-_ ]?oss"}
 REMARKS = (
     Remark("vpp", "2", r"\binterleaved\b(?! data)", ("model", "schedule")),
     Remark("zero_group_size", "{1}", r"\bzero[123] ?= ?(\d+)", ("series", "notes")),
@@ -131,6 +131,8 @@ REMARKS = (
     Remark("mla", "{0}", r"\bmla \d+ ?\+ ?\d+ ?/ ?v \d+(?:, ?q_lora \d+)?, ?kv_lora \d+"),
     Remark("mla", "128+64 / v 128, kv_lora 512", r"deepseek[-_ ]?v2[-_ ]?lite|moonlight", ("model",)),
     Remark("mla", "128+64 / v 128, q_lora 1536, kv_lora 512", r"deepseek[-_ ]?(?:v[23]|r1)|kimi[-_ ]?k2", ("model",)),
+    # openai/gpt-oss-120b and -20b, config.json: sliding_window and layer_types.
+    Remark("attention_window", "128, full every 2", r"gpt[-_ ]?oss", ("model",)),
     # Rows of JUPITER say bf16, the type of the weights, and that their peak is that of fp8. Their rate is 1.33 times
     # that of the runs which the same page compares with fp8, so they are taken to be fp8's, which is an inference.
     Remark("matmul_precision", "fp8", r"\bpeak column\b[^;]*\bfp8\b"),
@@ -178,11 +180,19 @@ REMARKS = (
     # Megatron-Core's --overlap-moe-expert-parallel-comm, which recipes of Megatron-Bridge turn on
     # (_enable_hybridep_full_iteration_mxfp8, DEEPSEEK_V3_PRETRAIN_CONFIG_B200_FP8_MX_V2).
     Remark("overlap_moe", "yes", r"1f1b (?:all-to-all|a2a|ep) overlap|overlap_moe_expert_parallel_comm"),
+    # gpt_oss_workload_base_configs.py of v0.4.2 and v0.5.0: beside another micro-batch on GB200; on B300 neither that
+    # nor a graph of the whole step.
+    Remark("overlap_moe", "yes", where={**BRIDGE_GPT_OSS, "source": r"megatron-bridge(?!.*\(26\.02)", "gpu": "^gb200"}),
+    Remark("overlap_moe", "no", where={**BRIDGE_GPT_OSS, "gpu": "^b300"}),
+    Remark("cuda_graphs", "no", where={**BRIDGE_GPT_OSS, "gpu": "^b300"}),
     Remark("overlap_moe", "yes", where=DEEPEP_BRIDGE),
     Remark("overlap_moe", "yes", where=ONE_GRAPH),
-    # moe_flex_dispatcher_backend of the recipes for GPUs from Blackwell on.
+    # moe_flex_dispatcher_backend of the recipes for GPUs from Blackwell on; those of gpt-oss in bf16 name one for B300
+    # alone, since 26.04 (gpt_oss_workload_base_configs.py of v0.3.0 and v0.4.2).
     Remark("dispatcher", "{0}", r"\b(?:deepep|hybridep)\b"),
     Remark("dispatcher", "deepep", where=DEEPEP_BRIDGE),
+    Remark("dispatcher", "alltoall", where={**BRIDGE_GPT_OSS, "source": r"megatron-bridge.*\(26\.02"}),
+    Remark("dispatcher", "alltoall", where={**BRIDGE_GPT_OSS, "gpu": "^(?!b300)", "precision": "bf16"}),
     Remark("dispatcher", "hybridep", where={"source": "megatron-bridge", "num_experts": WITH_A_CHOICE}),
     # nemotron/launch.sh and grok1/launch.sh: --cuda_graphs true.
     Remark("cuda_graphs", "yes", where=BLACKWELL_NEMO),

@@ -98,8 +98,12 @@ def test_latent_attention_is_a_column_too_and_what_cannot_be_read_is_refused() -
     [
         ({"attention_window": "1024, full every 6"}, AttentionWindowSpec(size=1024, full_every=6)),
         ({"attention_window": "4096"}, AttentionWindowSpec(size=4096, full_every=None)),
+        ({"model": "gpt-oss-120b"}, AttentionWindowSpec(size=128, full_every=2)),
+        ({"model": "GPT OSS 20B", "attention_window": "no"}, None),
         ({"model": "llama3-8b"}, None),
     ],
 )
-def test_windows_are_read_from_a_column(cells: dict[str, str], window: AttentionWindowSpec | None) -> None:
+def test_windows_are_read_from_a_column_or_the_name_of_the_model(
+    cells: dict[str, str], window: AttentionWindowSpec | None
+) -> None:
     assert model(**cells).attention_window == window

@@ -87,6 +87,28 @@ def test_tokens_are_dispatched_as_a_row_or_its_recipe_says(cells: dict[str, str]
     assert with_columns(cells).get("dispatcher", "alltoall").lower() == dispatcher
 
 
+@pytest.mark.parametrize(
+    ("release", "gpu", "precision", "dispatcher", "overlap", "has_graph"),
+    [
+        ("26.02", "B300", "bf16", "alltoall", 0.0, False),
+        ("26.02", "GB200", "bf16", "alltoall", 0.0, False),
+        ("26.04.01", "B200", "bf16", "alltoall", 0.0, False),
+        ("26.04.01", "B300", "bf16", "hybridep", 0.0, False),
+        ("26.04.01", "GB200", "bf16", "alltoall", 1.0, False),
+        ("26.04.01", "GB300", "bf16", "alltoall", 0.0, False),
+        ("26.06", "B300", "mxfp8", "hybridep", 0.0, False),
+        ("26.08", "GB300", "mxfp8", "hybridep", 1.0, True),
+    ],
+)
+def test_gpt_oss_runs_as_its_own_recipes_of_a_release_say(
+    release: str, gpu: str, precision: str, dispatcher: str, overlap: float, has_graph: bool
+) -> None:
+    cells = {"source": f"{BRIDGE} ({release} container)", "model": "gpt-oss-120b", "num_experts": "128"}
+    trainer = run_as(**cells, gpu=gpu, precision=precision)
+    assert with_columns({**cells, "gpu": gpu, "precision": precision})["dispatcher"] == dispatcher
+    assert (trainer.experts_overlap, trainer.launch_seconds == 0.0) == (overlap, has_graph)
+
+
 def test_a_dense_row_says_nothing_about_experts() -> None:
     assert run_as(source=f"{BRIDGE} (26.08 container)", num_experts="", precision="mxfp8") == CORE
     assert run_as(source=f"{BRIDGE} (26.08 container)", num_experts="1", precision="mxfp8") == CORE
