@@ -100,7 +100,7 @@ def plan_names(setup: Setup) -> dict[str, Plain]:
     """The values of an experiment by their dotted keys, and what follows from them by plain names."""
     tree = setup.model_dump(mode="json", include=set(GROUPS))
     model, parallel, layers = setup.model, setup.parallel, setup.layers_per_stage
-    base, scaling = model.rotary_base or ROTARY_BASE, model.rotary_scaling
+    base, scaling, window = model.rotary_base or ROTARY_BASE, model.rotary_scaling, model.attention_window
     return dict(_flat(tree)) | {
         "world_size": parallel.world_size,
         "num_nodes": setup.num_nodes,
@@ -127,6 +127,7 @@ def plan_names(setup: Setup) -> dict[str, Plain]:
         "rotary_low_freq_factor": scaling.low_freq_factor if scaling else None,
         "rotary_high_freq_factor": scaling.high_freq_factor if scaling else None,
         "rotary_original_length": scaling.original_max_position_embeddings if scaling else None,
+        "attention_window": window.size if window else None,
         "last_token": model.vocab_size - 1,
         **_learning_rate_names(tree),
         # Each shares out a whole state; None where all replicas are one group.

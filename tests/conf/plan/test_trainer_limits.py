@@ -224,3 +224,9 @@ def test_what_no_limit_names_is_allowed() -> None:
     assert runs("megatron-core", "parallel.context_parallel_size", 8)
     assert runs("trisweep", "parallel.schedule", "zero-bubble", Beside(pipeline=True))
     assert runs("torchtitan", LAYER_SPLIT, "ends")
+
+
+@pytest.mark.parametrize("trainer", ["deepspeed", "hf-trainer", "megatron-lm", "torchtitan", "trisweep"])
+def test_no_trainer_here_runs_windows_as_if_there_were_none(trainer: str) -> None:
+    with pytest.raises(InfeasiblePlan, match=r"without windows|has no windows"):
+        experiment_of(trainer, "model.attention_window={size: 128, full_every: 2}")
