@@ -1,8 +1,8 @@
 """The shape of a model from a Hugging Face `config.json`: for `model_from=PATH`, and to hold weights against a model.
 
-What a `ModelSpec` cannot hold is refused by the name of its key; biases of projections other than Qwen2's, and rotary
-stretching other than llama3's are left out, as in the package's own files: weights that need them are refused where
-they are loaded.
+What a `ModelSpec` cannot hold is refused by the name of its key; biases of projections other than Qwen2's, rotary
+stretching other than llama3's, and gpt-oss's sinks and capped activation are left out, as in the package's own files:
+weights that need them are refused where they are loaded.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ MOST_TOKENS = 8192
 
 MISTRAL_WINDOW = 4096
 """The window of a Mistral whose file names none. Source: transformers, MistralConfig."""
+
+GPT_OSS_WINDOW = 128
+"""The window of a gpt-oss whose file names none. Source: transformers, GptOssConfig."""
 
 QWEN3_HEAD = 128
 """The width of a head that a Qwen3's file means that does not name it. Source: transformers, Qwen3Config."""
@@ -235,6 +238,16 @@ def _mixtral(config: HuggingFaceConfig) -> Shape:
     return {**shape, "experts": experts}
 
 
+def _gpt_oss(config: HuggingFaceConfig) -> Shape:
+    """A Mixtral with a window in every second layer, and with biases of queries, keys and values."""
+    shape, by_turns = _mixtral(config), ["sliding_attention", "full_attention"]
+    layers = shape["num_layers"]
+    if config.content.get("layer_types") not in (None, (by_turns * layers)[:layers]):
+        raise config.not_understood("layer_types", f"Known: {' and '.join(by_turns)} by turns.")
+    window = {"size": config.count("sliding_window", GPT_OSS_WINDOW), "full_every": 2}
+    return {**shape, "qkv_bias": config.truth("attention_bias", True), "attention_window": window}
+
+
 def _qwen(config: HuggingFaceConfig) -> Shape:
     config.require("use_sliding_window", False)
     return _llama(config)
@@ -307,6 +320,7 @@ READERS: dict[str, Callable[[HuggingFaceConfig], Shape]] = {
     "llama": _llama,
     "mistral": _mistral,
     "mixtral": _mixtral,
+    "gpt_oss": _gpt_oss,
     "qwen2": _qwen,
     "qwen3": _qwen3,
     "qwen3_moe": _qwen3_moe,

@@ -10,8 +10,9 @@ import pytest
 
 from conf.compose.model_from import expand_model_from, model_in
 from conf.errors import ConfigError
-from conf.types.model_spec import ModelSpec
+from conf.types.model_spec import AttentionWindowSpec, ModelSpec
 from tests.composed import load
+from train_core.costs.counts.parameters import num_parameters
 
 LLAMA = {
     "model_type": "llama",
@@ -95,6 +96,26 @@ DEEPSEEK = {
     "rope_theta": 10000,
     "vocab_size": 129280,
 }
+GPT_OSS = {
+    "model_type": "gpt_oss",
+    "attention_bias": True,
+    "hidden_size": 2880,
+    "intermediate_size": 2880,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+    "num_local_experts": 128,
+    "num_experts_per_tok": 4,
+    "hidden_act": "silu",
+    "swiglu_limit": 7.0,
+    "sliding_window": 128,
+    "layer_types": ["sliding_attention", "full_attention"] * 18,
+    "max_position_embeddings": 131072,
+    "rope_scaling": {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096},
+    "rope_theta": 150000,
+    "vocab_size": 201088,
+}
 GPT2 = {"model_type": "gpt2", "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024, "vocab_size": 50257}
 
 
@@ -146,6 +167,18 @@ def test_a_deepseek_v3_routes_as_its_file_says_and_as_transformers_has_it_where_
         assert (found.experts.scores, found.norm_epsilon) == ("sigmoid", 1e-6)
 
 
+@pytest.mark.parametrize("silent", [(), ("layer_types", "sliding_window", "attention_bias")])
+def test_a_gpt_oss_has_windows_in_every_second_layer_and_nearly_all_of_its_parameters(
+    silent: tuple[str, ...], tmp_path: Path
+) -> None:
+    content = {name: value for name, value in GPT_OSS.items() if name not in silent}
+    found = load(expand_model_from([f"model_from={written(tmp_path, content)}"])).model
+    assert found.attention_window == AttentionWindowSpec(size=128, full_every=2)
+    assert (found.qkv_bias, found.head_size, found.seq_length) == (True, 64, 4096)
+    # All that is published, but for sinks and biases of projections, of the router and of experts.
+    assert num_parameters(found) == 116_829_156_672 - 36 * (64 + 2880 + 128 + 128 * (5760 + 2880))
+
+
 def test_it_is_composed_as_any_model_is_and_single_values_may_follow(tmp_path: Path) -> None:
     folder = tmp_path / "My Llama, é"
     folder.mkdir()
@@ -172,6 +205,10 @@ def test_it_is_composed_as_any_model_is_and_single_values_may_follow(tmp_path: P
         ({**QWEN, "mlp_only_layers": [1]}, r"names mlp_only_layers = \[1\]"),
         ({**DEEPSEEK, "moe_layer_freq": 2}, r"names moe_layer_freq = 2"),
         ({**DEEPSEEK, "norm_topk_prob": False}, r"names norm_topk_prob = false"),
+        (
+            {**GPT_OSS, "layer_types": ["full_attention"] * 36},
+            r"names layer_types = .* Known: sliding_attention and full",
+        ),
         ([1], "does not name model_type. Known: gpt2"),
     ],
 )
