@@ -201,6 +201,9 @@ REMARKS = (
     Remark("overlap_weight_gradient", "no", where={"arxiv": r"^2104\.04473"}),
     # InternEvo's HybridZeroOptimizer (`_step`) and the torch.optim.AdamW of torch 1.13, v0.2.1dev20231121.
     Remark("unfused_adam", "yes", where={"source": r"internevo"}),
+    # gpt_oss_workload_base_configs.py: Transformer Engine's fused experts in MXFP8 on GB200 and GB300 alone.
+    Remark("unfused_expert_biases", "yes", where={**BRIDGE_GPT_OSS, "precision": "bf16"}),
+    Remark("unfused_expert_biases", "yes", where={**BRIDGE_GPT_OSS, "gpu": "^b[23]00"}),
     # nemo_megatron/launch.sh turns cuDNN's attention off, which leaves FlashAttention 2, and gpt3_175b_hydra.yaml drops
     # one value in ten; the sources' other models do neither.
     Remark("dropout", "yes", where=GPT3_NEMO),

@@ -103,6 +103,7 @@ FACTS: dict[str, dict[bool, dict[str, object]]] = {
     "dropout": {True: {"dropout": True}, False: {"dropout": False}},
     # Flat gradients in 16 bits, and in fp32; torch's AdamW without a kernel of its own makes a root and a quotient.
     "unfused_adam": {True: {"update_working_bytes": 2 + 4 + 4 + 4}},
+    "unfused_expert_biases": {True: {"unfused_expert_biases": True}},
     "cudnn_attention": {False: {"attention_since_hopper": FSDP.attention_since_hopper}},
 }
 """What columns of yes and no decide of a trainer. Without cuDNN's attention there is FlashAttention 2."""

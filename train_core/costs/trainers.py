@@ -59,6 +59,8 @@ class Implementation(Frozen):
         pads_experts: where there is a capacity, every expert multiplies as many rows as it has room for; else those
             that came and found room.
         defers_experts: a zero-bubble schedule puts off the weight gradients of experts, as it does all others.
+        unfused_expert_biases: biases of experts are added, and what enters their activation is capped, in passes of
+            their own over memory, as in gpt-oss.
         experts_overlap: share of the exchanges around experts that runs beside the computation of another micro-batch.
         casts_anew: both operands of every narrow product are cast anew, operation by operation unless that is compiled;
             other trainers keep what is cast, and cast weights once.
@@ -127,6 +129,7 @@ class Implementation(Frozen):
     groups_passes: bool = True
     pads_experts: bool = False
     defers_experts: bool = False
+    unfused_expert_biases: bool = False
     experts_overlap: float = 0.0
     casts_anew: bool = True
     keeps_narrow_inputs: bool = False

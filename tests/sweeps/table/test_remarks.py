@@ -88,7 +88,7 @@ def test_tokens_are_dispatched_as_a_row_or_its_recipe_says(cells: dict[str, str]
 
 
 @pytest.mark.parametrize(
-    ("release", "gpu", "precision", "dispatcher", "overlap", "has_graph"),
+    ("release", "gpu", "precision", "dispatcher", "overlap", "is_fused"),
     [
         ("26.02", "B300", "bf16", "alltoall", 0.0, False),
         ("26.02", "GB200", "bf16", "alltoall", 0.0, False),
@@ -101,12 +101,14 @@ def test_tokens_are_dispatched_as_a_row_or_its_recipe_says(cells: dict[str, str]
     ],
 )
 def test_gpt_oss_runs_as_its_own_recipes_of_a_release_say(
-    release: str, gpu: str, precision: str, dispatcher: str, overlap: float, has_graph: bool
+    release: str, gpu: str, precision: str, dispatcher: str, overlap: float, is_fused: bool
 ) -> None:
     cells = {"source": f"{BRIDGE} ({release} container)", "model": "gpt-oss-120b", "num_experts": "128"}
     trainer = run_as(**cells, gpu=gpu, precision=precision)
     assert with_columns({**cells, "gpu": gpu, "precision": precision})["dispatcher"] == dispatcher
-    assert (trainer.experts_overlap, trainer.launch_seconds == 0.0) == (overlap, has_graph)
+    # Recipes whose step is one graph are those with Transformer Engine's fused experts.
+    assert (trainer.launch_seconds == 0.0, not trainer.unfused_expert_biases) == (is_fused, is_fused)
+    assert trainer.experts_overlap == overlap
 
 
 def test_a_dense_row_says_nothing_about_experts() -> None:

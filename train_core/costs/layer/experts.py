@@ -23,6 +23,16 @@ from train_core.costs.setting import Floats, Integers, Setting
 
 ROUTING_KERNELS = 20  # scores, top k, counts, sorting, and the loss that balances; assumed
 MOVES_KERNELS = 6  # permuting before and after each exchange, and the activation
+FORWARD, BACKWARD = 0, 1
+CAPPED_ELEMENTS = 8, 15
+"""Of a trainer with `unfused_expert_biases`, for each unit of an expert, forward and backward: both halves of what
+enters the activation are capped and joined again. Source: Megatron-Core, fusions/fused_bias_geglu.py,
+weighted_bias_quick_geglu_impl, counted in torch's operations, as are those below."""
+BIASED_ELEMENTS, WIDELY_BIASED_ELEMENTS = (6, 8), (14, 20)
+"""The same for each hidden unit: every expert's second bias is weighted and added to its rows, and these are joined
+again. Dispatchers other than all-to-all give weights in fp32, so that sums are in fp32 until they are joined. Source:
+Megatron-Core, moe/experts.py, TEGroupedMLP._apply_bias; moe/token_dispatcher.py."""
+BIASING_KERNELS, BIASING_KERNELS_EACH = (4, 8), (2, 4)  # the latter for every expert of the rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +156,7 @@ def _forward(setting: Setting, sent: Routed) -> Floats:
     products = sum(_product_of_all(setting, sent, sent.rows_each, n, k, in_pass=True) for n, k in sizes)
     router = matmul_seconds(setting, sent.tokens, experts_of(setting).num_experts, setting.model.hidden_size)
     casts = _casts(setting, sent, sizes, is_forward=True)
-    return products + router + casts + _moves(setting, sent, activation=_activation_elements(setting)[0])
+    return products + router + casts + _moves(setting, sent, FORWARD)
 
 
 def _input_gradient(setting: Setting, sent: Routed) -> Floats:
@@ -154,7 +164,7 @@ def _input_gradient(setting: Setting, sent: Routed) -> Floats:
     products = sum(_product_of_all(setting, sent, sent.rows_each, k, n, in_pass=True) for n, k in sizes)
     router = matmul_seconds(setting, sent.tokens, setting.model.hidden_size, experts_of(setting).num_experts)
     casts = _casts(setting, sent, sizes, is_forward=False)
-    return products + router + casts + _moves(setting, sent, activation=_activation_elements(setting)[1])
+    return products + router + casts + _moves(setting, sent, BACKWARD)
 
 
 def _activation_elements(setting: Setting) -> tuple[int, int]:
@@ -211,8 +221,23 @@ def _launch_seconds(setting: Setting, sent: Routed) -> tuple[Floats, Floats]:
         forward, backward = np.asarray(2), 2 + apart
     else:
         forward, backward = apart + casts * sent.num_experts, 2 * apart + casts * sent.num_experts
-    one, beside = _one_launch_seconds(setting), ROUTING_KERNELS + MOVES_KERNELS
-    return (beside + forward) * one, (beside + backward) * one
+    one = _one_launch_seconds(setting)
+    return (_beside(setting, sent, FORWARD) + forward) * one, (_beside(setting, sent, BACKWARD) + backward) * one
+
+
+def _beside(setting: Setting, sent: Routed, way: int) -> Integers | int:
+    """Kernels of one way beside products and casts."""
+    kernels = ROUTING_KERNELS + MOVES_KERNELS
+    if setting.implementation.unfused_expert_biases:
+        return kernels + BIASING_KERNELS[way] + BIASING_KERNELS_EACH[way] * sent.num_experts
+    return kernels
+
+
+def _biased_elements(setting: Setting) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Elements per unit of an expert and per hidden unit that capping and adding biases move, forward and backward."""
+    if not setting.implementation.unfused_expert_biases:
+        return (0, 0), (0, 0)
+    return CAPPED_ELEMENTS, BIASED_ELEMENTS if setting.expert_dispatcher == "alltoall" else WIDELY_BIASED_ELEMENTS
 
 
 def _casts(
@@ -231,19 +256,21 @@ def _casts(
     return memory_bound_seconds(setting, (depth if is_forward else columns) * each, 2 * recipe.kernels)
 
 
-def _moves(setting: Setting, sent: Routed, *, activation: int) -> Floats:
+def _moves(setting: Setting, sent: Routed, way: int) -> Floats:
     """Routing, permuting and the activation, all bound by memory bandwidth, or by their launches.
 
     Copies are written before they are sent and added up after they came back; those that were got are sorted by expert
     and back again, where a rank has several experts or shares them.
     """
     h, f = setting.model.hidden_size, experts_of(setting).ffn_hidden_size
+    capped, biased = _biased_elements(setting)
     is_sorted = (sent.num_experts > 1) & (sent.expert_parallel_size > 1)
     # Each move reads and writes: tokens to copies and back are two, and sorting and its reverse four of every row.
-    permuted = 2 * (sent.tokens + sent.copies) + np.where(is_sorted, 4 * sent.rows, 0)
+    permuted = 2 * (sent.tokens + sent.copies) + np.where(is_sorted, 4 * sent.rows, 0) + biased[way] * sent.rows
+    activation = _activation_elements(setting)[way] + capped[way]
     num_elements = permuted * h + sent.rows * (activation * f // sent.tensor_parallel_size)
     moved = num_elements * setting.dtype_bytes * setting.implementation.memory_traffic
-    return memory_bound_seconds(setting, moved, ROUTING_KERNELS + MOVES_KERNELS)
+    return memory_bound_seconds(setting, moved, _beside(setting, sent, way))
 
 
 def _exchange(setting: Setting, shard: Shard, sent: Routed) -> Floats:
@@ -263,8 +290,10 @@ def _kept_bytes(setting: Setting, sent: Routed) -> Integers:
     """Bytes kept for backward: the rows that came and both sides of the activation, by which results are weighted."""
     width = _kept_operand_bytes(setting)
     (up, h, _), (_, down, _) = _matrices(setting)
-    # The rows and the way down's inputs are operands, and narrow where those are; the way up's outputs are wide.
-    split = (up * setting.dtype_bytes + down * width) / sent.tensor_parallel_size
+    # The rows and the way down's inputs are operands, and narrow where those are; the way up's outputs are wide, and so
+    # is what capping makes of them in a pass of its own.
+    wide = 2 * up if setting.implementation.unfused_expert_biases else up
+    split = (wide * setting.dtype_bytes + down * width) / sent.tensor_parallel_size
     return (sent.rows * (h * width + split)).astype(np.int64)
 
 

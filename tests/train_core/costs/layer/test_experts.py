@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from conf.types.schema import MatmulRecipe
+from conf.types.schema import ExpertDispatcher, MatmulRecipe
 from tests.train_core.costs.priced import (
     plan_of,
     priced,
@@ -187,6 +187,27 @@ def test_small_micro_batches_wait_for_the_host_that_launches_every_expert(mixtra
     free = with_trainer(small, launch_seconds=0.0)
     launched, alone = (float(expert_layer_costs(each, shard_of()).forward_seconds[0]) for each in (small, free))
     assert launched - alone > 200 * mixtral.implementation.launch_seconds
+
+
+@pytest.mark.parametrize(
+    ("dispatcher", "forward", "backward"),
+    [("alltoall", 8 * F + 6 * H, 15 * F + 8 * H), ("hybridep", 8 * F + 14 * H, 15 * F + 20 * H)],
+)
+def test_biases_and_the_cap_of_experts_are_passes_over_memory_where_nothing_fuses_them(
+    mixtral: Setting, dispatcher: ExpertDispatcher, forward: int, backward: int
+) -> None:
+    fused = with_trainer(replace(mixtral, expert_dispatcher=dispatcher), launch_seconds=0.0, memory_traffic=1.0)
+    apart, shard = with_trainer(fused, unfused_expert_biases=True), shard_of(expert_parallel_size=4)
+    before, after = expert_layer_costs(fused, shard), expert_layer_costs(apart, shard)
+    device, efficiency = mixtral.cluster.device, mixtral.cluster.efficiency
+    for name, elements, kernels in (
+        ("forward_seconds", forward, 4 + 2 * EXPERTS // 4),
+        ("input_gradient_seconds", backward, 8 + 4 * EXPERTS // 4),
+    ):
+        moved = S * TOP_K * elements * WIDTH / (device.memory_bandwidth_bytes_per_second * efficiency.memory)
+        more = getattr(after, name)[0] - getattr(before, name)[0]
+        assert more == pytest.approx(moved + kernels * efficiency.kernel_seconds)
+    assert after.kept_bytes[0] - before.kept_bytes[0] == S * TOP_K * 2 * F * WIDTH
 
 
 def test_experts_are_reduced_over_the_ranks_that_hold_the_same_ones(mixtral: Setting) -> None:
