@@ -60,11 +60,12 @@ UNREAD_MODELS = (
         "layers without attention",
     ),
     (r"\bq?lora\b|\bpeft\b", "weights that are not trained"),
-    (r"maverick", "experts in every other layer alone"),
     (r"gemma[- ]?[23]", "attention within a window in a part of its layers, and scores that are capped or normed"),
     (r"\b(?:bert|t5|vit|whisper|llava|vlm|vl)\b", "parts that are no decoder of text"),
 )
 """Names of models whose rows say nothing else of what makes them different."""
+BY_TURNS = r"maverick"
+"""Models with experts in every other layer alone."""
 WITH_EXPERTS = (
     r"mixtral|\dx\d+b\b|-a\d+b\b|\bmoe\b|\bgrok|\bdbrx\b|deepseek[-_ ]?(?:v[23]|r1)|kimi[-_ ]?k2|minimax|llama-?4|"
     r"glm-?4\.5|gpt[-_ ]?oss"
@@ -262,6 +263,11 @@ def _require_known_model(row: Row) -> None:
     for pattern, what in UNREAD_MODELS:
         if match_in(row, pattern, ("model", "series")):
             raise ConfigError("model", text_of(row, "model"), f"has {what}, which is not modelled", "Leave it out.")
+    # On one stage it makes no difference which layers have none; of several the first ones are taken to have none.
+    is_whole = text_of(row, "dense_layers") and text_of(row, "pp").removesuffix(".0") == "1"
+    if match_in(row, BY_TURNS, ("model", "series")) and not is_whole:
+        problem = "has experts in every other layer alone, which is modelled on one pipeline stage alone"
+        raise ConfigError("model", text_of(row, "model"), problem, "Leave it out; with pp = 1 fill in dense_layers.")
     if match_in(row, WITH_EXPERTS, ("model",)) and not text_of(row, "num_experts"):
         problem = "has experts, and the row does not say how many"
         raise ConfigError("model", text_of(row, "model"), problem, "Fill in num_experts; 1 where it has none.")

@@ -258,6 +258,7 @@ def test_what_changes_no_price_is_no_reason_against_one(cells: dict[str, str]) -
         ({"model": "Qwen3-30B-A3B"}, "model = 'Qwen3-30B-A3B': has experts, and the row does not say how many"),
         ({"model": "gpt_oss_20b"}, "model = 'gpt_oss_20b': has experts, and the row does not say how many"),
         ({"model": "GPT OSS 20B"}, "model = 'GPT OSS 20B': has experts, and the row does not say how many"),
+        ({"model": "llama4-maverick"}, "model = 'llama4-maverick': has experts in every other layer alone"),
         ({"model": "gemma3-27b"}, "model = 'gemma3-27b': has attention within a window"),
         ({"model": "T5-11B"}, "model = 'T5-11B': has parts that are no decoder of text"),
         ({"notes": "with MTP"}, "notes = 'mtp': adds layers that are not modelled"),
@@ -283,6 +284,14 @@ def test_a_row_that_cannot_be_priced_says_the_column_the_cell_and_what_would_do(
     assert "model." not in complaint
     assert "parallel." not in complaint
     assert "batch." not in complaint.replace("global_batch.", "").replace("micro_batch.", "")
+
+
+def test_experts_in_every_other_layer_are_priced_where_all_layers_are_on_one_stage() -> None:
+    experts = {"num_experts": "128", "top_k": "1", "dense_layers": "48"}
+    row = {"model": "llama4-maverick", "tp": "8", "dp": "", "num_gpus": "8", "global_batch": "8", **experts}
+    assert read(**row, pp="1.0").setup.model.num_dense_layers == 48
+    assert reason(**row, pp="2").startswith("model = 'llama4-maverick': has experts in every other layer alone")
+    assert reason(**{**row, "dense_layers": ""}, pp="1").endswith("with pp = 1 fill in dense_layers.")
 
 
 def test_an_unknown_device_lists_every_known_one() -> None:
