@@ -100,9 +100,9 @@ def _intervals(levels: Sequence[LevelResult]) -> str:
     return (
         f"**Its interval of {100 * SHARE:.0f} %** reaches from {low} below a prediction to {high} above, further for"
         " small layers and for a device, a trainer or a kind of plan that fewer than two sources have measured. It"
-        f" held {by_level[SECOND.as_it_happened]} % of the rows that were predicted forward last, as it was then, and as it"
-        f" is now {by_level[SECOND.as_of_today]} % of these, {by_level[FIRST.as_of_today]} % of those of the earlier test,"
-        f" and {by_level[TABLE]} % where the table alone was left out."
+        f" held {by_level[SECOND.as_it_happened]} % of the rows that were predicted forward last, as it was then, and"
+        f" as it is now {by_level[SECOND.as_of_today]} % of these, {by_level[FIRST.as_of_today]} % of those of the"
+        f" earlier test, and {by_level[TABLE]} % where the table alone was left out."
     )
 
 

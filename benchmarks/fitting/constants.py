@@ -37,7 +37,8 @@ class Fitted:
     """One constant that is fitted.
 
     Attributes:
-        group: `scale`, `gpus`, `other-makers`, `blackwell`, `network`, the name of a file of conf/efficiency, or of a trainer.
+        group: `scale`, `gpus`, `other-makers`, `blackwell`, `network`, the name of a file of conf/efficiency, or of a
+            trainer.
         field: its name there; for `network` a kind of NETWORKS.
         prior: its value as it is known without the tables.
         spread: of its logarithm around that.

@@ -168,8 +168,8 @@ REMARKS = (
         r"|\bpower[- ](?:cap|limit)\w*(?: \w+)? (\d{3,4}) ?w(?:atts?)?\b",
         ("gpu", "notes", "assumed"),
     ),
-    # The set point that a DGX B200 comes with (its user guide, power capping). Rows that say no more than that power was
-    # limited are taken to mean it.
+    # The set point that a DGX B200 comes with (its user guide, power capping). Rows that say no more than that their
+    # power was limited are taken to mean it.
     Remark("power_limit_watts", "700", r"\bpower[- ]limited\b", where={"gpu": r"^(?!.*gb200).*\bb200"}),
     # SimuMax published how fast the products of its machine are (conf/cluster/simumax-b200.yaml).
     Remark("cluster", "simumax-b200", where={"source": r"simumax", "gpu": r"^b200"}),

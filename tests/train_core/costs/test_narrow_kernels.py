@@ -47,7 +47,8 @@ def test_large_products_run_at_the_narrow_peak_less_what_feeding_it_costs(
 
 
 @pytest.mark.parametrize(
-    ("cluster", "share"), [("dgx-h100", 0.9), ("mi300x", 0.9), ("mi355x", 0.9), ("dgx-b200", 0.97), ("gb200-nvl72", 0.97)]
+    ("cluster", "share"),
+    [("dgx-h100", 0.9), ("mi300x", 0.9), ("mi355x", 0.9), ("dgx-b200", 0.97), ("gb200-nvl72", 0.97)],
 )
 def test_fp8_reaches_more_of_its_peak_on_chips_that_multiply_in_four_bits(cluster: str, share: float) -> None:
     """As the fastest products that were measured: 0.88 to 0.93 on Hopper, 0.95 to 0.99 on Blackwell."""
