@@ -11,6 +11,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import fields, is_dataclass
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -82,14 +83,20 @@ SERVER_ERRORS = (errno.EIO, errno.ESTALE, errno.EREMOTEIO, errno.ETIMEDOUT, errn
 
 
 def _with_options_of_all(command: Callable[..., None]) -> Callable[..., None]:
-    """The command, with the options that every command has; it finds what they say done when it is called."""
+    """The command, with the options that every command has; it finds what they say done when it is called.
+
+    A parameter whose type is a dataclass stands for options: the fields of that class.
+    """
     # Typer takes a command's options from its signature, which is therefore written by hand here.
-    signature = inspect.signature(command, eval_str=True)
+    own = inspect.signature(command, eval_str=True).parameters.values()
+    groups: dict[str, Any] = {each.name: each.annotation for each in own if is_dataclass(each.annotation)}
 
     @wraps(command)
     def run(*args: Any, config_dir: list[Path] | None = None, quiet: bool = False, **others: Any) -> None:
         console.quiet = quiet
         console.stderr = others.get("as_json", False)  # so that the document has stdout to itself
+        for name, group in groups.items():
+            others[name] = group(**{field.name: others.pop(field.name) for field in fields(group)})
         try:
             with further_folders(config_dir or ()):
                 command(*args, **others)
@@ -97,12 +104,15 @@ def _with_options_of_all(command: Callable[..., None]) -> Callable[..., None]:
             complaints.print("Interrupted.")
             raise typer.Exit(EXIT_INTERRUPTED) from None
 
-    own = [
+    parameters: list[inspect.Parameter] = []
+    for each in own:
+        group = groups.get(each.name)
+        parameters += inspect.signature(group, eval_str=True).parameters.values() if group else [each]
+    parameters += [
         inspect.Parameter("config_dir", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=ConfigDirs),
         inspect.Parameter("quiet", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Quiet),
     ]
-    parameters = [*signature.parameters.values(), *own]
-    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
 

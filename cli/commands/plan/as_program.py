@@ -42,7 +42,7 @@ OTHER_NAMES = {"megatron-core": "megatron-lm"}
 """Programs by another name: that of the costs which a prediction takes for them."""
 
 OF_ONE_COMMAND = frozenset(
-    {"search", "objective", "budget", "deadline", "num_tokens", "num_steps"}
+    {"search", "objective", "budget", "deadline", "tokens", "steps"}
     | {"devices", "clusters", "implementation", "headroom"}
 )
 """The options that decide which plan is the best; all others are about tables."""

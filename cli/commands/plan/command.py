@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,18 +19,17 @@ from conf.overrides import Override
 if TYPE_CHECKING:
     from conf.compose.load import Composition
     from sweeps.planner.choosing.objectives import PlanObjective, ScalingKind
-
+else:
+    PlanObjective = ScalingKind = str  # all that Typer has to know: `_known_word` says which words there are
 
 DEFAULT_TOP = 10
 DEFAULT_OBJECTIVE: PlanObjective = "time"
 DEFAULT_FORMAT = "table"
-FLAGS = {"num_tokens": "--tokens", "num_steps": "--steps", "output_format": "--format"}
 
 MOST = 10**18
 """Tokens or steps, far more than anybody trains with. Their seconds and dollars still fit into a float."""
 SCALES = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 FORMATS = (DEFAULT_FORMAT, "csv")
-Word = TypeVar("Word", bound=str)
 
 EXPLAIN = "Take a plan apart: best, or overrides such as 'batch.micro_batch_size=2'; may be repeated."
 AS_PROGRAM = "Print the best plan as the command of megatron-lm (or -core), torchtitan, deepspeed or `command`."
@@ -44,41 +44,71 @@ Name = Annotated[
 ]
 
 
+def _known_word(option: typer.CallbackParam, value: str | None) -> str | None:
+    """The value of an option that takes one of a few words."""
+    if value is None:
+        return None
+    from sweeps.planner.choosing.objectives import PLAN_OBJECTIVES, SCALING_KINDS
+
+    name = str(option.name)
+    words = {"objective": PLAN_OBJECTIVES, "scaling": SCALING_KINDS, "format": FORMATS}[name]
+    if value not in words:
+        raise ConfigError(name, value, "is not known", f"Use one of {', '.join(words)}.")
+    return value
+
+
+def _count(option: str, text: str) -> int:
+    """A whole number, which people may write as 300e9 or 300B."""
+    try:
+        number = float(text[:-1]) * SCALES[text[-1:].upper()] if text[-1:].upper() in SCALES else float(text)
+    except ValueError:
+        number = math.nan
+    if not 1 <= number <= MOST:  # nor is it so of NaN
+        raise ConfigError(option, text, f"must be a number from 1 to {MOST:.0e}", "Write it as 300e9, 300B or 15T.")
+    return round(number)
+
+
+def _possible_steps(steps: int | None) -> int | None:
+    return None if steps is None else _count("--steps", str(steps))
+
+
 @dataclass(frozen=True, slots=True)
 class SearchOptions:
-    """The options as they were given: None, empty or False where one was not.
+    """The options about a search as they were given: None, empty or False where one was not.
 
     Defaults are filled in by the properties below, so that a value still tells whether the user gave it.
-
-    Attributes:
-        search: search, whatever else was said or not.
-        budget: dollars of the whole training.
-        deadline: hours of the whole training.
-        explain: `best`, or overrides of the configured plan with blanks between them.
-        implementation: the trainer whose costs are taken, in place of those of the configured one.
-        top: so many families, or plans, are shown.
-        flat: show plans whatever their families.
-        headroom: memory that plans leave free.
     """
 
-    search: bool = False
-    objective: PlanObjective | None = None
-    budget: float | None = None
-    deadline: float | None = None
-    num_tokens: int | None = None
-    num_steps: int | None = None
-    devices: str | None = None
-    clusters: tuple[str, ...] = ()
-    mixed: str | None = None
-    implementation: str | None = None
-    pareto: bool = False
-    explain: tuple[str, ...] = ()
-    scaling: ScalingKind | None = None
-    exhaustive_knobs: bool = False
-    top: int | None = None
-    flat: bool = False
-    headroom: str | None = None
-    output_format: str | None = None
+    search: Annotated[bool, typer.Option("--search", help="Search all plans; every option below does, too.")] = False
+    objective: Annotated[
+        PlanObjective | None, typer.Option(help="time, cost, energy or device-hours.", callback=_known_word)
+    ] = None
+    budget: Annotated[float | None, typer.Option(help="Dollars for the whole training.")] = None
+    deadline: Annotated[float | None, typer.Option(help="Hours for the whole training.")] = None
+    tokens: Annotated[
+        int | None,
+        typer.Option(
+            help="Tokens of the whole training: 300e9, 300B or 15T.", parser=partial(_count, "--tokens"), metavar="TEXT"
+        ),
+    ] = None
+    steps: Annotated[int | None, typer.Option(help="Steps of the whole training.", callback=_possible_steps)] = None
+    devices: Annotated[str | None, typer.Option(help="Numbers of devices: 512, 256,512, 64-512 or all.")] = None
+    clusters: Annotated[str | None, typer.Option(help="Choose among clusters: selene,dgx-h100.")] = None
+    mixed: Annotated[str | None, typer.Option(help="One job over several: selene:512,dgx-h100:512.")] = None
+    implementation: Annotated[str | None, typer.Option(help=f"The trainer to price for: {TRAINERS}.")] = None
+    pareto: Annotated[bool, typer.Option("--pareto", help="The best in time against money, of all offers.")] = False
+    explain: Annotated[list[str] | None, typer.Option(help=EXPLAIN)] = None
+    scaling: Annotated[
+        ScalingKind | None,
+        typer.Option(help="Predict weak or strong scaling over the devices.", callback=_known_word),
+    ] = None
+    exhaustive_knobs: Annotated[
+        bool, typer.Option("--exhaustive-knobs", help="Say which values of every knob were enumerated.")
+    ] = False
+    top: Annotated[int | None, typer.Option(help=f"Show so many families; {DEFAULT_TOP} unless given.", min=1)] = None
+    flat: Annotated[bool, typer.Option("--flat", help="Show the best plans, whatever their families.")] = False
+    headroom: Annotated[str | None, typer.Option(help="Memory that plans leave free: 6GiB, or 10%.")] = None
+    format: Annotated[str | None, typer.Option(help=FORMAT, callback=_known_word)] = None
 
     @property
     def ask_for_a_search(self) -> bool:
@@ -92,7 +122,7 @@ class SearchOptions:
             UsageError: another was given.
         """
         given = [field.name for field in fields(self) if getattr(self, field.name) != field.default]
-        refused = [FLAGS.get(name, f"--{name.replace('_', '-')}") for name in given if name not in allowed]
+        refused = [f"--{name.replace('_', '-')}" for name in given if name not in allowed]
         if refused:
             raise UsageError(problem, f"Leave out {', '.join(refused)}.")
 
@@ -102,13 +132,17 @@ class SearchOptions:
         Raises:
             ConfigError: another format was asked for.
         """
-        if self.output_format not in (None, "json"):
-            raise ConfigError("--format", self.output_format, "is not what --json asks for", "Give one of them.")
-        return replace(self, output_format="json")
+        if self.format is not None:
+            raise ConfigError("--format", self.format, "is not what --json asks for", "Give one of them.")
+        return replace(self, format="json")
 
     @property
     def chosen_objective(self) -> PlanObjective:
         return self.objective or DEFAULT_OBJECTIVE
+
+    @property
+    def chosen_clusters(self) -> tuple[str, ...]:
+        return tuple(self.clusters.split(",")) if self.clusters else ()
 
     @property
     def num_shown(self) -> int:
@@ -116,78 +150,24 @@ class SearchOptions:
 
     @property
     def chosen_format(self) -> str:
-        return self.output_format or DEFAULT_FORMAT
+        return self.format or DEFAULT_FORMAT
 
 
 def plan(
     name: Name = None,
     overrides: OverrideTexts = None,
     cfg: ShowConfig = False,
-    search: Annotated[bool, typer.Option("--search", help="Search all plans; every option below does, too.")] = False,
-    objective: Annotated[str | None, typer.Option(help="time, cost, energy or device-hours.")] = None,
-    budget: Annotated[float | None, typer.Option(help="Dollars for the whole training.")] = None,
-    deadline: Annotated[float | None, typer.Option(help="Hours for the whole training.")] = None,
-    tokens: Annotated[str | None, typer.Option(help="Tokens of the whole training: 300e9, 300B or 15T.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Steps of the whole training.")] = None,
-    devices: Annotated[str | None, typer.Option(help="Numbers of devices: 512, 256,512, 64-512 or all.")] = None,
-    clusters: Annotated[str | None, typer.Option(help="Choose among clusters: selene,dgx-h100.")] = None,
-    mixed: Annotated[str | None, typer.Option(help="One job over several: selene:512,dgx-h100:512.")] = None,
-    implementation: Annotated[str | None, typer.Option(help=f"The trainer to price for: {TRAINERS}.")] = None,
-    pareto: Annotated[bool, typer.Option("--pareto", help="The best in time against money, of all offers.")] = False,
-    explain: Annotated[list[str] | None, typer.Option(help=EXPLAIN)] = None,
-    scaling: Annotated[str | None, typer.Option(help="Predict weak or strong scaling over the devices.")] = None,
-    exhaustive_knobs: Annotated[
-        bool, typer.Option("--exhaustive-knobs", help="Say which values of every knob were enumerated.")
-    ] = False,
-    top: Annotated[int | None, typer.Option(help=f"Show so many families; {DEFAULT_TOP} unless given.", min=1)] = None,
-    flat: Annotated[bool, typer.Option("--flat", help="Show the best plans, whatever their families.")] = False,
-    headroom: Annotated[str | None, typer.Option(help="Memory that plans leave free: 6GiB, or 10%.")] = None,
-    output_format: Annotated[str | None, typer.Option("--format", help=FORMAT)] = None,
+    *,
+    options: SearchOptions,
     as_json: AsJson = False,
     as_program: Annotated[str | None, typer.Option("--as", help=AS_PROGRAM)] = None,
 ) -> None:
     """Predict the points of a sweep on paper, or search all plans of a model for the best."""
-    from sweeps.planner.choosing.objectives import PLAN_OBJECTIVES, SCALING_KINDS
-
-    composition = _composition(name, overrides or [], as_program, as_json)
-    options = SearchOptions(
-        search=search,
-        objective=_choice_of("objective", objective, PLAN_OBJECTIVES),
-        budget=budget,
-        deadline=deadline,
-        num_tokens=_count("--tokens", tokens),
-        num_steps=_count("--steps", None if steps is None else str(steps)),
-        devices=devices,
-        clusters=tuple(clusters.split(",")) if clusters else (),
-        mixed=mixed,
-        implementation=implementation,
-        pareto=pareto,
-        explain=tuple(explain or ()),
-        scaling=_choice_of("scaling", scaling, SCALING_KINDS),
-        exhaustive_knobs=exhaustive_knobs,
-        top=top,
-        flat=flat,
-        headroom=headroom,
-        output_format=_choice_of("format", output_format, FORMATS),
-    )
-    composition = _with_usual_values(composition, options)
+    composition = _with_usual_values(_composition(name, overrides or [], as_program, as_json), options)
     if cfg:
         print_config(composition)
         return
     _answer(composition, options, as_json, as_program)
-
-
-def _count(option: str, text: str | None) -> int | None:
-    """A whole number, which people may write as 300e9 or 300B."""
-    if text is None:
-        return None
-    try:
-        number = float(text[:-1]) * SCALES[text[-1:].upper()] if text[-1:].upper() in SCALES else float(text)
-    except ValueError:
-        number = math.nan
-    if not 1 <= number <= MOST:  # nor is it so of NaN
-        raise ConfigError(option, text, f"must be a number from 1 to {MOST:.0e}", "Write it as 300e9, 300B or 15T.")
-    return round(number)
 
 
 def _composition(name: str | None, overrides: Sequence[str], as_program: str | None, as_json: bool) -> Composition:
@@ -206,7 +186,7 @@ def _with_usual_values(composition: Composition, options: SearchOptions) -> Comp
     """The configuration with what nobody gave of batch and precision, which is said: both decide what is best."""
     from sweeps.planner.request import offers, usual_overrides
 
-    clusters = [cluster for cluster, _ in offers(options.mixed)] if options.mixed else options.clusters
+    clusters = [cluster for cluster, _ in offers(options.mixed)] if options.mixed else options.chosen_clusters
     added = usual_overrides(composition, clusters)
     if not added:
         return composition
@@ -255,10 +235,3 @@ def sweep_and_overrides(name: str | None, overrides: Sequence[str]) -> tuple[str
     # Typer gives the first word to `name` even where the user left the sweep out and began with an override.
     is_override = Override.parse(name).value is not None
     return (None, [name, *overrides]) if is_override else (name, list(overrides))
-
-
-def _choice_of(option: str, value: str | None, words: Sequence[Word]) -> Word | None:
-    found = next((word for word in words if word == value), None)
-    if value is not None and found is None:
-        raise ConfigError(option, value, "is not known", f"Use one of {', '.join(words)}.")
-    return found

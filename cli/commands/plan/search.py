@@ -23,7 +23,7 @@ from sweeps.planner.request import Request, configured_strategy, mixed_request, 
 
 BEST = "best"
 WORLD_SIZE = "parallel.world_size"
-OF_MIXED = frozenset({"search", "num_tokens", "num_steps", "mixed", "implementation", "top", "output_format"})
+OF_MIXED = frozenset({"search", "tokens", "steps", "mixed", "implementation", "top", "format"})
 
 
 def run_search(composition: Composition, options: SearchOptions) -> None:
@@ -52,7 +52,7 @@ def run_search(composition: Composition, options: SearchOptions) -> None:
             )
     except InfeasiblePlan:
         # Somebody who asks about a plan learns here why it does not fit, although nothing else does either.
-        named = [_explanation_of(plan, composition, wanted.spaces[0]) for plan in options.explain if plan != BEST]
+        named = [_explanation_of(plan, composition, wanted.spaces[0]) for plan in options.explain or () if plan != BEST]
         print_explanations(named, options.chosen_format)
         raise
     answer = SearchOutput(
@@ -87,7 +87,7 @@ def request_of(composition: Composition, options: SearchOptions) -> Request:
     return search_request(
         composition,
         devices=options.devices,
-        clusters=options.clusters,
+        clusters=options.chosen_clusters,
         implementation=options.implementation,
         headroom=options.headroom,
     )
@@ -102,11 +102,11 @@ def _say_passed_over(composition: Composition, option: str, devices: str | None)
 
 def training_of(wanted: Request, options: SearchOptions) -> Training:
     """The length of the training and its limits, as the options say."""
-    if options.num_tokens is not None and options.num_steps is not None:
+    if options.tokens is not None and options.steps is not None:
         raise UsageError("--tokens and --steps both say how long the training is", "Give one of them.")
-    num_steps = options.num_steps
-    if options.num_tokens is not None:
-        num_steps = steps_for(options.num_tokens, tokens_per_step(wanted.spaces[0]))
+    num_steps = options.steps
+    if options.tokens is not None:
+        num_steps = steps_for(options.tokens, tokens_per_step(wanted.spaces[0]))
     for name, limit in (("budget", options.budget), ("deadline", options.deadline)):
         if limit is not None and not limit > 0:
             raise ConfigError(name, limit, "is not above zero", "Give dollars for --budget, hours for --deadline.")
@@ -133,7 +133,7 @@ def _explanations(
         explain(best.strategy, parts, setting.implementation)
         if plan == BEST
         else _explanation_of(plan, composition, best.space)
-        for plan in options.explain
+        for plan in options.explain or ()
     )
 
 
