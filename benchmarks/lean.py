@@ -87,7 +87,7 @@ def submission(bench: ChaosWorkbench) -> tuple[float, float]:
     bench.slurm = bench.slurm.model_copy(update={"extra_sbatch": {"hold": True}})
     snapshot_code(bench.sweep.folder.code.absolute())  # made once for each state of the code
     start = time.perf_counter()
-    summary = submit(bench.sweep, bench.slurm, job=bench.job)
+    summary = submit(bench.command, bench.slurm, job=bench.job)
     ours = time.perf_counter() - start
     scripts = sorted(bench.sweep.folder.submitit.glob("*_submission.sh"))
     assert len(scripts) == len(summary.arrays)
@@ -125,11 +125,11 @@ def median_seconds(folder: Path, cluster: Cluster, start: Callable[[ChaosWorkben
 def as_steps(bench: ChaosWorkbench) -> None:
     launcher = LauncherSpec(kind="allocation", num_nodes=4, time_limit_minutes=10)
     cluster = compose(Overrides.parse(["sweep=smoke", "cluster=local", "cluster.devices_per_node=8"])).settings.cluster
-    submit_allocation(bench.sweep, bench.slurm, launcher, cluster, job=bench.job)
+    submit_allocation(bench.command, bench.slurm, launcher, cluster, job=bench.job)
 
 
 def as_elements(bench: ChaosWorkbench) -> None:
-    submit(bench.sweep, bench.slurm.model_copy(update={"array_parallelism": len(bench.names)}), job=bench.job)
+    submit(bench.command, bench.slurm.model_copy(update={"array_parallelism": len(bench.names)}), job=bench.job)
 
 
 def _raw_array(folder: Path, count: int) -> float:
@@ -149,7 +149,7 @@ def share_of_waiting(folder: Path, cluster: Cluster) -> float:
     """The share of a core that a controller and what it calls take while its trials wait in the queue."""
     bench = ChaosWorkbench.new(folder, cluster, 4)
     bench.order()
-    submit(bench.sweep, bench.slurm.model_copy(update={"extra_sbatch": {"hold": True}}), job=bench.job)
+    submit(bench.command, bench.slurm.model_copy(update={"extra_sbatch": {"hold": True}}), job=bench.job)
     words = [sys.executable, "-m", "benchmarks.chaos.controller", str(folder), f"--poll={bench.poll_seconds}"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as controller:
         try:

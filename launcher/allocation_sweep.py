@@ -19,7 +19,7 @@ from launcher.allocation.step import StepExecutor
 from launcher.control.advance import Conductor
 from launcher.control.composed_rules import rules_for
 from launcher.control.loop import go_on
-from launcher.control.orders import ORDINARY, SweepOrders
+from launcher.control.orders import SweepCommand
 from launcher.control.rules import PAUSED, Rules, SweepStep
 from launcher.control.workplace import ProgressDisplay
 from launcher.executor import RUN_IN_SLURM, FolderWork
@@ -54,21 +54,15 @@ def allocation_request(sweep: Sweep, slurm: SlurmSpec, launcher: LauncherSpec, c
 
 
 def submit_allocation(
-    sweep: Sweep,
+    command: SweepCommand,
     slurm: SlurmSpec,
     launcher: LauncherSpec,
     cluster: ClusterSpec,
     *,
-    rules: Rules | None = None,
-    command: SweepOrders = ORDINARY,
     job: SlurmJob = RUN_IN_SLURM,
     times: AllocationTimes = ORDINARY_TIMES,
 ) -> tuple[str | None, SweepStep | None]:
     """Submit the job in which the sweep is carried out, unless one lives or nothing is left to run, and return.
-
-    Args:
-        rules: None carries out the listed points, whatever they cost.
-        command: what a person orders beside the points.
 
     Returns:
         The job's id, None where nothing was left to run; and how the sweep stood, None where a job lives from before,
@@ -80,32 +74,31 @@ def submit_allocation(
         ConfigError: the folder cannot be written, or a trial would not fit into the allocation.
     """
     require_sbatch(slurm)
+    sweep = command.sweep
     if (live := carrying_job(sweep.folder, sweep.folder.allocation)) is not None:
-        order_of_live_job(sweep, rules or slurm_rules(slurm), command, live)
+        order_of_live_job(command, live)
         return live, None
     shape = _shape(sweep, launcher, cluster)
     with lock_folder(sweep.folder):
-        conductor = begin_sweep(sweep, SeenFromOutside(slurm), rules or slurm_rules(slurm), command, on_slurm=True)
+        conductor = begin_sweep(command, SeenFromOutside(slurm), on_slurm=True)
         step = conductor.advance()
         if step.finished:
             return None, step
         folder = sweep.folder.allocation
         folder.path.mkdir(parents=True, exist_ok=True)
         executor = _executor(sweep, slurm, launcher, snapshot_code(sweep.folder.code.absolute()).name)
-        overrides = None if rules is None else overrides_for_records(command.overrides)
+        overrides = overrides_for_records(command.orders.overrides)
         function = AllocationJob(slurm, shape.tasks_per_node, overrides, job, times)
         job_id = executor.submit(function, [FolderWork(folder, 1)], shape)
     return job_id, step
 
 
 def run_inside(
-    sweep: Sweep,
+    command: SweepCommand,
     slurm: SlurmSpec,
     cluster: ClusterSpec,
     progress: ProgressDisplay,
     *,
-    rules: Rules | None = None,
-    command: SweepOrders = ORDINARY,
     job: SlurmJob = RUN_IN_SLURM,
 ) -> SweepStep:
     """Carry the sweep out in the allocation that this process is in, until it has ended or the allocation does.
@@ -113,6 +106,7 @@ def run_inside(
     Raises:
         KeyboardInterrupt: a signal came; the steps have been ended, and the same call continues.
     """
+    sweep = command.sweep
     with lock_folder(sweep.folder):
         code = sweep.folder.code.absolute()
         try:
@@ -122,7 +116,7 @@ def run_inside(
             raise UsageError(problem, "Give the same command again when squeue answers.") from None
         # In the foreground of a command everything that people are to read goes through its display.
         room.say = progress.say
-        conductor = begin_sweep(sweep, room, rules or slurm_rules(slurm), command, on_slurm=True)
+        conductor = begin_sweep(command, room, on_slurm=True)
         with progress:
             try:
                 return go_on(conductor, progress, POLL_SECONDS, is_over=SweepStep.leaves_nothing_to_do)
@@ -191,13 +185,13 @@ class AllocationJob:
 
     Attributes:
         devices_per_node: of the cluster.
-        overrides: with which the sweep was begun; None carries out the listed points, whatever they cost.
+        overrides: with which the sweep was begun; empty carries out the listed points, whatever they cost.
         job: what each task of a step calls with the trial folder.
     """
 
     slurm: SlurmSpec
     devices_per_node: int
-    overrides: tuple[str, ...] | None = None
+    overrides: tuple[str, ...] = ()
     job: SlurmJob = RUN_IN_SLURM
     times: AllocationTimes = ORDINARY_TIMES
 
@@ -243,7 +237,7 @@ class AllocationJob:
             print(NOTHING_ENDED)
 
     def _rules(self, sweep: Sweep) -> Rules:
-        if self.overrides is None:
+        if not self.overrides:
             return slurm_rules(self.slurm)
         return rules_for(compose_for_slurm(Overrides.parse(self.overrides)), sweep.record, on_slurm=True)
 

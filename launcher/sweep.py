@@ -15,13 +15,7 @@ from conf.types.sites import SlurmSpec
 from conf.units import SECONDS_PER_MINUTE
 from launcher.control.advance import Conductor
 from launcher.control.loop import go_on
-from launcher.control.orders import (
-    ORDINARY,
-    SweepOrders,
-    keep_private_overrides,
-    remeasure_finished,
-    retry_failed_trials,
-)
+from launcher.control.orders import SweepCommand, keep_private_overrides, remeasure_finished, retry_failed_trials
 from launcher.control.rules import Budget, Rules, SweepStep
 from launcher.control.workplace import ProgressDisplay, Workplace
 from launcher.controller import submit_controller
@@ -66,32 +60,28 @@ class SubmissionSummary:
 
 
 def run_here(
-    sweep: Sweep,
+    command: SweepCommand,
     *,
     time_limit_seconds: float | None,
     progress: ProgressDisplay,
     job: LocalJobFunction = RUN_ON_THIS_MACHINE,
-    rules: Rules | None = None,
-    command: SweepOrders = ORDINARY,
 ) -> list[TrialReading]:
     """Run on this machine what has no result yet, and return when all has ended. Running it again continues.
 
     Args:
         time_limit_seconds: of each trial.
         job: what runs one trial, given its folder, its devices and the time limit.
-        rules: None runs every listed point once.
-        command: what a person orders beside the points.
 
     Raises:
         UsageError: another process works on the folder.
         ConfigError: the folder cannot be written.
         KeyboardInterrupt: a signal came; the jobs have been ended, and the same call continues.
     """
-    rules = rules or Rules(budget=Budget(UNLIMITED_BUDGET, None, time_limit_seconds))
-    with lock_folder(sweep.folder):
-        code = sweep.folder.code.absolute()
+    with lock_folder(command.sweep.folder):
+        code = command.sweep.folder.code.absolute()
         here = ThisMachine(this_machine(), lambda: snapshot_code(code), time_limit_seconds, job)
-        conductor = begin_sweep(sweep, here, replace(rules, max_resubmits=UNLIMITED), command, on_slurm=False)
+        unlimited = replace(command, rules=replace(command.rules, max_resubmits=UNLIMITED))
+        conductor = begin_sweep(unlimited, here, on_slurm=False)
         with progress:
             try:
                 go_on(conductor, progress, SHOW_SECONDS)
@@ -104,13 +94,7 @@ def run_here(
 
 
 def carry_out_on_slurm(
-    sweep: Sweep,
-    slurm: SlurmSpec,
-    *,
-    rules: Rules,
-    progress: ProgressDisplay,
-    poll_seconds: float,
-    command: SweepOrders = ORDINARY,
+    command: SweepCommand, slurm: SlurmSpec, *, progress: ProgressDisplay, poll_seconds: float
 ) -> SweepStep:
     """Go on with the sweep through Slurm until it has ended.
 
@@ -118,16 +102,14 @@ def carry_out_on_slurm(
         KeyboardInterrupt: a signal came. The jobs go on, and so does the sweep with the same call.
     """
     require_scheduler(slurm)
-    with lock_folder(sweep.folder):
-        _require_no_allocation(sweep)
-        conductor = begin_sweep(sweep, SlurmQueue(slurm), rules, command, on_slurm=True)
+    with lock_folder(command.sweep.folder):
+        _require_no_allocation(command.sweep)
+        conductor = begin_sweep(command, SlurmQueue(slurm), on_slurm=True)
         with progress:
             return go_on(conductor, progress, poll_seconds)
 
 
-def hand_over(
-    sweep: Sweep, slurm: SlurmSpec, controller: ControllerSpec, *, rules: Rules, command: SweepOrders = ORDINARY
-) -> str:
+def hand_over(command: SweepCommand, slurm: SlurmSpec, controller: ControllerSpec) -> str:
     """Have a small Slurm job go on with the sweep, and return its id. One that is queued or running is kept.
 
     Raises:
@@ -136,25 +118,19 @@ def hand_over(
         ConfigError: the folder cannot be written, or the controller's time limit is too short.
     """
     require_scheduler(slurm)
-    if (live := carrying_job(sweep.folder, sweep.folder.controller)) is not None:
-        order_of_live_job(sweep, rules, command, live)
+    folder = command.sweep.folder
+    if (live := carrying_job(folder, folder.controller)) is not None:
+        order_of_live_job(command, live)
         return live
-    with lock_folder(sweep.folder):
-        if (live := carrying_job(sweep.folder, sweep.folder.controller)) is not None:  # another command was faster
-            order_of_live_job(sweep, rules, command, live)
+    with lock_folder(folder):
+        if (live := carrying_job(folder, folder.controller)) is not None:  # another command was faster
+            order_of_live_job(command, live)
             return live
-        conductor = begin_sweep(sweep, SlurmQueue(slurm), rules, command, on_slurm=True)
+        conductor = begin_sweep(command, SlurmQueue(slurm), on_slurm=True)
         return submit_controller(conductor.sweep, slurm, controller)
 
 
-def submit(
-    sweep: Sweep,
-    slurm: SlurmSpec,
-    *,
-    job: SlurmJob = RUN_IN_SLURM,
-    rules: Rules | None = None,
-    command: SweepOrders = ORDINARY,
-) -> SubmissionSummary:
+def submit(command: SweepCommand, slurm: SlurmSpec, *, job: SlurmJob = RUN_IN_SLURM) -> SubmissionSummary:
     """Submit what has neither a result nor a live job, and return at once.
 
     Raises:
@@ -162,10 +138,10 @@ def submit(
         ConfigError: the folder cannot be written, or an option of `slurm.extra_sbatch` is not free.
     """
     require_scheduler(slurm)
-    with lock_folder(sweep.folder):
-        _require_no_allocation(sweep)
+    with lock_folder(command.sweep.folder):
+        _require_no_allocation(command.sweep)
         queue = SlurmQueue(slurm, job)
-        conductor = begin_sweep(sweep, queue, rules or slurm_rules(slurm), command, on_slurm=True)
+        conductor = begin_sweep(command, queue, on_slurm=True)
         step = conductor.advance()
     if queue.refusal is not None:
         raise queue.refusal
@@ -178,9 +154,7 @@ def submit(
     return SubmissionSummary(tuple(queue.arrays), len(started), kept, num_live, hours, step)
 
 
-def dry_run(
-    sweep: Sweep, slurm: SlurmSpec, *, rules: Rules, command: SweepOrders
-) -> tuple[SweepStep, list[JobRequest]]:
+def dry_run(command: SweepCommand, slurm: SlurmSpec) -> tuple[SweepStep, list[JobRequest]]:
     """Take the sweep's first step through Slurm on paper, and return it with what it would submit. Nobody is told.
 
     The journal is a copy. Ends that Slurm tells of are written into their trials' folders, as `status` writes them.
@@ -191,13 +165,13 @@ def dry_run(
     """
     with tempfile.TemporaryDirectory() as temporary:
         # The step writes into its journal and reads it again: here a copy, in which earlier commands stand too.
-        folder = SweepFolder(sweep.folder.path)
+        folder = SweepFolder(command.sweep.folder.path)
         folder.journal = Path(temporary, folder.journal.name)
-        Journal(folder.journal).append(*Journal(sweep.folder.journal).read_new())
+        Journal(folder.journal).append(*Journal(command.sweep.folder.journal).read_new())
         queue = QueueOnPaper(slurm)
-        planned = Sweep(folder, union_for(sweep, rules))
-        quiet = replace(rules, tell=lambda sweep, step: None)
-        step = _begin(planned, queue, quiet, command, on_slurm=True).advance()
+        planned = Sweep(folder, union_for(command))
+        quiet = replace(command.rules, tell=lambda sweep, step: None)
+        step = _begin(replace(command, sweep=planned, rules=quiet), queue, on_slurm=True).advance()
     return step, queue.requests
 
 
@@ -216,45 +190,43 @@ def slurm_rules(slurm: SlurmSpec) -> Rules:
     return Rules(budget=budget, max_resubmits=slurm.max_resubmits)
 
 
-def begin_sweep(sweep: Sweep, workplace: Workplace, rules: Rules, command: SweepOrders, *, on_slurm: bool) -> Conductor:
-    """Write down what a person's command asks for, beside what earlier ones did. Whoever calls holds the folder's lock.
-
-    The sweep has the record of the command alone.
-    """
-    record = union_for(sweep, rules)
+def begin_sweep(command: SweepCommand, workplace: Workplace, *, on_slurm: bool) -> Conductor:
+    """Write down what a command asks for, beside what earlier ones did. Whoever calls holds the folder's lock."""
+    sweep = command.sweep._replace(record=union_for(command))
     # Before the journal says that the sweep was begun, for whoever reads that goes on with the record.
-    sweep.folder.write_record(record)
-    keep_provenance(sweep.folder, command.overrides)
-    keep_private_overrides(sweep.folder, command.overrides)
-    return _begin(sweep._replace(record=record), workplace, rules, command, on_slurm=on_slurm)
+    sweep.folder.write_record(sweep.record)
+    keep_provenance(sweep.folder, command.orders.overrides)
+    keep_private_overrides(sweep.folder, command.orders.overrides)
+    return _begin(replace(command, sweep=sweep), workplace, on_slurm=on_slurm)
 
 
-def _begin(sweep: Sweep, workplace: Workplace, rules: Rules, command: SweepOrders, *, on_slurm: bool) -> Conductor:
+def _begin(command: SweepCommand, workplace: Workplace, *, on_slurm: bool) -> Conductor:
     """Write the command and its orders into the journal of a sweep whose record is that of all commands."""
-    conductor = Conductor(sweep, workplace, rules)
-    conductor.begin(command.overrides, on_slurm=on_slurm)
-    _give_orders(conductor.sweep, rules, command)
+    conductor = Conductor(command.sweep, workplace, command.rules)
+    conductor.begin(command.orders.overrides, on_slurm=on_slurm)
+    _give_orders(conductor.sweep, command)
     return conductor
 
 
-def order_of_live_job(sweep: Sweep, rules: Rules, command: SweepOrders, job_id: str) -> None:
+def order_of_live_job(command: SweepCommand, job_id: str) -> None:
     """Give the orders of a command to the job that carries the sweep out: it reads them in the journal.
 
     Raises:
         UsageError: the command asks for other points than the job knows, or for another budget.
     """
-    stored, begun = Sweep.stored_in(sweep.folder), History.kept_in(sweep.folder).begun
-    has_same_budget = begun is None or _budget_in(begun.overrides) == _budget_in(command.overrides)
-    if stored.record != union_for(sweep, rules) or not has_same_budget:
+    folder = command.sweep.folder
+    stored, begun = Sweep.stored_in(folder), History.kept_in(folder).begun
+    has_same_budget = begun is None or _budget_in(begun.overrides) == _budget_in(command.orders.overrides)
+    if stored.record != union_for(command) or not has_same_budget:
         problem = f"Job {job_id} carries the sweep out as it was planned before"
         raise UsageError(problem, "Let it end, or end it with `trisweep cancel`, and give the command again.")
-    _give_orders(stored, rules, command)
+    _give_orders(stored, command)
 
 
-def _give_orders(sweep: Sweep, rules: Rules, command: SweepOrders) -> None:
-    if command.remeasure:
-        remeasure_finished(sweep, lambda trial: trial.role == "asked" and rules.wants(trial))
-    if command.retry_failed:
+def _give_orders(sweep: Sweep, command: SweepCommand) -> None:
+    if command.orders.remeasure:
+        remeasure_finished(sweep, lambda trial: trial.role == "asked" and command.rules.wants(trial))
+    if command.orders.retry_failed:
         retry_failed_trials(sweep)
 
 
@@ -262,9 +234,9 @@ def _budget_in(overrides: Sequence[str]) -> tuple[str, ...]:
     return Overrides.parse(overrides).of({"budget"}).texts
 
 
-def union_for(sweep: Sweep, rules: Rules) -> SweepRecord:
-    """The record of a command with all that earlier ones asked for; `sweep` has that of the command alone."""
-    return union(sweep, rules.draft, asks_later=rules.max_trials is not None)
+def union_for(command: SweepCommand) -> SweepRecord:
+    """The record of a command with all that earlier ones asked for."""
+    return union(command.sweep, command.rules.draft, asks_later=command.rules.max_trials is not None)
 
 
 def prepare_tokens(folder: SweepFolder, record: SweepRecord) -> None:

@@ -113,7 +113,7 @@ def _allocate(
     """Give the command of the sweep; the id of its allocation, or None once nothing is left to run."""
     launcher = LauncherSpec(kind="allocation", num_nodes=num_nodes, time_limit_minutes=TIME_LIMIT_MINUTES)
     job_id, _ = submit_allocation(
-        bench.sweep,
+        bench.command,
         bench.slurm,
         launcher,
         _cluster(),
@@ -160,4 +160,4 @@ def _controller(bench: ChaosWorkbench, job_id: str) -> BaseProcess:
 def _carry_out(folder: Path, job_id: str) -> None:
     os.environ |= {"SLURM_JOB_ID": job_id, "SLURM_JOB_NUM_NODES": str(NUM_NODES)}
     bench = ChaosWorkbench.of(folder, Cluster(folder))
-    run_inside(bench.sweep, bench.slurm, _cluster(), Silent(), job=bench.job)
+    run_inside(bench.command, bench.slurm, _cluster(), Silent(), job=bench.job)

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,10 @@ from conf.types.schema import Value
 from conf.types.sites import SlurmSpec
 from conf.types.sweep_spec import PointSet
 from launcher.control.attempts import RetryRule
-from launcher.control.orders import SweepOrders
+from launcher.control.orders import SweepCommand, SweepOrders
 from launcher.slurm.executor import SlurmJob
 from launcher.state import reconcile
-from launcher.sweep import submit
+from launcher.sweep import slurm_rules, submit
 from results.report.report import write_report
 from results.trial_rows import collect
 from sweeps.folder.submission import read_submission
@@ -176,7 +177,7 @@ class ChaosWorkbench:
     def start(self, **slurm: Any) -> None:
         """Submit everything, with these settings for Slurm from now on."""
         self.slurm = self.slurm.model_copy(update=slurm)
-        submit(self.sweep, self.slurm, job=self.job)
+        submit(self.command, self.slurm, job=self.job)
 
     def begin(self, orders: Orders | None = None, *, seconds: float = 2.0, **default: Any) -> None:
         """Order, and submit everything with the settings for Slurm that hold."""
@@ -201,10 +202,15 @@ class ChaosWorkbench:
         with self.cluster.without(node):
             yield
 
+    @property
+    def command(self) -> SweepCommand:
+        """The command that asks for all of its points, whatever they cost."""
+        return SweepCommand(self.sweep, slurm_rules(self.slurm))
+
     def advance(self, *, retry_failed: bool = False) -> list[TrialReading]:
         """Give the same command again; a refusal that it explains is no fault."""
         with refusals_told():
-            submit(self.sweep, self.slurm, command=SweepOrders(retry_failed=retry_failed), job=self.job)
+            submit(replace(self.command, orders=SweepOrders(retry_failed=retry_failed)), self.slurm, job=self.job)
         return reconcile(self.sweep.read())
 
     def finish(self, *, seconds: float = PATIENCE_SECONDS) -> None:

@@ -16,6 +16,7 @@ from conf.errors import UsageError
 from conf.nearest import listed
 from conf.overrides import Overrides
 from launcher.control.attempts import RetryRule, submission_time_of
+from launcher.control.rules import Rules
 from sweeps.folder.journal import Asked, Begun, Cancelled, History, Journal, Paused, Resumed, Retried
 from sweeps.reading import TrialReading
 from sweeps.repeats.points import MeasuredPoint, measured_points
@@ -44,8 +45,17 @@ class SweepOrders:
     remeasure: bool = False
 
 
-ORDINARY = SweepOrders()
-"""Nothing beside the points."""
+@dataclass(frozen=True)
+class SweepCommand:
+    """A sweep as a person's command asks for it.
+
+    Attributes:
+        sweep: with the record of this command alone.
+    """
+
+    sweep: Sweep
+    rules: Rules
+    orders: SweepOrders = SweepOrders()
 
 
 def pause(sweep: Sweep) -> bool:

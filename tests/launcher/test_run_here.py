@@ -18,9 +18,11 @@ from typing import Any
 import psutil
 import pytest
 
+from conf.compose.settings import UNLIMITED_BUDGET
 from conf.errors import ConfigError, UsageError
 from conf.types.schema import Value
-from launcher.control.orders import SweepOrders
+from launcher.control.orders import SweepCommand, SweepOrders
+from launcher.control.rules import Budget, Rules
 from launcher.folder_lock import lock_folder
 from launcher.machine import LocalJobFunction, MachineCapacity, is_running_here
 from launcher.sweep import run_here
@@ -76,15 +78,19 @@ def make_job(behaviour: str = "complete", seconds: float = 0.0) -> LocalJobFunct
     return job
 
 
+def command_for(sweep: Sweep, limit_seconds: float, *, retry_failed: bool = False) -> SweepCommand:
+    rules = Rules(budget=Budget(UNLIMITED_BUDGET, None, limit_seconds))
+    return SweepCommand(sweep, rules, SweepOrders(retry_failed=retry_failed))
+
+
 def run(
     folder: SweepFolder, record: SweepRecord, progress: Silent, job: LocalJobFunction, retry_failed: bool = False
 ) -> list[TrialReading]:
     return run_here(
-        Sweep(folder, record),
+        command_for(Sweep(folder, record), 60.0, retry_failed=retry_failed),
         time_limit_seconds=60.0,
         progress=progress,
         job=job,
-        command=SweepOrders(retry_failed=retry_failed),
     )
 
 
@@ -107,7 +113,7 @@ def test_the_real_trainer_completes_and_the_same_call_then_does_nothing(
     folder: SweepFolder, record_of: RecordOf, progress: Silent
 ) -> None:
     record = record_of([{"parallel.world_size": 2, "parallel.tensor_parallel_size": 2}])
-    states = run_here(Sweep(folder, record), time_limit_seconds=120.0, progress=progress)
+    states = run_here(command_for(Sweep(folder, record), 120.0), time_limit_seconds=120.0, progress=progress)
     assert [state.outcome for state in states] == [Outcome.COMPLETED], states
     assert states[0].model_flops_per_second_per_device is not None
     assert states[0].model_flops_per_second_per_device > 0
@@ -117,7 +123,7 @@ def test_the_real_trainer_completes_and_the_same_call_then_does_nothing(
     assert cache == str(folder.path.parent / "tokens")
 
     with audited("subprocess.Popen", "os.fork", "os.posix_spawn", "time.sleep") as events:
-        run_here(Sweep(folder, record), time_limit_seconds=120.0, progress=progress)
+        run_here(command_for(Sweep(folder, record), 120.0), time_limit_seconds=120.0, progress=progress)
     assert [event for event in events if not event.endswith(" git")] == []
     assert folder.trial(record.trials[0].trial_id).measurement.stat().st_mtime_ns == written
 
@@ -240,7 +246,8 @@ jobs = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(jobs)
 folder = SweepFolder({folder!r})
 job = jobs.make_job(seconds={seconds})
-run_here(Sweep.stored_in(folder), time_limit_seconds=60.0, progress=PlainProgress(Console()), job=job)
+command = jobs.command_for(Sweep.stored_in(folder), 60.0)
+run_here(command, time_limit_seconds=60.0, progress=PlainProgress(Console()), job=job)
 """
 
 

@@ -11,7 +11,7 @@ import pytest
 from cli.commands.sweep.on_slurm import what_keeps_its_settings
 from launcher.control import loop
 from launcher.control.loop import go_on
-from launcher.control.orders import ORDINARY, SweepOrders
+from launcher.control.orders import SweepCommand, SweepOrders
 from launcher.control.rules import SweepStep
 from launcher.sweep import begin_sweep, dry_run, slurm_rules, submit
 from launcher.workplaces.queue import SlurmQueue
@@ -21,6 +21,7 @@ from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import RecordOf
 from tests.launcher.conftest import Silent, SlurmOf
+from tests.launcher.points_alone import submit_points
 from tests.launcher.test_run_here import seeds
 from tests.results.conftest import finish, performance
 from train_core.measurement import Outcome, Performance
@@ -51,7 +52,7 @@ def test_live_jobs_of_an_earlier_command_are_not_taken_off_the_trials_that_have_
     now = record_of([{"training.seed": seed} for seed in ends])
     for trial, end in zip(now.trials, ends.values(), strict=True):
         finish(folder, trial, end)
-    done = submit(Sweep(folder, now), slurm_of())
+    done = submit_points(Sweep(folder, now), slurm_of())
     assert (done.num_submitted, done.num_live, len(done.kept)) == (0, 2, 3)
     assert [each.outcome for each in done.kept] == [Outcome.COMPLETED, Outcome.FAILED, Outcome.OUT_OF_MEMORY]
 
@@ -70,7 +71,7 @@ def test_sbatch_is_not_told_of_the_job_in_which_the_command_is_given(
     of_the_job = {"SLURM_JOB_ID": "7", "SLURM_MEM_PER_CPU": "1000", "SLURM_RESTART_COUNT": "1", "SLURM_NNODES": "2"}
     for name, value in (own | of_the_job).items():
         monkeypatch.setenv(name, value)
-    assert submit(Sweep(folder, record_of(seeds(2))), slurm_of()).num_submitted == 2
+    assert submit_points(Sweep(folder, record_of(seeds(2))), slurm_of()).num_submitted == 2
     lines = (tmp_path / "environment").read_text().splitlines()
     told = dict(line.split("=", 1) for line in lines if line.startswith(("SLURM", "SBATCH")))
     assert told == own
@@ -94,7 +95,7 @@ def test_a_command_is_patient_where_slurm_does_not_answer_to_its_first_submissio
     tools(scontrol="echo 'ClusterName = alps'", squeue=squeue, sacct="true", srun="true", sbatch=silent)
     monkeypatch.setattr(loop, "RETRY_SECONDS", 0.0)
     sweep, display = Sweep(folder, record_of(seeds(2))), SlurmIsBack()
-    conductor = begin_sweep(sweep, SlurmQueue(slurm_of()), slurm_rules(slurm_of()), ORDINARY, on_slurm=True)
+    conductor = begin_sweep(SweepCommand(sweep, slurm_rules(slurm_of())), SlurmQueue(slurm_of()), on_slurm=True)
     step = go_on(conductor, display, 0.0, is_over=lambda step: True)
     assert len(step.started) == 2
     assert [line.partition(" (")[0].rpartition(" ")[0] for line in display.lines] == [
@@ -113,13 +114,13 @@ def test_a_dry_run_takes_the_step_that_a_command_takes_and_leaves_the_sweep_as_i
     finish(folder, sweep.record.trials[1], performance(100.0))
     Journal(folder.journal).append(Begun(overrides=("sweep=smoke",), on_slurm=True))
     before = {path: path.read_bytes() for path in folder.path.rglob("*") if path.is_file()}
-    command = SweepOrders(("sweep=smoke",), retry_failed=True)
-    step, requests = dry_run(sweep, settings, rules=rules, command=command)
+    command = SweepCommand(sweep, rules, SweepOrders(("sweep=smoke",), retry_failed=True))
+    step, requests = dry_run(command, settings)
     assert {path: path.read_bytes() for path in folder.path.rglob("*") if path.is_file()} == before
     assert told == []
     tools(scontrol="echo 'ClusterName = alps'", squeue="true", sacct="true", srun="true")
     tools(sbatch="echo Submitted batch job 12")
-    done = submit(sweep, settings, rules=rules, command=command)
+    done = submit(command, settings)
     shown_ids = [tuple(trial.trial_id for trial in request.trials) for request in requests]
     assert shown_ids == [array.trial_ids for array in done.arrays]
     assert [len(ids) for ids in shown_ids] == [2, 1]

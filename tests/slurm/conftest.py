@@ -14,12 +14,12 @@ import pytest
 from conf.types.schema import Value
 from conf.types.sites import SlurmSpec
 from launcher.state import reconcile
-from launcher.sweep import submit
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, SweepRecord
 from tests.composed import load
 from tests.conftest import BuildRecord, RecordOf
+from tests.launcher.points_alone import submit_points
 
 SCRIPT = Path(__file__).parent / "cluster.sh"
 START_SECONDS = 280
@@ -177,7 +177,7 @@ def ending(
     size: dict[str, Value] = {"parallel.world_size": 2, "parallel.tensor_parallel_size": 2}
     record = record_of([size | {"training.seed": seed} for seed in range(len(ENDS))])
     quick = slurm.model_copy(update={"time_limit_minutes": 1, "extra_sbatch": {"mem": "400M"}})
-    submit(Sweep(folder, record), quick, job=make_job(ENDS))
+    submit_points(Sweep(folder, record), quick, job=make_job(ENDS))
     return folder, record, ENDS
 
 

@@ -20,8 +20,10 @@ from conf.types.schema import Frozen, Value
 from conf.types.sites import SlurmSpec
 from launcher.allocation.nodes import own_allocation
 from launcher.allocation_sweep import submit_allocation
+from launcher.control.orders import SweepCommand
 from launcher.folder_lock import holder, lock_folder
 from launcher.slurm.own_jobs import live_job
+from launcher.sweep import slurm_rules
 from launcher.workplaces.in_allocation import ORDINARY_TIMES, AllocationTimes
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
@@ -101,7 +103,7 @@ def submitted(
     minutes = math.ceil(seconds / 60)
     launcher = LauncherSpec(kind="allocation", num_nodes=num_nodes, time_limit_minutes=minutes)
     job_id, step = submit_allocation(
-        Sweep(folder, record),
+        SweepCommand(Sweep(folder, record), slurm_rules(slurm)),
         slurm,
         launcher,
         load(GPU_NODES).cluster,

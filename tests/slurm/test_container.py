@@ -10,10 +10,10 @@ import pytest
 
 from conf.types.schema import Value
 from conf.types.sites import SlurmSpec
-from launcher.sweep import submit
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import RecordOf
+from tests.launcher.points_alone import submit_points
 from tests.slurm.conftest import WaitUntil, has_ended
 from train_core.measurement import Outcome
 
@@ -60,7 +60,7 @@ def test_a_trial_is_measured_inside_its_container(
         "python": sys.executable,
         "environment": {"USER": getpass.getuser()},  # Charliecloud asks for it
     }
-    submit(Sweep(folder, record), slurm.model_copy(update=inside))
+    submit_points(Sweep(folder, record), slurm.model_copy(update=inside))
     states = wait_until(folder, record, lambda states: all(map(has_ended, states)), 120)
     assert [state.outcome for state in states] == [Outcome.COMPLETED, Outcome.FAILED], states
     assert [len(state.steps) for state in states] == [3, 0], "the second one prints no step"

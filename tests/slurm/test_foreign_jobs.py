@@ -12,14 +12,13 @@ from conf.errors import UsageError
 from conf.types.sites import SlurmSpec
 from launcher import state
 from launcher.cancel import cancel_sweep
-from launcher.control.orders import SweepOrders
 from launcher.slurm.query import query_jobs
 from launcher.state import reconcile
-from launcher.sweep import submit
 from sweeps.folder.submission import write_submission
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import RecordOf
+from tests.launcher.points_alone import submit_points
 from train_core.measurement import Outcome
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("slurm_cluster")]
@@ -29,7 +28,7 @@ pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("slurm_cluster")]
 def held(folder: SweepFolder, record_of: RecordOf, slurm: SlurmSpec) -> Iterator[Sweep]:
     """A sweep whose only job waits in the queue."""
     sweep = Sweep(folder, record_of([{"training.seed": 1}]))
-    submit(sweep, slurm.model_copy(update={"extra_sbatch": {"hold": True}}))
+    submit_points(sweep, slurm.model_copy(update={"extra_sbatch": {"hold": True}}))
     before = sweep.read()[0].submission
     assert before is not None
     yield sweep
@@ -51,7 +50,7 @@ def test_another_clusters_login_node_says_that_it_does_not_know_and_starts_nothi
         (trial,) = reconcile(held.read())
         unknown = "its job is one of the Slurm cluster test, and this machine asks other"
         assert (trial.outcome, trial.scheduler_state, trial.cause) == (Outcome.PENDING, "UNKNOWN HERE", unknown)
-        again = submit(held, slurm, command=SweepOrders(retry_failed=True))
+        again = submit_points(held, slurm, retry_failed=True)
         assert (again.num_submitted, again.num_live) == (0, 1)
         with pytest.raises(UsageError, match=r"0 jobs were cancelled, and 1 was not: .*Give the same command there"):
             cancel_sweep(held)

@@ -13,14 +13,13 @@ from conf.types.schema import Value
 from conf.types.sites import SlurmSpec
 from conf.types.sweep_spec import PointSet
 from launcher.cancel import cancel_sweep
-from launcher.control.orders import SweepOrders
-from launcher.sweep import submit
 from results.report.sections.device_types import blocks_table
 from sweeps.folder.submission import read_submission
 from sweeps.points.plan import make_trials
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, SweepRecord
 from tests.composed import compose_tree, load
+from tests.launcher.points_alone import submit_points
 from tests.slurm.conftest import WaitUntil, has_ended
 from train_core.measurement import Outcome
 
@@ -78,7 +77,7 @@ def test_uneven_stages_train_on_two_kinds_of_nodes(
     plan = PIPELINE | {"parallel.layers_per_stage": [3, 1]}
     record = mixed_record([{"training.seed": 1}], plan, per_kind=1)
     sweep = Sweep(folder, record)
-    summary = submit(sweep, slurm_of_kinds)
+    summary = submit_points(sweep, slurm_of_kinds)
     assert [str(array.shape) for array in summary.arrays] == ["1 x 1 + 1 x 1"]
 
     (state,) = wait_until(folder, record, lambda states: has_ended(states[0]), 120)
@@ -115,11 +114,11 @@ def test_a_rank_of_a_later_component_that_is_killed_is_named_and_the_job_is_canc
 ) -> None:
     sizes = {"parallel.world_size": 4, "parallel.pipeline_parallel_size": 4, "model.num_layers": 4}
     record = mixed_record([{"training.seed": 1}], sizes, per_kind=2)
-    submit(Sweep(folder, record), slurm_of_kinds, job=make_job(ends=True))
+    submit_points(Sweep(folder, record), slurm_of_kinds, job=make_job(ends=True))
     (killed,) = wait_until(folder, record, lambda states: has_ended(states[0]))
     assert (killed.outcome, killed.failing_rank, killed.cause) == (Outcome.FAILED, 2, "rank 2 was killed by signal 9")
 
-    submit(Sweep(folder, record), slurm_of_kinds, job=make_job(ends=False), command=SweepOrders(retry_failed=True))
+    submit_points(Sweep(folder, record), slurm_of_kinds, job=make_job(ends=False), retry_failed=True)
     (running,) = wait_until(folder, record, lambda states: bool(states[0].job and states[0].job.name == "RUNNING"))
     assert running.submission is not None
     assert cancel_sweep(Sweep(folder, record)) == 1

@@ -9,10 +9,10 @@ import pytest
 
 from conf.types.schema import Value
 from conf.types.sites import SlurmSpec
-from launcher.sweep import submit
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import RecordOf
+from tests.launcher.points_alone import submit_points
 from tests.slurm.conftest import WaitUntil, has_ended
 from train_core.measurement import Outcome
 
@@ -43,7 +43,7 @@ def test_a_program_is_measured_however_it_is_started_and_its_failure_is_found(
     starts: list[dict[str, Value]] = [TWO_NODES | {"trainer.start": start} for start in ("torchrun", "srun", "once")]
     points = [*starts, starts[1] | {"training.deterministic": True}]
     record = record_of(points, "trainer=command", command, "training.num_warmup_steps=1")
-    submit(Sweep(folder, record), slurm)
+    submit_points(Sweep(folder, record), slurm)
     states = wait_until(folder, record, lambda states: all(map(has_ended, states)), 120)
     assert [state.outcome for state in states] == [Outcome.COMPLETED] * 3 + [Outcome.FAILED], states
     assert [len(state.steps) for state in states] == [3, 3, 3, 0]

@@ -18,12 +18,12 @@ from conf.types.sites import SlurmSpec
 from launcher import state
 from launcher.cancel import cancel_sweep, cancel_trials
 from launcher.slurm.own_jobs import live_job
-from launcher.sweep import submit
 from sweeps.folder.journal import History
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import RecordOf
 from tests.forked_command import run_forked
+from tests.launcher.points_alone import submit_points
 from tests.slurm.conftest import WaitUntil, has_ended, make_job
 from tests.slurm.test_controller import adaptive
 from tests.slurm.test_other_trainer import PROGRAM
@@ -55,10 +55,10 @@ def test_a_trial_trains_on_two_nodes(
     folder: SweepFolder, record_of: RecordOf, pbs: SlurmSpec, wait_until: WaitUntil
 ) -> None:
     sweep = Sweep(folder, record_of([ON_TWO_NODES]))
-    submit(sweep, pbs)
+    submit_points(sweep, pbs)
     (done,) = wait_until(folder, sweep.record, lambda states: has_ended(states[0]), 180)
     assert done.outcome is Outcome.COMPLETED, done.cause
-    again = submit(sweep, pbs)
+    again = submit_points(sweep, pbs)
     assert (again.num_submitted, len(again.kept)) == (0, 1)
 
 
@@ -72,7 +72,7 @@ def test_each_end_has_its_cause(
     monkeypatch.setattr(state, "FORGOTTEN_SECONDS", 10.0)
     ends = ["raises", "is killed", "is cancelled", "runs too long"]
     sweep = Sweep(folder, record_of([TWO_RANKS | {"training.seed": seed} for seed in range(len(ends))]))
-    submit(sweep, pbs.model_copy(update={"time_limit_minutes": 1}), job=make_job(ends))
+    submit_points(sweep, pbs.model_copy(update={"time_limit_minutes": 1}), job=make_job(ends))
     wait_until(folder, sweep.record, lambda states: has_ended(states[0]) and states[2].scheduler_state == "RUNNING")
     cancel_trials(sweep, [sweep.record.trials[2]])
     raised, killed, cancelled, late = wait_until(folder, sweep.record, lambda states: all(map(has_ended, states)), 180)
@@ -90,7 +90,7 @@ def test_a_job_that_waits_is_cancelled_with_its_sweep(
     folder: SweepFolder, record_of: RecordOf, pbs: SlurmSpec, wait_until: WaitUntil
 ) -> None:
     sweep = Sweep(folder, record_of([TWO_RANKS]))
-    submit(sweep, pbs.model_copy(update={"extra_sbatch": {"h": True}}))
+    submit_points(sweep, pbs.model_copy(update={"extra_sbatch": {"h": True}}))
     (waiting,) = wait_until(folder, sweep.record, lambda states: states[0].scheduler_state == "PENDING")
     assert waiting.outcome is Outcome.PENDING
     assert cancel_sweep(sweep) == 1
@@ -108,7 +108,7 @@ def test_other_programs_are_measured_however_they_are_started(
     points: list[dict[str, Value]] = [four | {"trainer.start": start} for start in ("torchrun", "srun", "once")]
     record = record_of(points, "trainer=command", command, "training.num_warmup_steps=1")
     without = shlex.join(["env", *(f"--unset={name}" for name in OF_SLURM)])
-    submit(Sweep(folder, record), pbs.model_copy(update={"pbs_mpiexec": f"{MPIEXEC} {without}"}))
+    submit_points(Sweep(folder, record), pbs.model_copy(update={"pbs_mpiexec": f"{MPIEXEC} {without}"}))
     states = wait_until(folder, record, lambda states: all(map(has_ended, states)), 300)
     assert [state.outcome for state in states] == [Outcome.COMPLETED] * 3, states
     assert [len(state.steps) for state in states] == [3, 3, 3]

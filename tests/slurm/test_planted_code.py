@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from conf.types.sites import SlurmSpec
-from launcher.sweep import submit
 from sweeps.folder.submission import read_submission
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import RecordOf
+from tests.launcher.points_alone import submit_points
 from tests.slurm.conftest import WaitUntil, has_ended
 from train_core.measurement import Outcome
 
@@ -51,7 +51,7 @@ def test_what_was_replaced_while_the_job_was_queued_does_not_run(
     """Who may write in a folder above can put another one in the place of the sweep's."""
     trace = tmp_path / "planted"
     sweep = Sweep(folder, record_of([{"training.seed": 1}]))
-    submit(sweep, slurm.model_copy(update={"extra_sbatch": {"hold": True}}))
+    submit_points(sweep, slurm.model_copy(update={"extra_sbatch": {"hold": True}}))
     plant(folder, trace)
     submission = read_submission(folder.trial(sweep.record.trials[0].trial_id))
     assert submission is not None

@@ -15,10 +15,10 @@ import pytest
 
 from conf.types.sites import SlurmSpec
 from launcher.control.attempts import bad_nodes
-from launcher.sweep import submit
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import RecordOf
+from tests.launcher.points_alone import submit_points
 from tests.slurm.conftest import SCRIPT, WaitUntil, has_ended
 from train_core.measurement import Fault, Outcome
 
@@ -63,7 +63,7 @@ def test_a_node_that_is_not_fit_gets_no_training_and_no_further_trial(
         Sweep(folder, record_of([{"parallel.world_size": 2}], "cluster.devices_per_node=1")),
         slurm.model_copy(update={"preflight": True}),
     )
-    submit(sweep, checked)
+    submit_points(sweep, checked)
     (failed,) = wait_until(folder, sweep.record, lambda states: has_ended(states[0]), 300)
     assert failed.outcome is Outcome.NODE_FAILED, failed.cause
     assert re.match(rf"pre-flight: rank [01] on {BAD}: ModuleNotFoundError", failed.cause), failed.cause
@@ -72,7 +72,7 @@ def test_a_node_that_is_not_fit_gets_no_training_and_no_further_trial(
     assert [bad.name for bad in bad_nodes(sweep.read())] == [BAD]
     assert failed.num_steps_done == 0
 
-    submit(sweep, checked)
+    submit_points(sweep, checked)
 
     (done,) = wait_until(folder, sweep.record, lambda states: states[0].outcome is Outcome.COMPLETED, 300)
     (attempt,) = done.earlier_attempts

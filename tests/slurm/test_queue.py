@@ -14,11 +14,11 @@ from conf.types.sites import SlurmSpec
 from launcher.cancel import cancel_sweep
 from launcher.slurm import silent_jobs
 from launcher.slurm.query import SlurmSilent, query_jobs
-from launcher.sweep import submit
 from sweeps.folder.submission import Submission, read_submission
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, SweepRecord
 from tests.conftest import RecordOf
+from tests.launcher.points_alone import submit_points
 from tests.launcher.test_run_here import seeds
 from tests.slurm.conftest import WaitUntil, has_ended
 from train_core.measurement import Outcome
@@ -69,7 +69,9 @@ def test_an_array_larger_than_the_cluster_allows_is_split(
     folder: SweepFolder, record_of: RecordOf, slurm: SlurmSpec
 ) -> None:
     record = record_of(seeds(5))
-    summary = submit(Sweep(folder, record), slurm.model_copy(update={"max_array_size": 2}), job=make_waiting_job())
+    summary = submit_points(
+        Sweep(folder, record), slurm.model_copy(update={"max_array_size": 2}), job=make_waiting_job()
+    )
     assert [len(array.trial_ids) for array in summary.arrays] == [2, 2, 1]
     assert len({array.job_id for array in summary.arrays}) == 3
     ids = [job_id_of(folder, record, index) for index in range(5)]
@@ -82,10 +84,10 @@ def test_a_throttled_array_runs_no_more_than_it_may_and_cancelling_ends_running_
     folder: SweepFolder, record_of: RecordOf, slurm: SlurmSpec, wait_until: WaitUntil
 ) -> None:
     record = record_of(seeds(3))
-    submit(Sweep(folder, record), slurm.model_copy(update={"array_parallelism": 1}), job=make_waiting_job())
+    submit_points(Sweep(folder, record), slurm.model_copy(update={"array_parallelism": 1}), job=make_waiting_job())
     states = wait_until(folder, record, lambda states: states[0].scheduler_state == "RUNNING")
     assert [state.outcome for state in states] == [Outcome.RUNNING, Outcome.PENDING, Outcome.PENDING]
-    again = submit(Sweep(folder, record), slurm, job=make_waiting_job())
+    again = submit_points(Sweep(folder, record), slurm, job=make_waiting_job())
     assert (again.num_submitted, again.num_live) == (0, 3)
 
     assert cancel_sweep(Sweep(folder, record)) == 3
@@ -98,7 +100,7 @@ def test_a_job_that_is_suspended_or_requeued_and_held_has_not_ended(
     folder: SweepFolder, record_of: RecordOf, slurm: SlurmSpec, wait_until: WaitUntil
 ) -> None:
     record = record_of(seeds(1))
-    submit(Sweep(folder, record), slurm, job=make_waiting_job())
+    submit_points(Sweep(folder, record), slurm, job=make_waiting_job())
     trial, job_id = folder.trial(record.trials[0].trial_id), job_id_of(folder, record)
     until((trial.path / "starts").exists)
 
@@ -121,7 +123,7 @@ def test_a_lost_node_is_an_outcome_of_its_own_and_is_submitted_again(
     monkeypatch.setitem(silent_jobs.SETTLING_SECONDS, "NODE_FAIL", 1.0)
     record = record_of(seeds(1))
     pinned = slurm.model_copy(update={"extra_sbatch": {"no-requeue": True, "nodelist": "node4"}, "max_resubmits": 1})
-    submit(Sweep(folder, record), pinned, job=make_waiting_job())
+    submit_points(Sweep(folder, record), pinned, job=make_waiting_job())
     until((folder.trial(record.trials[0].trial_id).path / "starts").exists)
     scontrol("update", "nodename=node4", "state=down", "reason=test")
     try:
@@ -131,7 +133,7 @@ def test_a_lost_node_is_an_outcome_of_its_own_and_is_submitted_again(
     assert state.outcome is Outcome.NODE_FAILED
 
     assert (
-        submit(
+        submit_points(
             Sweep(folder, record), slurm.model_copy(update={"max_resubmits": 1}), job=make_waiting_job()
         ).num_submitted
         == 1
@@ -144,7 +146,7 @@ def test_a_request_that_slurm_refuses_is_one_message_with_slurms_reason(
     folder: SweepFolder, record_of: RecordOf, slurm: SlurmSpec
 ) -> None:
     with pytest.raises(UsageError, match=r"invalid partition"):
-        submit(
+        submit_points(
             Sweep(folder, record_of(seeds(2))),
             slurm.model_copy(update={"partition": "nowhere"}),
             job=make_waiting_job(),
@@ -160,7 +162,7 @@ def test_without_accounting_the_queue_answers_and_without_both_nothing_is_conclu
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     record = record_of(seeds(1))
-    submit(Sweep(folder, record), slurm, job=make_waiting_job())
+    submit_points(Sweep(folder, record), slurm, job=make_waiting_job())
     job_id = job_id_of(folder, record)
     wait_until(folder, record, lambda states: states[0].scheduler_state == "RUNNING")
     tools = tmp_path / "bin"
@@ -189,7 +191,7 @@ def test_a_job_is_given_the_gpus_that_its_tasks_need(
         [{"parallel.world_size": 2, "parallel.tensor_parallel_size": 2, "training.seed": seed} for seed in (1, 2)],
         "cluster.device.kind=gpu",
     )
-    submit(Sweep(folder, record), slurm.model_copy(update={"gpu_request": gpu_request}), job=job)
+    submit_points(Sweep(folder, record), slurm.model_copy(update={"gpu_request": gpu_request}), job=job)
     seen = [folder.trial(t.trial_id).path / f"rank-{rank}" for t in record.trials for rank in (0, 1)]
     until(lambda: all(path.exists() and path.read_text() for path in seen))
     assert {len(path.read_text().split(",")) for path in seen} == {2}
@@ -202,7 +204,7 @@ def test_a_job_whose_place_another_has_taken_does_not_run(
     from launcher import job as job_module
 
     record = record_of(seeds(1))
-    submit(Sweep(folder, record), slurm, job=make_waiting_job())
+    submit_points(Sweep(folder, record), slurm, job=make_waiting_job())
     trial = folder.trial(record.trials[0].trial_id)
     monkeypatch.setattr(job_module, "PATIENCE_SECONDS", 0.2)
     monkeypatch.setenv("SLURM_JOB_NAME", "trisweep-test-of-another-submitter")
@@ -221,9 +223,9 @@ def test_a_measurement_that_was_damaged_is_measured_again_by_the_next_sweep(
         Path(folder, "measurement.json").write_text('{"outcome": "COMPL')
 
     sweep = Sweep(folder, record_of(seeds(1)))
-    submit(sweep, slurm, job=job)
+    submit_points(sweep, slurm, job=job)
     (state,) = wait_until(folder, sweep.record, lambda states: "was corrupt" in states[0].cause)
     assert state.outcome is Outcome.PENDING
-    assert submit(sweep, slurm, job=make_waiting_job()).num_submitted == 1
+    assert submit_points(sweep, slurm, job=make_waiting_job()).num_submitted == 1
     assert submission_of(folder, state.name).attempt == 2
     assert cancel_sweep(sweep) == 1

@@ -15,10 +15,10 @@ from conf.types.sites import SlurmSpec
 from launcher.cancel import cancel_sweep
 from launcher.slurm.query import query_jobs
 from launcher.state import reconcile
-from launcher.sweep import submit
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import RecordOf
+from tests.launcher.points_alone import submit_points
 from tests.slurm.conftest import WaitUntil
 from train_core.measurement import Outcome
 from train_core.trial_folder import Attempt, last_attempt
@@ -64,7 +64,7 @@ def test_a_completed_trial_keeps_its_result_and_ranks_that_outlived_their_job_st
 ) -> None:
     layout = {"parallel.world_size": 1}
     sweep = Sweep(folder, record_of([layout, layout | {"training.num_steps": 1_000_000}]))
-    submit(sweep, slurm)
+    submit_points(sweep, slurm)
     completed, endless = sweep.read()
     until(lambda: completed.folder.measurement.exists() and endless.folder.metrics.exists(), sweep, 200)
     result = completed.folder.measurement.read_bytes()

@@ -17,11 +17,11 @@ from conf.types.sites import SlurmSpec
 from launcher.cancel import cancel_sweep
 from launcher.slurm.executor import SlurmJob
 from launcher.state import INTERRUPTED, reconcile
-from launcher.sweep import submit
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import RecordOf
+from tests.launcher.points_alone import submit_points
 from tests.slurm.conftest import WaitUntil
 from train_core.measurement import Outcome
 
@@ -74,7 +74,7 @@ def submit_and_die(sweep: Sweep, slurm: SlurmSpec, job: SlurmJob = print) -> Non
     child = os.fork()
     if child == 0:
         try:
-            submit(sweep, slurm, job=job)
+            submit_points(sweep, slurm, job=job)
         finally:
             os._exit(1)
     _, status = os.waitpid(child, 0)
@@ -104,7 +104,7 @@ def test_what_slurm_took_before_the_submitter_died_is_found_shown_and_cancelled_
     assert all(each.job_id and each.job_id.endswith(f"_{element}") for element, each in enumerate(found))
     for each in found:  # thousands of trials may wait
         assert sorted(path.name for path in each.folder.path.iterdir()) == ["submission.json", "trial.json"]
-    again = submit(sweep, held)
+    again = submit_points(sweep, held)
     assert (again.num_submitted, again.num_live) == (0, 2)
     assert cancel_sweep(sweep) == 2
 
@@ -138,7 +138,7 @@ def test_a_job_that_slurm_took_though_its_answer_was_lost_is_not_sent_twice(
 ) -> None:
     sweep = sweep_of(1)
     stand_in(ANSWER_LOST)
-    summary = submit(sweep, held)
+    summary = submit_points(sweep, held)
     assert [array.job_id for array in summary.arrays] == [sweep.read()[0].job_id]
     assert cancel_sweep(sweep) == 1
 
@@ -153,9 +153,9 @@ def test_a_limit_of_queued_jobs_takes_what_fits_says_so_and_the_same_command_sen
         match=r"2 trials were submitted \(job \d+\), and then: Slurm takes no more jobs now: "
         r"sbatch: error: QOSMaxSubmitJobPerUserLimit .*Give the same command again when some have ended",
     ):
-        submit(sweep, held)
+        submit_points(sweep, held)
     assert [each.job_id is not None for each in sweep.read()] == [True, True, False, False]
     stand_in("")
-    rest = submit(sweep, held)
+    rest = submit_points(sweep, held)
     assert (rest.num_submitted, rest.num_live) == (2, 2)
     assert cancel_sweep(sweep) == 4

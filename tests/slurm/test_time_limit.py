@@ -9,9 +9,8 @@ import pytest
 
 from conf.types.sites import SlurmSpec
 from launcher.cancel import cancel_sweep
-from launcher.control.orders import SweepOrders
-from launcher.sweep import submit
 from sweeps.sweep import Sweep
+from tests.launcher.points_alone import submit_points
 from tests.slurm.conftest import Ending, StateOf
 from train_core.measurement import Outcome
 
@@ -34,9 +33,9 @@ def test_only_what_was_cancelled_runs_again_unless_failures_are_to_be_retried(
     def quick(folder: str) -> None:
         Path(folder, "ran").write_text(str(time.time()))
 
-    summary = submit(Sweep(folder, record), slurm, job=quick)
+    summary = submit_points(Sweep(folder, record), slurm, job=quick)
     assert (summary.num_submitted, len(summary.kept)) == (1, len(ends) - 1)
     assert summary.arrays[0].trial_ids == (record.trials[ends.index("is cancelled")].trial_id,)
-    retried = submit(Sweep(folder, record), slurm, command=SweepOrders(retry_failed=True), job=quick)
+    retried = submit_points(Sweep(folder, record), slurm, retry_failed=True, job=quick)
     assert (retried.num_submitted, retried.num_live) == (5, 1)
     assert cancel_sweep(Sweep(folder, record)) >= 0

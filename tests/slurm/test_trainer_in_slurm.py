@@ -9,11 +9,11 @@ import pytest
 
 from conf.types.schema import Value
 from conf.types.sites import SlurmSpec
-from launcher.sweep import submit
 from sweeps.folder.submission import read_submission, shape_of
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, SweepRecord
 from tests.conftest import RecordOf
+from tests.launcher.points_alone import submit_points
 from tests.slurm.conftest import WaitUntil
 from train_core.measurement import Outcome
 
@@ -31,7 +31,7 @@ def test_layouts_on_one_and_two_nodes_are_submitted_by_shape_and_train_to_the_sa
     record = record_of(LAYOUTS)
     assert [str(shape_of(trial.experiment)) for trial in record.trials if trial.experiment] == ["1 x 2", "2 x 2"]
 
-    summary = submit(Sweep(folder, record), slurm)
+    summary = submit_points(Sweep(folder, record), slurm)
 
     assert [len(array.trial_ids) for array in summary.arrays] == [1, 1]
     states = wait_until(folder, record, lambda states: all(s.outcome and s.outcome.is_final for s in states), 120)
@@ -43,7 +43,7 @@ def test_layouts_on_one_and_two_nodes_are_submitted_by_shape_and_train_to_the_sa
     assert hosts
     assert all(host.startswith("node") for host in hosts)
 
-    again = submit(Sweep(folder, record), slurm)
+    again = submit_points(Sweep(folder, record), slurm)
     assert (again.num_submitted, len(again.kept), again.num_live) == (0, 2, 0)
     _text_equals_what_was_submitted(folder, record, slurm)
 

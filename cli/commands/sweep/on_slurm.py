@@ -45,7 +45,7 @@ def carry_out(run: SweepRun) -> None:
         print_unwrapped(f"{' '.join(keeps)} To have the new settings of slurm, {end} and give this command again.")
     if run.place.settings.controller.kind == "slurm":
         settings = run.place.settings
-        job_id = hand_over(run.sweep, settings.slurm, settings.controller, rules=run.rules, command=run.orders)
+        job_id = hand_over(run, settings.slurm, settings.controller)
         console.print(f"Job {job_id} goes on with the sweep until it ends, and writes the report.")
         console.print(f"Folder: {shown_path(run.place.folder.path)}")
         print_next_commands(run.sweep, "status", "pause", "cancel")
@@ -58,7 +58,7 @@ def carry_out(run: SweepRun) -> None:
 def show_jobs(run: SweepRun) -> list[str]:
     """Print the controller's job, and what would be submitted first; return the ids of what would run by and by."""
     place, settings = run.place, run.place.settings
-    step, requests = dry_run(run.sweep, settings.slurm, rules=run.rules, command=run.orders)
+    step, requests = dry_run(run, settings.slurm)
     if settings.controller.kind == "slurm":
         text = controller_text(run.sweep, settings.slurm, settings.controller)
         console.rule("1 job that goes on with the sweep until it ends")
@@ -117,7 +117,7 @@ def print_next_commands(planned: Sweep, *commands: str) -> None:
 
 def _submit(run: SweepRun) -> None:
     planned, place = run.sweep, run.place
-    done = submit(planned, place.settings.slurm, rules=run.rules, command=run.orders)
+    done = submit(run, place.settings.slurm)
     for array in done.arrays:
         console.print(f"  job {array.job_id}: {count_of(len(array.trial_ids), 'trial')} of {array.shape} tasks")
     is_all_well = not any(map(is_troubled, done.kept))
@@ -139,12 +139,10 @@ def _go_on(run: SweepRun) -> None:
     try:
         with followed_in_mlflow(planned.folder.path, place.settings.tracking):
             carry_out_on_slurm(
-                planned,
+                run,
                 place.settings.slurm,
-                rules=run.rules,
                 progress=progress_on(console, under_way(run)),
                 poll_seconds=place.settings.controller.poll_seconds,
-                command=run.orders,
             )
     except KeyboardInterrupt:
         console.print("Stopped. The jobs go on; the same command goes on with the sweep, and so does each of:")
@@ -175,7 +173,7 @@ def sweep_in_allocation(run: SweepRun) -> None:
     planned, settings, where = run.sweep, run.place.settings, f"Folder: {shown_path(run.place.folder.path)}"
     slurm, launcher = settings.slurm, settings.launcher
     require_time(slurm, launcher)
-    job_id, step = submit_allocation(planned, slurm, launcher, settings.cluster, rules=run.rules, command=run.orders)
+    job_id, step = submit_allocation(run, slurm, launcher, settings.cluster)
     if step is None:
         console.print(f"Job {job_id} carries the sweep out already. {where}")
     elif job_id is None:
@@ -190,14 +188,7 @@ def _run_inside(run: SweepRun) -> None:
     planned, settings = run.sweep, run.place.settings
     try:
         with followed_in_mlflow(planned.folder.path, settings.tracking):
-            step = run_inside(
-                planned,
-                settings.slurm,
-                settings.cluster,
-                progress_on(console, under_way(run)),
-                rules=run.rules,
-                command=run.orders,
-            )
+            step = run_inside(run, settings.slurm, settings.cluster, progress_on(console, under_way(run)))
     except KeyboardInterrupt:
         console.print("Interrupted; the steps have been ended. The same command continues.")
         raise typer.Exit(EXIT_INTERRUPTED) from None

@@ -79,7 +79,7 @@ def run_sweep(
     keep_configuration(place.folder, place.composition)
     planned = Sweep(place.folder, record)
     print_part(planned, restriction)
-    run = SweepRun(place, planned, rules, orders, restriction)
+    run = SweepRun(planned, rules, orders, place=place, restriction=restriction)
     with _state_at_the_end(place.folder, as_json=as_json):
         if _is_in_allocation(place):
             sweep_in_allocation(run)
@@ -155,7 +155,8 @@ def _show_what_would_run(
             console.print(f"  {trial.trial_id}")
         return [trial.trial_id for trial in left]
     rules = rules_for(place.composition, record, on_slurm=True)
-    would_run = show_jobs(SweepRun(place, Sweep(place.folder, record), rules, orders, restriction))
+    run = SweepRun(Sweep(place.folder, record), rules, orders, place=place, restriction=restriction)
+    would_run = show_jobs(run)
     if place.composition.overrides.stated_value("cluster") is None:
         here = " What this machine would measure is shown by --here --dry-run."
         console.print(
@@ -193,7 +194,7 @@ def _run_here(run: SweepRun) -> None:
     progress = progress_on(console, under_way(run))
     try:
         with followed_in_mlflow(planned.folder.path, place.settings.tracking):
-            run_here(planned, time_limit_seconds=limit, progress=progress, rules=run.rules, command=run.orders)
+            run_here(run, time_limit_seconds=limit, progress=progress)
     except KeyboardInterrupt:
         so_far = share_ended(Sweep.stored_in(planned.folder).read(), under_way(run))
         console.print(f"Interrupted: {so_far}. The same command continues.")

@@ -22,7 +22,7 @@ from conf.overrides import value_text
 from conf.types.sites import TrackingSpec
 from conf.units import count_of
 from launcher.command_trainer.performance import present_code
-from launcher.control.orders import SweepOrders
+from launcher.control.orders import SweepCommand
 from launcher.control.rules import Budget, Cost, Rules, predicted_seconds
 from launcher.where import SweepPlace, slurm_answers
 from results.terminal.drawing import LayoutCell
@@ -45,19 +45,15 @@ HEADS = ("device-hours", "dollars", "kWh", "hours")
 MEASURED_AGAIN = "--remeasure measures every point again."
 
 
-@dataclass(frozen=True, slots=True)
-class SweepRun:
+@dataclass(frozen=True, kw_only=True)
+class SweepRun(SweepCommand):
     """A sweep as one command carries it out.
 
     Attributes:
-        orders: what the person ordered beside the points.
         restriction: the part of the sweep that the command names; None for all of it.
     """
 
     place: SweepPlace
-    sweep: Sweep
-    rules: Rules
-    orders: SweepOrders
     restriction: Restriction | None
 
 

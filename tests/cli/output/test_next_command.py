@@ -264,7 +264,7 @@ def test_only_what_retry_failed_runs_again_is_said_to_be_run_so(
 def run_of(sweep: Sweep, tmp_path: Path, wants: Callable[[Trial], bool] = lambda trial: True) -> SweepRun:
     place = SweepPlace(composed(["sweep=smoke", f"output_dir={tmp_path}"]), on_slurm=False, proxy=True)
     budget = Budget(place.settings.budget, None, None)
-    return SweepRun(place, sweep, Rules(budget=budget, wants=wants), SweepOrders(()), None)
+    return SweepRun(sweep, Rules(budget=budget, wants=wants), place=place, restriction=None)
 
 
 def test_a_sweep_that_a_limit_ended_says_which_and_not_that_nothing_is_left(

@@ -11,9 +11,9 @@ from conf.compose.settings import LauncherSpec
 from conf.errors import UsageError
 from conf.types.cluster_spec import ClusterSpec
 from launcher.allocation_sweep import allocation_request, submit_allocation
-from launcher.control.orders import SweepOrders
+from launcher.control.orders import SweepCommand, SweepOrders
 from launcher.controller import resume_controller
-from launcher.sweep import hand_over, slurm_rules, submit
+from launcher.sweep import hand_over, slurm_rules
 from sweeps.folder.journal import Asked, Begun, Cancelled, Journal, Retried
 from sweeps.folder.submission import Submission, read_submission, write_submission
 from sweeps.sweep import Sweep
@@ -21,6 +21,7 @@ from sweeps.trial import SweepFolder, SweepRecord
 from tests.composed import load
 from tests.conftest import RecordOf
 from tests.launcher.conftest import SlurmOf
+from tests.launcher.points_alone import submit_points
 from tests.launcher.test_run_here import seeds
 from tests.results.conftest import finish, performance
 from train_core.measurement import Outcome
@@ -35,7 +36,9 @@ def submit_one(folder: SweepFolder, record_of: RecordOf, slurm_of: SlurmOf) -> C
     folder.write_record(record)
     cluster: ClusterSpec = load([]).cluster
     launcher = LauncherSpec(kind="allocation", num_nodes=1, time_limit_minutes=60)
-    return lambda: submit_allocation(Sweep(folder, record), slurm_of(), launcher, cluster)[0]
+    return lambda: submit_allocation(
+        SweepCommand(Sweep(folder, record), slurm_rules(slurm_of())), slurm_of(), launcher, cluster
+    )[0]
 
 
 def test_an_allocation_asks_for_all_memory_and_not_by_the_core_too(record_of: RecordOf, slurm_of: SlurmOf) -> None:
@@ -96,12 +99,12 @@ def carry_out(
     write_submission(getattr(folder, request.param), slurm_submission("12", **JOB))
     slurm, settings = slurm_of(), load([])
 
-    def give(record: SweepRecord, command: SweepOrders) -> str | None:
-        sweep, rules = Sweep(folder, record), slurm_rules(slurm)
+    def give(record: SweepRecord, orders: SweepOrders) -> str | None:
+        command = SweepCommand(Sweep(folder, record), slurm_rules(slurm), orders)
         if request.param == "controller":
-            return hand_over(sweep, slurm, settings.controller, rules=rules, command=command)
+            return hand_over(command, slurm, settings.controller)
         launcher = LauncherSpec(kind="allocation", num_nodes=1, time_limit_minutes=60)
-        return submit_allocation(sweep, slurm, launcher, settings.cluster, rules=rules, command=command)[0]
+        return submit_allocation(command, slurm, launcher, settings.cluster)[0]
 
     return give
 
@@ -165,7 +168,7 @@ def test_a_sweep_that_one_kind_of_job_carries_out_gets_none_of_the_other_kind(
     if other.submission.exists():
         runs, other = other, runs
         with pytest.raises(UsageError, match=r"Job 12, of launcher=allocation, carries the sweep out already"):
-            submit(sweep, slurm_of())
+            submit_points(sweep, slurm_of())
     runs.path.rename(other.path)
     with pytest.raises(UsageError, match=r"Job 12, of launcher=\w+, carries the sweep out already.*`trisweep cancel`"):
         carry_out(sweep.record, SweepOrders())

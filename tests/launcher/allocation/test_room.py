@@ -16,7 +16,9 @@ from launcher.allocation import step
 from launcher.allocation.nodes import AllocatedNode, SlurmAllocation
 from launcher.allocation.packing import StepPlacement
 from launcher.allocation_sweep import AllocationJob, run_inside
+from launcher.control.orders import SweepCommand
 from launcher.executor import RUN_IN_SLURM
+from launcher.sweep import slurm_rules
 from launcher.workplaces.in_allocation import AllocationRoom
 from sweeps.folder.journal import Cancelled, Journal
 from sweeps.folder.submission import Submission, SurroundingJob, write_submission
@@ -44,7 +46,7 @@ def test_an_allocation_whose_slurm_is_silent_is_one_message_and_its_job_is_run_a
     tools(scontrol=f"echo $* >> {tmp_path}/asked; exit 1")
     sweep = Sweep(folder, record_of(seeds(1)))
     with pytest.raises(UsageError, match="Slurm does not say what this allocation has"):
-        run_inside(sweep, slurm_of(), load([]).cluster, progress)
+        run_inside(SweepCommand(sweep, slurm_rules(slurm_of())), slurm_of(), load([]).cluster, progress)
     folder.write_record(sweep.record)
     AllocationJob(slurm_of(), 1)(str(folder.allocation.path))
     assert (tmp_path / "asked").read_text().splitlines()[-1] == "requeue 7"

@@ -22,7 +22,7 @@ from conf.errors import UsageError
 from launcher.cancel import cancel_sweep
 from launcher.control.composed_rules import rules_for
 from launcher.control.loop import go_on
-from launcher.control.orders import SweepOrders, retry, retry_failed_trials
+from launcher.control.orders import SweepCommand, SweepOrders, retry, retry_failed_trials
 from launcher.control.workplace import Workplace
 from launcher.folder_lock import lock_folder
 from launcher.sweep import begin_sweep
@@ -87,8 +87,8 @@ def sweep_command(folder: SweepFolder, chance: random.Random, words: Sequence[st
     record = plan_sweep(asked, proxy=False, git_sha="")
     rules = replace(rules_for(asked, record, on_slurm=False), max_resubmits=3)
     with lock_folder(folder):
-        command = SweepOrders(asked.overrides.texts, remeasure=remeasure)
-        conductor = begin_sweep(Sweep(folder, record), Instant(chance), rules, command, on_slurm=False)
+        orders = SweepOrders(asked.overrides.texts, remeasure=remeasure)
+        conductor = begin_sweep(SweepCommand(Sweep(folder, record), rules, orders), Instant(chance), on_slurm=False)
         go_on(conductor, Silent(), 0.0)
 
 

@@ -13,6 +13,7 @@ import pytest
 from conf.compose.settings import UNLIMITED_BUDGET
 from conf.types.stage_spec import StageSpec
 from conf.types.trainer_spec import MetricsSpec
+from launcher.control.orders import SweepCommand
 from launcher.control.rules import Budget, Rules
 from launcher.sweep import union_for
 from sweeps.folder.journal import Ended, Journal, Submitted
@@ -138,11 +139,11 @@ def test_a_stage_that_was_changed_runs_anew_and_nothing_before_it_does(chained: 
 
 
 def test_the_same_command_given_again_keeps_the_stages(chained: Sweep) -> None:
-    record = union_for(chained, rules(AGAIN))
+    record = union_for(SweepCommand(chained, rules(AGAIN)))
     assert {trial.role for trial in record.trials} == {"asked"}
     assert len(record.trials) == 3 * NUM_SEEDS
     fewer = chained.record.model_copy(update={"trials": chained.record.trials[:1]})
-    record = union_for(chained._replace(record=fewer), rules(AGAIN))
+    record = union_for(SweepCommand(chained._replace(record=fewer), rules(AGAIN)))
     assert [trial.stage for trial in record.trials if trial.role == "asked"] == ["", "again", "longer"]
 
 

@@ -14,13 +14,13 @@ from conf.types.schema import Value
 from launcher.controller import submit_controller
 from launcher.slurm.resources import JobArray, by_shape, device_hours, devices_charged, max_array_size
 from launcher.slurm.sbatch import python_command
-from launcher.sweep import submit
 from sweeps.folder.submission import shape_of
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.composed import load
 from tests.conftest import RecordOf
 from tests.launcher.conftest import SlurmOf
+from tests.launcher.points_alone import submit_points
 from tests.launcher.slurm.requested import requested
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -99,7 +99,7 @@ def test_submitting_without_sbatch_is_one_message_and_nothing_is_written(
     monkeypatch.setenv("PATH", str(tmp_path))
     folder = SweepFolder(tmp_path / "sweep")
     with pytest.raises(UsageError, match="no sbatch on the PATH"):
-        submit(Sweep(folder, record_of(LAYOUTS, *GPU)), slurm_of())
+        submit_points(Sweep(folder, record_of(LAYOUTS, *GPU)), slurm_of())
     assert not folder.path.exists()
 
 
