@@ -13,9 +13,9 @@ from conf.overrides import Overrides
 from conf.types.sites import SlurmSpec
 from conf.units import SECONDS_PER_MINUTE
 from launcher.control.advance import Conductor
-from launcher.control.composed_rules import rules_for, time_limit_here
+from launcher.control.composed_rules import rules_for
 from launcher.control.orders import overrides_at_begin
-from launcher.control.rules import SweepStep
+from launcher.control.rules import Budget, SweepStep
 from launcher.control.workplace import Workplace
 from launcher.executor import CONTROL_IN_SLURM, RUN_ON_THIS_MACHINE, FolderWork
 from launcher.folder_lock import holder, lock_folder
@@ -56,7 +56,7 @@ def take_up(folder: SweepFolder, further: Overrides | None = None) -> tuple[Comp
     composition = _compose_again(folder, begun, further)
     sweep = Sweep(folder, folder.read_record())
     rules = rules_for(composition, sweep.record, on_slurm=begun.on_slurm)
-    return composition, Conductor(sweep, _workplace_of(sweep, composition.settings, begun.on_slurm), rules)
+    return composition, Conductor(sweep, _workplace_of(sweep, composition.settings, rules.budget), rules)
 
 
 def _compose_again(folder: SweepFolder, begun: Begun, further: Overrides | None = None) -> Composition:
@@ -65,13 +65,11 @@ def _compose_again(folder: SweepFolder, begun: Begun, further: Overrides | None 
     return compose(overrides_at_begin(folder, begun) + (further or Overrides()))
 
 
-def _workplace_of(sweep: Sweep, settings: Settings, on_slurm: bool) -> Workplace:
-    if on_slurm:  # trials that are to be steps of an allocation are never queued
+def _workplace_of(sweep: Sweep, settings: Settings, budget: Budget) -> Workplace:
+    if budget.slurm is not None:  # trials that are to be steps of an allocation are never queued
         return SeenFromOutside(settings.slurm) if settings.launcher.kind == "allocation" else SlurmQueue(settings.slurm)
     code = sweep.folder.code.absolute()
-    return ThisMachine(
-        this_machine(), lambda: snapshot_code(code, PACKAGES), time_limit_here(sweep.record), RUN_ON_THIS_MACHINE
-    )
+    return ThisMachine(this_machine(), lambda: snapshot_code(code, PACKAGES), budget.limit_seconds, RUN_ON_THIS_MACHINE)
 
 
 def submit_controller(sweep: Sweep, slurm: SlurmSpec, controller: ControllerSpec) -> str:

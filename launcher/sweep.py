@@ -60,16 +60,11 @@ class SubmissionSummary:
 
 
 def run_here(
-    command: SweepCommand,
-    *,
-    time_limit_seconds: float | None,
-    progress: ProgressDisplay,
-    job: LocalJobFunction = RUN_ON_THIS_MACHINE,
+    command: SweepCommand, progress: ProgressDisplay, job: LocalJobFunction = RUN_ON_THIS_MACHINE
 ) -> list[TrialReading]:
     """Run on this machine what has no result yet, and return when all has ended. Running it again continues.
 
     Args:
-        time_limit_seconds: of each trial.
         job: what runs one trial, given its folder, its devices and the time limit.
 
     Raises:
@@ -79,7 +74,7 @@ def run_here(
     """
     with lock_folder(command.sweep.folder):
         code = command.sweep.folder.code.absolute()
-        here = ThisMachine(this_machine(), lambda: snapshot_code(code), time_limit_seconds, job)
+        here = ThisMachine(this_machine(), lambda: snapshot_code(code), command.rules.budget.limit_seconds, job)
         unlimited = replace(command, rules=replace(command.rules, max_resubmits=UNLIMITED))
         conductor = begin_sweep(unlimited, here, on_slurm=False)
         with progress:

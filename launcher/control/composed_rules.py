@@ -69,13 +69,9 @@ def stages_of(composition: Composition, record: SweepRecord) -> Stages:
 def budget_of(settings: Settings, record: SweepRecord, *, on_slurm: bool) -> Budget:
     if on_slurm:
         return Budget(settings.budget, settings.slurm, settings.slurm.time_limit_minutes * SECONDS_PER_MINUTE)
-    return Budget(settings.budget, None, time_limit_here(record))
-
-
-def time_limit_here(record: SweepRecord) -> float | None:
-    """Seconds that a trial may take on this machine; only those of a stand-in have a limit."""
+    # A trial at full size has no time limit on this machine.
     proxy = record.spec.proxy if record.mode == "proxy" else None
-    return proxy.time_limit_minutes * SECONDS_PER_MINUTE if proxy else None
+    return Budget(settings.budget, None, proxy.time_limit_minutes * SECONDS_PER_MINUTE if proxy else None)
 
 
 def rounds_of(search: SearchPlan, record: SweepRecord) -> Rounds | None:

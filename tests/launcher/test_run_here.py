@@ -86,12 +86,7 @@ def command_for(sweep: Sweep, limit_seconds: float, *, retry_failed: bool = Fals
 def run(
     folder: SweepFolder, record: SweepRecord, progress: Silent, job: LocalJobFunction, retry_failed: bool = False
 ) -> list[TrialReading]:
-    return run_here(
-        command_for(Sweep(folder, record), 60.0, retry_failed=retry_failed),
-        time_limit_seconds=60.0,
-        progress=progress,
-        job=job,
-    )
+    return run_here(command_for(Sweep(folder, record), 60.0, retry_failed=retry_failed), progress, job)
 
 
 def num_runs(folder: SweepFolder, record: SweepRecord) -> list[int]:
@@ -113,7 +108,7 @@ def test_the_real_trainer_completes_and_the_same_call_then_does_nothing(
     folder: SweepFolder, record_of: RecordOf, progress: Silent
 ) -> None:
     record = record_of([{"parallel.world_size": 2, "parallel.tensor_parallel_size": 2}])
-    states = run_here(command_for(Sweep(folder, record), 120.0), time_limit_seconds=120.0, progress=progress)
+    states = run_here(command_for(Sweep(folder, record), 120.0), progress)
     assert [state.outcome for state in states] == [Outcome.COMPLETED], states
     assert states[0].model_flops_per_second_per_device is not None
     assert states[0].model_flops_per_second_per_device > 0
@@ -123,7 +118,7 @@ def test_the_real_trainer_completes_and_the_same_call_then_does_nothing(
     assert cache == str(folder.path.parent / "tokens")
 
     with audited("subprocess.Popen", "os.fork", "os.posix_spawn", "time.sleep") as events:
-        run_here(command_for(Sweep(folder, record), 120.0), time_limit_seconds=120.0, progress=progress)
+        run_here(command_for(Sweep(folder, record), 120.0), progress)
     assert [event for event in events if not event.endswith(" git")] == []
     assert folder.trial(record.trials[0].trial_id).measurement.stat().st_mtime_ns == written
 
@@ -247,7 +242,7 @@ spec.loader.exec_module(jobs)
 folder = SweepFolder({folder!r})
 job = jobs.make_job(seconds={seconds})
 command = jobs.command_for(Sweep.stored_in(folder), 60.0)
-run_here(command, time_limit_seconds=60.0, progress=PlainProgress(Console()), job=job)
+run_here(command, PlainProgress(Console()), job)
 """
 
 

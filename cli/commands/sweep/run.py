@@ -31,7 +31,7 @@ from conf.overrides import Overrides
 from conf.types.sweep_spec import SweepSpec
 from conf.units import count_of
 from launcher.command_trainer.flag_check import check_record, starts_without_python, untold_keys
-from launcher.control.composed_rules import budget_of, rounds_of, rules_for, time_limit_here
+from launcher.control.composed_rules import budget_of, rounds_of, rules_for
 from launcher.control.orders import SweepOrders
 from launcher.machine import this_machine
 from launcher.provenance import keep_configuration
@@ -189,12 +189,11 @@ def _run_here(run: SweepRun) -> None:
     _print_expected_time(run)
     if place.composition.overrides.stated_value("slurm.time_limit_minutes") is not None:
         complaints.print("slurm.time_limit_minutes is of jobs: trials of this machine end with budget.deadline_hours.")
-    # A trial at full size has no time limit here; in Slurm it has slurm.time_limit_minutes.
-    limit, before = time_limit_here(planned.record), num_attempts(planned)
+    before = num_attempts(planned)
     progress = progress_on(console, under_way(run))
     try:
         with followed_in_mlflow(planned.folder.path, place.settings.tracking):
-            run_here(run, time_limit_seconds=limit, progress=progress)
+            run_here(run, progress)
     except KeyboardInterrupt:
         so_far = share_ended(Sweep.stored_in(planned.folder).read(), under_way(run))
         console.print(f"Interrupted: {so_far}. The same command continues.")
