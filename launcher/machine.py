@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
@@ -61,29 +61,26 @@ def is_running_here(folder: JobFolder, submission: Submission | None) -> bool:
     return folder.is_running_here() or (submission is not None and supervisor_of(submission) is not None)
 
 
-@dataclass
-class LocalExecutor:
-    """Submits jobs to this machine, as processes that outlive the one which started them.
+def start_job(
+    function: LocalJobFunction,
+    work: FolderWork,
+    shape: JobShape,
+    code: Path,
+    devices: tuple[int, ...],
+    time_limit_seconds: float | None,
+) -> subprocess.Popen[bytes]:
+    """Start a job on this machine, whose process, which is returned, outlives this one.
 
-    Attributes:
+    Args:
         code: the snapshot that the job runs.
         devices: their numbers among the visible ones; empty to compute on the CPU.
-        process: that of the job which was submitted last.
+        time_limit_seconds: None where it has none.
     """
-
-    code: Path
-    devices: tuple[int, ...]
-    time_limit_seconds: float | None
-    process: subprocess.Popen[bytes] | None = None
-
-    def submit(self, function: LocalJobFunction, work: Sequence[FolderWork], shape: JobShape) -> str:
-        """Start the supervisor of the one folder, which gets the function's call, and return its process id."""
-        (folder, attempt) = work[0]
-        assert len(work) == 1, "this machine knows no job arrays"
-        self.process = _start_controller(folder, self.code, self.devices, self.time_limit_seconds, function)
-        job_id, logs = str(self.process.pid), folder.logs.absolute()
-        write_submission(folder, new_submission(attempt, shape, logs, job_id, executor="local", job_id=job_id))
-        return job_id
+    folder, attempt = work
+    process = _start_controller(folder, code, devices, time_limit_seconds, function)
+    job_id, logs = str(process.pid), folder.logs.absolute()
+    write_submission(folder, new_submission(attempt, shape, logs, job_id, executor="local", job_id=job_id))
+    return process
 
 
 def _start_controller(

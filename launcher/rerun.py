@@ -17,7 +17,7 @@ import psutil
 from conf.errors import UsageError
 from conf.types.sites import SlurmSpec
 from launcher.executor import RUN_IN_SLURM, RUN_ON_THIS_MACHINE, FolderWork
-from launcher.machine import LocalExecutor, end_trees, this_machine
+from launcher.machine import end_trees, start_job, this_machine
 from launcher.provenance import OF_TRIAL
 from launcher.slurm.answers import WATCHING
 from launcher.slurm.executor import SlurmExecutor, require_sbatch
@@ -124,15 +124,14 @@ class Rerun:
     def _run_here(self, tell: Callable[[Reading], None]) -> Reading:
         has_gpus = this_machine().num_devices > 0
         devices = tuple(range(self.trial.planned.parallel.world_size)) if has_gpus else ()
-        executor = LocalExecutor(self.code, devices, time_limit_seconds=None)
-        executor.submit(RUN_ON_THIS_MACHINE, [FolderWork(self.folder, attempt=1)], self.shape)
-        assert executor.process is not None
+        work = FolderWork(self.folder, attempt=1)
+        process = start_job(RUN_ON_THIS_MACHINE, work, self.shape, self.code, devices, time_limit_seconds=None)
         try:
-            while executor.process.poll() is None:
+            while process.poll() is None:
                 tell(self._reading())
                 time.sleep(POLL_SECONDS)
         except KeyboardInterrupt:
-            end_trees([psutil.Process(executor.process.pid)])
+            end_trees([psutil.Process(process.pid)])
             raise
         return self._reading()
 

@@ -14,13 +14,13 @@ from launcher.executor import FolderWork
 from launcher.machine import (
     EXTRA_MINUTES,
     Ledger,
-    LocalExecutor,
     LocalJobFunction,
     MachineCapacity,
     Share,
     end_trees,
     is_running_here,
     memory_needed,
+    start_job,
     supervisor_of,
     why_impossible,
 )
@@ -135,9 +135,9 @@ class ThisMachine(Workplace):
         # The number of the attempt is read before `prepare` forgets what earlier attempts left.
         attempt = sweep.read_trial(trial).next_attempt
         work = FolderWork(sweep.prepare(trial), attempt)
-        executor = LocalExecutor(self.code, share.devices, self.time_limit_seconds)
-        executor.submit(self.job, [work], shape_of(trial.planned))
-        self.running[trial.trial_id] = (trial, executor.process)
+        shape = shape_of(trial.planned)
+        process = start_job(self.job, work, shape, self.code, share.devices, self.time_limit_seconds)
+        self.running[trial.trial_id] = (trial, process)
         return True
 
     def _refuse(self, sweep: Sweep, trial: Trial, reason: str) -> None:

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from launcher.executor import FolderWork
-from launcher.machine import LocalExecutor, supervisor_of
+from launcher.machine import start_job, supervisor_of
 from sweeps.folder.submission import JobShape, read_submission
 from train_core.trial_folder import TrialFolder
 
@@ -31,11 +31,10 @@ def test_a_job_is_found_as_soon_as_it_was_started(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(psutil.Process, "cmdline", empty_at_first)
     trial = TrialFolder(tmp_path / "trial")
     trial.logs.mkdir(parents=True)
-    executor = LocalExecutor(tmp_path, devices=(), time_limit_seconds=None)
-    executor.submit(nothing, [FolderWork(trial, 1)], JobShape(num_nodes=1, tasks_per_node=1, uses_gpus=False))
-    submission, process = read_submission(trial), executor.process
+    shape = JobShape(num_nodes=1, tasks_per_node=1, uses_gpus=False)
+    process = start_job(nothing, FolderWork(trial, 1), shape, tmp_path, devices=(), time_limit_seconds=None)
+    submission = read_submission(trial)
     assert submission is not None
-    assert process is not None
     found = supervisor_of(submission)
     process.kill()
     process.wait()
