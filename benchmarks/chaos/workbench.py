@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from conf.overrides import Overrides
 from conf.types.schema import Value
 from conf.types.sites import SlurmSpec
 from conf.types.sweep_spec import PointSet
-from launcher.control.attempts import RetryRule
+from launcher.control.attempts import may_run_again
 from launcher.control.orders import SweepCommand, SweepOrders
 from launcher.slurm.executor import SlurmJob
 from launcher.state import reconcile
@@ -229,8 +230,8 @@ class ChaosWorkbench:
             time.sleep(POLL_SECONDS)
 
     def _is_over(self, readings: list[TrialReading]) -> bool:
-        rule = RetryRule(self.slurm.max_resubmits)
-        return all(each.outcome and each.outcome.is_final and not rule.allows(each) for each in readings)
+        may_run = partial(may_run_again, max_resubmits=self.slurm.max_resubmits, retry_cancelled=True)
+        return all(each.outcome and each.outcome.is_final and not may_run(each) for each in readings)
 
     def executions(self, event: str = "start") -> list[list[str]]:
         """The words of every such event: event, trial, job, rank, process id, node."""

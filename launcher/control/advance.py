@@ -16,10 +16,10 @@ from conf.credentials import overrides_for_records
 from conf.folders import own_folders
 from conf.units import count_of
 from launcher.control.attempts import (
-    RetryRule,
     has_news_of_an_end,
     is_charged_still,
     is_in_flight,
+    may_run_again,
     news,
     submission_time_of,
     submissions,
@@ -253,7 +253,7 @@ class Conductor:
         """True if the trial is to be submitted, for the first time or again.
 
         Never one with a result that is to be kept, or with a live job. A person's retry always counts; else a trial has
-        to be selected, possible, wanted by the command and not cancelled, and `RetryRule` has to allow it.
+        to be selected, possible, wanted by the command and not cancelled, and `may_run_again` has to allow it.
         """
         course = self.history.course_of(reading.name)
         if reading.trial.experiment is None or is_in_flight(reading) or reading.outcome is Outcome.COMPLETED:
@@ -267,7 +267,7 @@ class Conductor:
         if not (reading.trial.stage or self.rules.wants(reading.trial)):
             return False
         # A person who cancels a job while the sweep goes on does not want it back until the command is given again.
-        return RetryRule(self.rules.max_resubmits, retry_cancelled=course.ended_before_command).allows(reading)
+        return may_run_again(reading, self.rules.max_resubmits, retry_cancelled=course.ended_before_command)
 
     def _ask_search(self, readings: Sequence[TrialReading], admission: Admission) -> Answer:
         """Ask the search for points for the slots that are free; nothing while there is none."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from launcher.control.rules import Budget
@@ -107,29 +106,23 @@ BAD_NODE_SUSPICION = 2.0
 """A node is left out once its parts of blame add up to this. A failed trial is one, in equal parts for its nodes."""
 
 
-@dataclass(frozen=True)
-class RetryRule:
-    """The rule that says which trials are run again.
+def may_run_again(reading: Reading, max_resubmits: int, *, retry_cancelled: bool) -> bool:
+    """True if the trial has no result that is to be kept, and may be tried once more.
 
-    What a person cancelled is run again by a command that a person gives. A sweep that goes on by itself does not run
-    it again, as it would undo what the person did.
+    Args:
+        retry_cancelled: what a person cancelled too. A command that a person gives runs it again; a sweep that goes on
+            by itself does not, as it would undo what the person did.
     """
-
-    max_resubmits: int
-    retry_cancelled: bool = True
-
-    def allows(self, reading: Reading) -> bool:
-        """True if the trial has no result that is to be kept, and may be tried once more."""
-        if reading.measurement is None:
-            return True
-        why = reading.measurement.why
-        if why is Fault.CANCELLED:
-            return self.retry_cancelled
-        # Ends of one kind count together: a trial that is preempted and then loses a node has had two tries.
-        for alike, most in ((RETRIED_ANYWHERE, self.max_resubmits), (RETRIED_ELSEWHERE, MOST_MOVES)):
-            if why in alike:
-                return sum(attempt.fault in alike for attempt in reading.earlier_attempts) < most
-        return False
+    if reading.measurement is None:
+        return True
+    why = reading.measurement.why
+    if why is Fault.CANCELLED:
+        return retry_cancelled
+    # Ends of one kind count together: a trial that is preempted and then loses a node has had two tries.
+    for alike, most in ((RETRIED_ANYWHERE, max_resubmits), (RETRIED_ELSEWHERE, MOST_MOVES)):
+        if why in alike:
+            return sum(attempt.fault in alike for attempt in reading.earlier_attempts) < most
+    return False
 
 
 class BadNode(NamedTuple):

@@ -15,7 +15,7 @@ from conf.credentials import has_hidden_variables, hide_variables
 from conf.errors import UsageError
 from conf.nearest import listed
 from conf.overrides import Overrides
-from launcher.control.attempts import RetryRule, submission_time_of
+from launcher.control.attempts import may_run_again, submission_time_of
 from launcher.control.rules import Rules
 from sweeps.folder.journal import Asked, Begun, Cancelled, History, Journal, Paused, Resumed, Retried
 from sweeps.reading import TrialReading
@@ -31,9 +31,6 @@ RETRIED_BY_ORDER = frozenset(
     {Outcome.FAILED, Outcome.TIMED_OUT, Outcome.INFEASIBLE, Outcome.NODE_FAILED, Outcome.PREEMPTED}
 )
 """Outcomes that `--retry-failed` runs again. Out of memory is none of them: the same plan needs as much."""
-
-ANY_RETRY = RetryRule(max_resubmits=sys.maxsize, retry_cancelled=False)
-"""The rule that has every trial run again of which the sweep's own rule may say so."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +101,9 @@ def retry(sweep: Sweep, readings: Sequence[TrialReading]) -> list[str]:
 
 def give_up_retries(sweep: Sweep, readings: Sequence[TrialReading]) -> list[str]:
     """Have those trials that ended, as with their node, not run again by themselves, and return their ids."""
-    retried = [each for each in readings if each.measurement is not None and ANY_RETRY.allows(each)]
+    # Whatever the sweep's own limit is.
+    may_run = (each for each in readings if may_run_again(each, sys.maxsize, retry_cancelled=False))
+    retried = [each for each in may_run if each.measurement is not None]
     Journal(sweep.folder.journal).append(*(Cancelled(trial_id=each.name) for each in retried))
     return [each.name for each in retried]
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean
 
 from conf.compose.tree import Tree, part_at
@@ -122,73 +121,71 @@ def _of_step(objective: Objective, experiment: Experiment, step: Performance | E
     return step.step_seconds
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """The rule that says which trials may be compared by which objectives, where points change the tree."""
+def require_comparable(objectives: Sequence[Objective], point_set: PointSet, pinned: Sequence[str], tree: Tree) -> None:
+    """Refuse a sweep whose points cannot be compared by what it seeks.
 
-    objectives: tuple[Objective, ...]
-    point_set: PointSet
-    pinned: Sequence[str]
-    tree: Tree
+    Args:
+        pinned: the keys that the command itself gives values.
+        tree: the configuration that the points change.
 
-    def require_sound(self) -> None:
-        """Refuse a sweep whose points cannot be compared by what it seeks.
+    Raises:
+        ConfigError: names the key that makes the difference, or that has no value.
+    """
+    keys = {key for key, _ in point_set.listed_values()}
+    tokens = part_at(tree, "search.tokens")
+    if tokens is not None and "training.num_steps" in keys.union(pinned):
+        problem = "decides the number of steps, and training.num_steps is given as well"
+        remedy = "Give only one of search.tokens and training.num_steps."
+        raise ConfigError("search.tokens", int(tokens), problem, remedy)
+    if "dollars" in objectives:
+        _require_prices(tree)
+    for figure in filter(None, map(figure_of, objectives)):
+        _require_measured(figure, tree)
+    if "loss" in objectives:
+        _require_comparable_losses(keys, tokens)
+    if "step_time" in objectives and (varied := sorted(keys & STEP_KEYS)):
+        problem = f"would favour small steps: the sweep varies {varied[0]}"
+        remedy = "Seek throughput, dollars or energy, which are per token, or leave that key alone."
+        raise ConfigError("search.objective", "step_time", problem, remedy)
 
-        Raises:
-            ConfigError: names the key that makes the difference, or that has no value.
-        """
-        keys = {key for key, _ in self.point_set.listed_values()}
-        tokens = part_at(self.tree, "search.tokens")
-        if tokens is not None and "training.num_steps" in keys.union(self.pinned):
-            problem = "decides the number of steps, and training.num_steps is given as well"
-            remedy = "Give only one of search.tokens and training.num_steps."
-            raise ConfigError("search.tokens", int(tokens), problem, remedy)
-        if "dollars" in self.objectives:
-            self._require_prices()
-        for figure in filter(None, map(figure_of, self.objectives)):
-            self._require_measured(figure)
-        if "loss" in self.objectives:
-            self._require_comparable_losses(keys, tokens)
-        if "step_time" in self.objectives and (varied := sorted(keys & STEP_KEYS)):
-            problem = f"would favour small steps: the sweep varies {varied[0]}"
-            remedy = "Seek throughput, dollars or energy, which are per token, or leave that key alone."
-            raise ConfigError("search.objective", "step_time", problem, remedy)
 
-    def _require_prices(self) -> None:
-        from conf.compose.load import settings_of  # here, as it takes Hydra along, and reports measure without it
+def _require_prices(tree: Tree) -> None:
+    from conf.compose.load import settings_of  # here, as it takes Hydra along, and reports measure without it
 
-        settings = settings_of(self.tree)
-        others = [block.cluster for block in settings.mixed or () if block.cluster.name != settings.cluster.name]
-        problem, remedy = "is not known, and money is sought", "Set cluster.device.price_per_hour=DOLLARS."
-        for cluster in (settings.cluster, *others):
-            if cluster.device.price_per_hour is None:
-                if cluster is not settings.cluster:
-                    problem = f"is not known of {cluster.name}, a part of the mixed job, and money is sought"
-                    remedy = f"Set device.price_per_hour in the file of cluster {cluster.name}."
-                raise ConfigError("cluster.device.price_per_hour", None, problem, remedy)
+    settings = settings_of(tree)
+    others = [block.cluster for block in settings.mixed or () if block.cluster.name != settings.cluster.name]
+    problem, remedy = "is not known, and money is sought", "Set cluster.device.price_per_hour=DOLLARS."
+    for cluster in (settings.cluster, *others):
+        if cluster.device.price_per_hour is None:
+            if cluster is not settings.cluster:
+                problem = f"is not known of {cluster.name}, a part of the mixed job, and money is sought"
+                remedy = f"Set device.price_per_hour in the file of cluster {cluster.name}."
+            raise ConfigError("cluster.device.price_per_hour", None, problem, remedy)
 
-    def _require_measured(self, figure: str) -> None:
-        stages = part_at(self.tree, "sweep.stages") or {}
-        with_metrics = [name for name, stage in stages.items() if stage.get("metrics")]
-        if figure.partition(".")[0] not in with_metrics:
-            known = f"Seek a figure of {', '.join(with_metrics)}." if with_metrics else "Give a stage its `metrics`."
-            problem = "is of no stage of this sweep that measures anything"
-            raise ConfigError("search.objective", figure, problem, known)
-        stage, _, wanted = figure.partition(".")
-        # The figures of a file are known only once it is written; those of a line are its pattern's groups.
-        line = stages[stage]["metrics"].get("line")
-        if line is not None and wanted not in (named := list(re.compile(line).groupindex)):
-            problem = f"is no figure of {stage}, whose metrics.line finds {', '.join(named)}"
-            remedy = nearest(figure, [f"{stage}.{name}" for name in named])
-            raise ConfigError("search.objective", figure, problem, remedy)
 
-    def _require_comparable_losses(self, keys: set[str], tokens: int | None) -> None:
-        foreign = sorted(key for key in keys if key.startswith(OTHER_LOSSES))
-        if foreign:
-            problem = f"of different {foreign[0]} cannot be compared, and the sweep varies it"
-            raise ConfigError("search.objective", "loss", problem, "Make a sweep for each value of that key.")
-        varied = sorted(keys & (STEP_KEYS | {"training.num_steps"}))
-        if varied and tokens is None:
-            problem = f"leaves trials with different numbers of tokens: the sweep varies {varied[0]}"
-            remedy = "Give search.tokens, the tokens of each trial, such as search.tokens=1e8."
-            raise ConfigError("search.tokens", None, problem, remedy)
+def _require_measured(figure: str, tree: Tree) -> None:
+    stages = part_at(tree, "sweep.stages") or {}
+    with_metrics = [name for name, stage in stages.items() if stage.get("metrics")]
+    if figure.partition(".")[0] not in with_metrics:
+        known = f"Seek a figure of {', '.join(with_metrics)}." if with_metrics else "Give a stage its `metrics`."
+        problem = "is of no stage of this sweep that measures anything"
+        raise ConfigError("search.objective", figure, problem, known)
+    stage, _, wanted = figure.partition(".")
+    # The figures of a file are known only once it is written; those of a line are its pattern's groups.
+    line = stages[stage]["metrics"].get("line")
+    if line is not None and wanted not in (named := list(re.compile(line).groupindex)):
+        problem = f"is no figure of {stage}, whose metrics.line finds {', '.join(named)}"
+        remedy = nearest(figure, [f"{stage}.{name}" for name in named])
+        raise ConfigError("search.objective", figure, problem, remedy)
+
+
+def _require_comparable_losses(keys: set[str], tokens: int | None) -> None:
+    foreign = sorted(key for key in keys if key.startswith(OTHER_LOSSES))
+    if foreign:
+        problem = f"of different {foreign[0]} cannot be compared, and the sweep varies it"
+        raise ConfigError("search.objective", "loss", problem, "Make a sweep for each value of that key.")
+    varied = sorted(keys & (STEP_KEYS | {"training.num_steps"}))
+    if varied and tokens is None:
+        problem = f"leaves trials with different numbers of tokens: the sweep varies {varied[0]}"
+        remedy = "Give search.tokens, the tokens of each trial, such as search.tokens=1e8."
+        raise ConfigError("search.tokens", None, problem, remedy)

@@ -40,7 +40,7 @@ from sweeps.points.axes import (
     stated_points,
     value_in,
 )
-from sweeps.points.objectives import Comparison
+from sweeps.points.objectives import require_comparable
 from sweeps.trial import FEWEST_DIGITS, SweepRecord, Trial, named_apart, repeat_id
 from train_core.costs import IMPLEMENTATIONS, Estimate, estimates
 
@@ -108,7 +108,7 @@ def part_of(asked: Composition, spec: SweepSpec, *, proxy: bool) -> SweepPart:
 def _trials_of(part: SweepPart, max_trials: int | None = None) -> tuple[Trial, ...]:
     """The trials that are known before any is measured; at most `max_trials` of them are selected."""
     pinned, search = part.composition.overrides.pinned_keys(), settings_of(part.tree).search
-    Comparison(search.objective, part.points, pinned, part.tree).require_sound()
+    require_comparable(search.objective, part.points, pinned, part.tree)
     match value_at(part.tree, "search.kind"):
         case "planner":
             return _planned_trials(part.composition, part.points, max_trials)

@@ -9,9 +9,9 @@ Where no point of like value was measured twice, a single run takes the share of
 nothing of the others' spread.
 
 Losses are compared after equal training alone. A sweep that varies what decides its losses is refused
-(`sweeps.points.objectives.Comparison`). Two ways are left by which they may differ: a program of one's own ends well
-before its last step, and trials that an earlier command left had another configuration. Both are shown, without a place
-among the others.
+(`sweeps.points.objectives.require_comparable`). Two ways are left by which they may differ: a program of one's own ends
+well before its last step, and trials that an earlier command left had another configuration. Both are shown, without a
+place among the others.
 """
 
 from __future__ import annotations

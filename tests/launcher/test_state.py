@@ -13,7 +13,7 @@ from cli.commands.retry import retry
 from cli.commands.status import job_lines
 from cli.output.next_command import next_command
 from cli.output.status_table import status_table
-from launcher.control.attempts import RetryRule
+from launcher.control.attempts import may_run_again
 from launcher.folder_lock import lock_folder
 from launcher.slurm.answers import FRESH
 from launcher.state import reconcile
@@ -59,7 +59,7 @@ def first_folder(sweep: Sweep) -> TrialFolder:
 
 def is_to_run(reading: TrialReading) -> bool:
     """As `submit` decides."""
-    return RetryRule(1).allows(reading) and not reading.awaits_slurm
+    return may_run_again(reading, 1, retry_cancelled=True) and not reading.awaits_slurm
 
 
 def test_a_damaged_measurement_does_not_become_a_failure_and_is_measured_again(

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from conf.errors import UsageError
-from launcher.control.attempts import RetryRule
+from launcher.control.attempts import may_run_again
 from launcher.control.orders import retry_failed_trials
 from sweeps.folder.submission import JobShape, Submission, write_submission
 from sweeps.reading import INTERRUPTED, TrialReading
@@ -87,7 +87,7 @@ def figures_of(reading: TrialReading) -> object:
 
 
 def is_to_run(reading: TrialReading) -> bool:
-    return RetryRule(2).allows(reading) and not reading.awaits_slurm
+    return may_run_again(reading, 2, retry_cancelled=True) and not reading.awaits_slurm
 
 
 def test_a_measurement_of_another_experiment_counts_for_nothing_and_is_measured_again(sweep: Sweep) -> None:
@@ -240,10 +240,10 @@ def test_what_ended_for_no_fault_of_its_own_runs_again(
 def test_a_lost_node_counts_towards_the_next_attempt_and_its_limit(sweep: Sweep) -> None:
     end(sweep, Outcome.NODE_FAILED)
     assert first(sweep).next_attempt == 4
-    assert RetryRule(1).allows(first(sweep))
+    assert may_run_again(first(sweep), 1, retry_cancelled=True)
     sweep.prepare(sweep.record.trials[0])
     end(sweep, Outcome.NODE_FAILED)
-    assert not RetryRule(1).allows(first(sweep))
+    assert not may_run_again(first(sweep), 1, retry_cancelled=True)
     assert retry_failed_trials(sweep) == [first(sweep).trial.trial_id]
 
 

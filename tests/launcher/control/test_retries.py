@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from cli.started_sweep import state_document
 from conf.compose.settings import UNLIMITED_BUDGET
 from conf.errors import UsageError
 from launcher.control.advance import Conductor
-from launcher.control.attempts import BadNode, RetryRule, bad_nodes, nodes_to_avoid
+from launcher.control.attempts import BadNode, bad_nodes, may_run_again, nodes_to_avoid
 from launcher.control.orders import retry, retry_failed_trials
 from launcher.control.rules import Budget, Rules
 from launcher.machine import MachineCapacity, Share
@@ -27,7 +28,7 @@ from tests.launcher.conftest import SlurmOf
 from train_core.job.failures import without_numbers
 from train_core.measurement import Fault, Outcome
 
-RULE = RetryRule(max_resubmits=2)
+may_run = partial(may_run_again, max_resubmits=2, retry_cancelled=True)
 OUTCOMES = {
     Fault.MEMORY: Outcome.OUT_OF_MEMORY,
     Fault.TIME: Outcome.TIMED_OUT,
@@ -78,21 +79,21 @@ def attempted(sweep: Sweep, slurm_submission: Callable[..., Submission]) -> Atte
     ],
 )
 def test_each_end_is_tried_again_so_many_times(attempted: Attempted, fault: Fault, times: int) -> None:
-    assert RULE.allows(attempted(0)), "nothing has been tried"
-    tries = [RULE.allows(attempted(index, *[fault] * (index + 1))) for index in range(3)]
+    assert may_run(attempted(0)), "nothing has been tried"
+    tries = [may_run(attempted(index, *[fault] * (index + 1))) for index in range(3)]
     assert tries == [number < times for number in range(3)]
 
 
 def test_a_preemption_and_a_lost_node_have_one_cap_in_common(attempted: Attempted) -> None:
-    assert RULE.allows(attempted(0, Fault.NODE, Fault.PREEMPTED))
-    assert not RULE.allows(attempted(1, Fault.NODE, Fault.PREEMPTED, Fault.LOST))
-    assert not RetryRule(max_resubmits=0).allows(attempted(2, Fault.PREEMPTED))
+    assert may_run(attempted(0, Fault.NODE, Fault.PREEMPTED))
+    assert not may_run(attempted(1, Fault.NODE, Fault.PREEMPTED, Fault.LOST))
+    assert not may_run(attempted(2, Fault.PREEMPTED), max_resubmits=0)
 
 
 def test_what_a_person_cancelled_runs_again_only_at_a_persons_command(attempted: Attempted) -> None:
     reading = attempted(0, Fault.CANCELLED, Fault.CANCELLED, Fault.CANCELLED)
-    assert RULE.allows(reading)
-    assert not RetryRule(max_resubmits=2, retry_cancelled=False).allows(reading)
+    assert may_run(reading)
+    assert not may_run(reading, retry_cancelled=False)
 
 
 def test_failures_are_retried_when_that_is_asked_for_but_memory_would_run_out_again(

@@ -8,7 +8,7 @@ import pytest
 
 from conf.errors import ConfigError
 from conf.types.sweep_spec import Objective, PointSet
-from sweeps.points.objectives import Comparison, final_loss, predicted_value
+from sweeps.points.objectives import final_loss, predicted_value, require_comparable
 from tests.composed import compose_tree, load
 from tests.results.conftest import performance
 from tests.steps import STEP
@@ -38,8 +38,8 @@ def test_money_is_not_sought_where_a_part_of_the_mixed_job_has_no_price() -> Non
     tree, blocks = compose_tree(MIXED), [block.model_dump() for block in load(MIXED).experiment().blocks]
     blocks[0]["cluster"]["device"]["price_per_hour"] = None
     with pytest.raises(ConfigError, match=r"price_per_hour = None: is not known of dgx-h100, a part of the mixed job"):
-        Comparison(("dollars",), PointSet(points=(), baseline={}), [], {**tree, "mixed": blocks}).require_sound()
-    Comparison(("dollars",), PointSet(points=(), baseline={}), [], tree).require_sound()
+        require_comparable(("dollars",), PointSet(points=(), baseline={}), [], {**tree, "mixed": blocks})
+    require_comparable(("dollars",), PointSet(points=(), baseline={}), [], tree)
 
 
 @pytest.mark.parametrize(
