@@ -11,11 +11,9 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from conf.compose.settings import BudgetSpec
 from conf.errors import ConfigError
-from conf.plan.experiment import Experiment
 from conf.types.sites import SlurmSpec
 from conf.units import SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 from launcher.slurm.resources import devices_charged
@@ -30,26 +28,6 @@ from sweeps.trial import Trial
 WATTS_PER_KILOWATT = 1000
 
 PAUSED = "it is paused"
-
-
-class Cost(NamedTuple):
-    """The cost of trials in devices, money, energy and time.
-
-    Attributes:
-        dollars: None where the cluster's file names no price.
-    """
-
-    device_hours: float
-    dollars: float | None
-    energy_kwh: float
-    hours: float
-
-    @classmethod
-    def of(cls, experiment: Experiment, num_devices: int, seconds: float) -> Cost:
-        device_hours = num_devices * seconds / SECONDS_PER_HOUR
-        dollars = None if experiment.price_per_hour is None else device_hours * experiment.price_per_hour
-        energy_kwh = device_hours * experiment.watts / WATTS_PER_KILOWATT
-        return cls(device_hours, dollars, energy_kwh, seconds / SECONDS_PER_HOUR)
 
 
 @dataclass(frozen=True)

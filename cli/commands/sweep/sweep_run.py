@@ -5,7 +5,7 @@ Of a dry run also the money and time: what each point should cost and may cost a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,10 +20,10 @@ from conf.errors import EXIT_FAILED, TrisweepError
 from conf.nearest import listed
 from conf.overrides import value_text
 from conf.types.sites import TrackingSpec
-from conf.units import count_of
+from conf.units import SECONDS_PER_HOUR, count_of
 from launcher.command_trainer.performance import present_code
 from launcher.control.orders import SweepCommand
-from launcher.control.rules import Budget, Cost, Rules, predicted_seconds
+from launcher.control.rules import WATTS_PER_KILOWATT, Budget, Rules, predicted_seconds
 from launcher.where import SweepPlace, slurm_answers
 from results.terminal.drawing import LayoutCell
 from sweeps.folder.journal import History
@@ -205,13 +205,31 @@ def costs_table(trials: Sequence[Trial], budget: Budget) -> Table:
     table.add_column("predicted", ratio=1)
     for head in HEADS:
         table.add_column(head, justify="right", no_wrap=True, min_width=max(len(head), LEAST_WIDTH))
-    predicted = [_cost(trial, budget, predicted_seconds(trial)) for trial in trials]
+    predicted = [_costs(trial, budget, predicted_seconds(trial)) for trial in trials]
     for trial, cost in zip(trials, predicted, strict=True):
-        table.add_row(LayoutCell(trial.trial_id), *map(cost_text, cost))
-    table.add_row("all together, one after another", *map(cost_text, total(predicted)), style="bold")
-    at_most = [_cost(trial, budget, budget.most_seconds(trial)) for trial in trials]
-    table.add_row("the same, if each runs into its time limit", *map(cost_text, total(at_most)), style="bold")
+        table.add_row(LayoutCell(trial.trial_id), *map(cost_text, cost.values()))
+    table.add_row("all together, one after another", *map(cost_text, _sums(predicted)), style="bold")
+    at_most = [_costs(trial, budget, budget.most_seconds(trial)) for trial in trials]
+    table.add_row("the same, if each runs into its time limit", *map(cost_text, _sums(at_most)), style="bold")
     return table
+
+
+def _costs(trial: Trial, budget: Budget, seconds: float) -> dict[str, float | None]:
+    """What a trial of so many seconds costs, under each head; no dollars where the cluster's file names no price."""
+    experiment, device_hours = trial.planned, budget.num_devices(trial) * seconds / SECONDS_PER_HOUR
+    return {
+        "device-hours": device_hours,
+        "dollars": None if experiment.price_per_hour is None else device_hours * experiment.price_per_hour,
+        "kWh": device_hours * experiment.watts / WATTS_PER_KILOWATT,
+        "hours": seconds / SECONDS_PER_HOUR,
+    }
+
+
+def _sums(costs: Sequence[Mapping[str, float | None]]) -> Iterator[float | None]:
+    """The sum under each head, also of the hours, as if one trial ran after another; None where one is not known."""
+    for head in HEADS:
+        known = [value for cost in costs if (value := cost[head]) is not None]
+        yield sum(known) if len(known) == len(costs) else None
 
 
 def num_too_long(trials: Sequence[Trial], budget: Budget) -> int:
@@ -226,21 +244,6 @@ def seconds_here(trials: Sequence[Trial], machine: MachineCapacity) -> float:
         ranks = min(room, trial.planned.parallel.world_size)
         busy += ranks * (START_SECONDS + predicted_seconds(trial))
     return busy / room
-
-
-def total(costs: Sequence[Cost]) -> Cost:
-    """The sum; of the hours too, as if one trial ran after another."""
-    dollars = [cost.dollars for cost in costs if cost.dollars is not None]
-    return Cost(
-        sum(cost.device_hours for cost in costs),
-        sum(dollars) if len(dollars) == len(costs) else None,
-        sum(cost.energy_kwh for cost in costs),
-        sum(cost.hours for cost in costs),
-    )
-
-
-def _cost(trial: Trial, budget: Budget, seconds: float) -> Cost:
-    return Cost.of(trial.planned, budget.num_devices(trial), seconds)
 
 
 def cost_text(value: float | None) -> str:
