@@ -213,13 +213,13 @@ class Conductor:
             why = course.pruned.get(submission_time_of(each), "")
             # A trial whose job was ended for this reason looks cancelled until its end is written as pruned.
             if why and (is_in_flight(each) or each.outcome is Outcome.CANCELLED):
-                self.workplace.end(self.sweep, [each], Outcome.PRUNED, why)
+                self.workplace.end([each], Outcome.PRUNED, why)
                 ended.add(each.name)
             # Nothing has told of an end of one that is pending without a measurement, and none of its jobs will.
             elif course.is_cancelled and (
                 is_in_flight(each) or (each.measurement is None and each.outcome is Outcome.PENDING)
             ):
-                self.workplace.end(self.sweep, [each], Outcome.CANCELLED, CANCELLED_BY_NAME)
+                self.workplace.end([each], Outcome.CANCELLED, CANCELLED_BY_NAME)
                 ended.add(each.name)
         return [self.sweep.read_trial(each.trial) if each.name in ended else each for each in readings]
 
@@ -352,7 +352,7 @@ class Conductor:
         """Cancel some trials of a sweep that stops, and return how all stand then: no later step would say it."""
         if not ending:
             return list(readings)
-        self.workplace.end(self.sweep, ending, Outcome.CANCELLED, cause)
+        self.workplace.end(ending, Outcome.CANCELLED, cause)
         return self._read_trials()
 
     def _summary(

@@ -27,7 +27,7 @@ class Workplace(Protocol):
             UsageError: the place refuses the request itself, and not only for now.
         """
 
-    def end(self, sweep: Sweep, readings: Sequence[TrialReading], outcome: Outcome, cause: str) -> None:
+    def end(self, readings: Sequence[TrialReading], outcome: Outcome, cause: str) -> None:
         """End the trials' jobs, and write down how they ended: CANCELLED or PRUNED."""
 
     def room(self) -> int | None:

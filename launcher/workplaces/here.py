@@ -79,7 +79,7 @@ class ThisMachine(Workplace):
         self._sweep = sweep
         return [reading.name for reading in readings if self._starts(sweep, reading.trial)]
 
-    def end(self, sweep: Sweep, readings: Sequence[TrialReading], outcome: Outcome, cause: str) -> None:
+    def end(self, readings: Sequence[TrialReading], outcome: Outcome, cause: str) -> None:
         self._interrupt([reading.name for reading in readings])
         for reading in readings:
             if reading.name in self.running:

@@ -141,7 +141,7 @@ class AllocationRoom(Workplace):
         self._is_stuck = bool(offered) and not self.running
         return [name for name in by_name if name in self.running]
 
-    def end(self, sweep: Sweep, readings: Sequence[TrialReading], outcome: Outcome, cause: str) -> None:
+    def end(self, readings: Sequence[TrialReading], outcome: Outcome, cause: str) -> None:
         end_all([self.running[each.name] for each in readings if each.name in self.running])
         elsewhere = [each.submission for each in readings if each.awaits_slurm and not self._is_own(each)]
         cancel_jobs([submission for submission in elsewhere if submission])
@@ -173,7 +173,7 @@ class AllocationRoom(Workplace):
         """End every step; the trials are run again, unless a person has cancelled the sweep."""
         is_cancelled = History.kept_in(sweep.folder).is_cancelled
         outcome, cause = (Outcome.CANCELLED, CANCELLED) if is_cancelled else (Outcome.PREEMPTED, cause)
-        self.end(sweep, [sweep.read_trial(step.trial) for step in self.running.values()], outcome, cause)
+        self.end([sweep.read_trial(step.trial) for step in self.running.values()], outcome, cause)
 
     def _is_own(self, reading: TrialReading) -> bool:
         return reading.name in self.running or reading.name in self._silent

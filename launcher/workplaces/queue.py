@@ -121,7 +121,7 @@ class SlurmQueue(Workplace):
         open_trials = [trial for trial in sweep.record.trials if trial.trial_id not in self._ended]
         readings = {each.name: each for each in reconcile(sweep.read_trial(trial) for trial in open_trials)}
         for each in [each for each in readings.values() if each.awaits_slurm and each.job and each.job.why_given_up]:
-            self.end(sweep, [each], Outcome.NODE_FAILED, each.cause)
+            self.end([each], Outcome.NODE_FAILED, each.cause)
             readings[each.name] = sweep.read_trial(each.trial)
         self._ended |= {name: each for name, each in readings.items() if each.measurement is not None}
         return [readings.get(trial.trial_id) or self._ended[trial.trial_id] for trial in sweep.record.trials]
@@ -165,7 +165,7 @@ class SlurmQueue(Workplace):
                 submitted.append(SubmittedArray(job_id, array.shape, tuple(trial.trial_id for trial in array.trials)))
         return submitted
 
-    def end(self, sweep: Sweep, readings: Sequence[TrialReading], outcome: Outcome, cause: str) -> None:
+    def end(self, readings: Sequence[TrialReading], outcome: Outcome, cause: str) -> None:
         cancel_jobs([each.submission for each in readings if each.submission and each.measurement is None])
         for reading in readings:
             self._ended.pop(reading.name, None)
@@ -206,5 +206,5 @@ class QueueOnPaper(Workplace):
             self.requests.append(JobRequest(array.shape, text, hours, tuple(array.trials)))
         return [each.name for each in readings]
 
-    def end(self, sweep: Sweep, readings: Sequence[TrialReading], outcome: Outcome, cause: str) -> None:
+    def end(self, readings: Sequence[TrialReading], outcome: Outcome, cause: str) -> None:
         """Leave the trials as they are."""

@@ -39,7 +39,6 @@ def sweep(
     from cli.commands.sweep.run import run_sweep
 
     run_sweep(
-        name,
         overrides_of(name, overrides),
         dry_run=dry_run,
         here=here,

@@ -49,7 +49,7 @@ from train_core.process.git_sha import git_sha
 
 
 def run_sweep(
-    name: str, overrides: Overrides, *, dry_run: bool, here: bool, retry_failed: bool, remeasure: bool, as_json: bool
+    overrides: Overrides, *, dry_run: bool, here: bool, retry_failed: bool, remeasure: bool, as_json: bool
 ) -> None:
     """Plan the sweep, and show what would run or carry it out."""
     place = choose_place(overrides, here=here, dry_run=dry_run)

@@ -31,7 +31,7 @@ class AtOnce(Workplace):
             self._run(sweep, reading.trial)
         return [reading.name for reading in readings]
 
-    def end(self, sweep: Sweep, readings: Sequence[TrialReading], outcome: Outcome, cause: str) -> None:
+    def end(self, readings: Sequence[TrialReading], outcome: Outcome, cause: str) -> None:
         raise AssertionError("nothing runs between two steps")
 
     def has_news(self) -> bool:

@@ -78,7 +78,7 @@ class Instant(Workplace):
             finish(sweep.folder, reading.trial, (Outcome.FAILED, "made so by the test") if fails else rate)
         return [reading.name for reading in readings]
 
-    def end(self, sweep: Sweep, readings: Sequence[TrialReading], outcome: Outcome, cause: str) -> None:
+    def end(self, readings: Sequence[TrialReading], outcome: Outcome, cause: str) -> None:
         raise AssertionError("nothing runs for longer than a moment")
 
 
