@@ -27,7 +27,6 @@ from launcher.slurm.executor import SlurmJob
 from launcher.slurm.own_jobs import carrying_job
 from launcher.slurm.pbs_executor import require_scheduler
 from launcher.slurm.resources import device_hours
-from launcher.state import look_here
 from launcher.workplaces.here import ThisMachine
 from launcher.workplaces.queue import JobRequest, QueueOnPaper, SlurmQueue, SubmittedArray
 from sweeps.folder.journal import History, Journal
@@ -59,9 +58,7 @@ class SubmissionSummary:
     step: SweepStep
 
 
-def run_here(
-    command: SweepCommand, progress: ProgressDisplay, job: LocalJobFunction = RUN_ON_THIS_MACHINE
-) -> list[TrialReading]:
+def run_here(command: SweepCommand, progress: ProgressDisplay, job: LocalJobFunction = RUN_ON_THIS_MACHINE) -> None:
     """Run on this machine what has no result yet, and return when all has ended. Running it again continues.
 
     Args:
@@ -85,12 +82,11 @@ def run_here(
                 here.interrupt_all()
                 progress.show(here.read_trials(conductor.sweep))
                 raise
-        return [look_here(reading) for reading in conductor.sweep.read()]
 
 
 def carry_out_on_slurm(
     command: SweepCommand, slurm: SlurmSpec, *, progress: ProgressDisplay, poll_seconds: float
-) -> SweepStep:
+) -> None:
     """Go on with the sweep through Slurm until it has ended.
 
     Raises:
@@ -101,7 +97,7 @@ def carry_out_on_slurm(
         _require_no_allocation(command.sweep)
         conductor = begin_sweep(command, SlurmQueue(slurm), on_slurm=True)
         with progress:
-            return go_on(conductor, progress, poll_seconds)
+            go_on(conductor, progress, poll_seconds)
 
 
 def hand_over(command: SweepCommand, slurm: SlurmSpec, controller: ControllerSpec) -> str:

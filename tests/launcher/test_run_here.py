@@ -86,7 +86,8 @@ def command_for(sweep: Sweep, limit_seconds: float, *, retry_failed: bool = Fals
 def run(
     folder: SweepFolder, record: SweepRecord, progress: Silent, job: LocalJobFunction, retry_failed: bool = False
 ) -> list[TrialReading]:
-    return run_here(command_for(Sweep(folder, record), 60.0, retry_failed=retry_failed), progress, job)
+    run_here(command_for(Sweep(folder, record), 60.0, retry_failed=retry_failed), progress, job)
+    return Sweep.stored_in(folder).read()
 
 
 def num_runs(folder: SweepFolder, record: SweepRecord) -> list[int]:
@@ -108,7 +109,8 @@ def test_the_real_trainer_completes_and_the_same_call_then_does_nothing(
     folder: SweepFolder, record_of: RecordOf, progress: Silent
 ) -> None:
     record = record_of([{"parallel.world_size": 2, "parallel.tensor_parallel_size": 2}])
-    states = run_here(command_for(Sweep(folder, record), 120.0), progress)
+    run_here(command_for(Sweep(folder, record), 120.0), progress)
+    states = Sweep.stored_in(folder).read()
     assert [state.outcome for state in states] == [Outcome.COMPLETED], states
     assert states[0].model_flops_per_second_per_device is not None
     assert states[0].model_flops_per_second_per_device > 0
