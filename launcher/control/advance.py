@@ -67,6 +67,8 @@ class Conductor:
 
     def begin(self, overrides: Sequence[str], *, on_slurm: bool) -> None:
         """A person gave the command: what was cancelled until now is tried again, and failures count from now on."""
+        # Its record gives what an earlier command asked for a role of its own, which the journal does not know.
+        self.sweep = self.sweep._replace(record=self._planned)
         self._read_trials()
         # After the trials were read, so that ends which nobody had seen yet count to the time before this command.
         folders = tuple(map(str, own_folders()))

@@ -155,3 +155,11 @@ def test_no_command_changes_deletes_or_hides_what_an_earlier_one_measured(tmp_pa
         assert set(rows[rows["outcome"] == "COMPLETED"]["trial_id"]) == shown
         assert shown <= {run.key.split("/")[0] for run in sweep_runs(sweep.record, readings)}
     assert before
+
+
+def test_a_search_of_a_changed_configuration_takes_as_many_points_as_if_none_had_been_asked_for(tmp_path: Path) -> None:
+    chance, folder = random.Random(0), SweepFolder(tmp_path / "smoke-local")
+    for steps in (4, 5):
+        sweep_command(folder, chance, ["search=random", "sweep.max_trials=4", f"training.num_steps={steps}"])
+    asked = [trial.planned.training.num_steps for trial in Sweep.stored_in(folder).record.trials if trial.selected]
+    assert asked == [5] * 4
