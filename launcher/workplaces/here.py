@@ -63,14 +63,18 @@ class ThisMachine(Workplace):
         return self.snapshot()
 
     def read_trials(self, sweep: Sweep) -> list[TrialReading]:
-        """Return how every trial stands. Only running ones are read again, as that takes time from measured cores."""
+        """Return how every trial stands. Only running ones are read again, as that takes time from measured cores.
+
+        So are those that the sweep's record has since given another role.
+        """
         self._sweep = sweep
         for trial_id in [trial_id for trial_id in self.running if self._has_ended(trial_id)]:
             self._settle(sweep, *self._forget(trial_id))
         for trial in sweep.record.trials:
             if trial.trial_id not in self._still and trial.experiment is not None:
                 self._adopt_if_running(sweep, trial)
-            if trial.trial_id in self.running or trial.trial_id not in self._still:
+            still = self._still.get(trial.trial_id)
+            if trial.trial_id in self.running or still is None or still.trial is not trial:
                 self._still[trial.trial_id] = look_here(sweep.read_trial(trial))
         return [self._still[trial.trial_id] for trial in sweep.record.trials]
 

@@ -73,6 +73,15 @@ class Seeds(Search):
         return []
 
 
+class Again(Search):
+    """Proposes two seeds at once, whoever asked for them before."""
+
+    def ask(self, trials: Sequence[TrialReading], count: int) -> Answer:
+        asked = {each.trial.point.get("training.seed") for each in trials if each.trial.selected}
+        proposals = [Proposal({"training.seed": seed}, "once more") for seed in (1, 2) if seed not in asked]
+        return Answer(tuple(proposals), "" if proposals else "both were tried")
+
+
 def drafted(proposal: Proposal) -> Trial:
     return trial_of(compose_tree(TREE), proposal.point, proposal.because)
 
@@ -293,6 +302,15 @@ def test_what_is_paused_ends_what_runs_and_starts_nothing_until_it_is_resumed(sw
     journal.append(Resumed())
     assert len(conductor.advance().started) == 2
     go_on(conductor, Silent(), POLL_SECONDS)
+
+
+def test_a_trial_of_an_earlier_command_that_is_asked_for_again_is_started_once_there_is_room(sweep: Sweep) -> None:
+    (first,) = sweep.record.trials
+    others = [drafted(Proposal({"training.seed": seed}, "")) for seed in (1, 2)]
+    kept = [trial.model_copy(update={"role": "kept", "selected": False}) for trial in others]
+    planned = sweep._replace(record=sweep.record.model_copy(update={"trials": (first, *kept)}))
+    to_the_end(conductor := conductor_of(planned, adaptive(Again()), num_cores=1))
+    assert {each.outcome for each in conductor.sweep.read()} == {Outcome.COMPLETED}
 
 
 @pytest.mark.thorough  # than what is paused
