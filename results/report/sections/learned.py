@@ -22,7 +22,7 @@ from sweeps.folder.journal import History
 from sweeps.points.objectives import cost, front, is_better_when_larger, measured_value, unit_of
 from sweeps.reading import TrialReading
 from sweeps.search.axes.seen_points import SeenPoint, best_points, seen_points
-from sweeps.sweep import first_runs
+from sweeps.sweep import first_runs, points_of_configuration
 from sweeps.trial import SweepFolder
 
 CONFIGURATION = "configuration.yaml"
@@ -46,13 +46,13 @@ class ProposedTrial:
 def section(subject: ReportSubject) -> Section | None:
     """Return the section; None if no search has asked for a point: all were listed, though some ran again."""
     history = History.kept_in(subject.sweep.folder)
-    points = [trial for trial in subject.sweep.record.trials if not trial.repeat and not trial.stage]
-    if not any(trial.trial_id in history.asked for trial in points):
+    results = points_of_configuration(subject.results)
+    if not any(each.name in history.asked for each in first_runs(results)):
         return None
     plan = search_plan(subject.sweep.folder)
     objectives: tuple[Objective, ...] = plan.objective if plan else ("throughput",)
-    course = _course(subject.results, frozenset(history.asked), objectives[0])
-    blocks = tuple(_blocks(subject, plan, objectives, course))
+    course = _course(results, frozenset(history.asked), objectives[0])
+    blocks = tuple(_blocks(results, plan, objectives, course))
     finding = _finding(course, history.finished)
     return Section("learned", "What the search learned", "measured and predicted", finding, blocks)
 
@@ -99,16 +99,19 @@ def _finding(course: Sequence[ProposedTrial], finished: str) -> str:
 
 
 def _blocks(
-    subject: ReportSubject, plan: SearchPlan | None, objectives: Sequence[Objective], course: Sequence[ProposedTrial]
+    results: Sequence[TrialReading],
+    plan: SearchPlan | None,
+    objectives: Sequence[Objective],
+    course: Sequence[ProposedTrial],
 ) -> Iterator[Block]:
-    for line in map(str.strip, sentences(subject, plan)):
+    for line in map(str.strip, sentences(results, plan)):
         # With a capital where it begins with a word, for what are items of a list in a terminal.
         begun = line if not line or "=" in line.split()[0] else line[0].upper() + line[1:]
         yield Paragraph(begun if begun.endswith((".", ":")) else f"{begun}.")
     if sum(each.value is not None for each in course):
-        yield _progress(subject.results, objectives[0])
+        yield _progress(results, objectives[0])
     if len(objectives) > 1:
-        yield from _fronts(first_runs(subject.results), objectives)
+        yield from _fronts(first_runs(results), objectives)
     yield Paragraph(
         "An expected gain is what the search expected when it asked, over the best that it knew then; a found gain is"
         " measured, over the best of the trials before it, which may have been running still when it was asked for."
@@ -116,9 +119,9 @@ def _blocks(
     yield NamedTable("search-course", _table(course))
 
 
-def sentences(subject: ReportSubject, plan: SearchPlan | None) -> list[str]:
+def sentences(results: Sequence[TrialReading], plan: SearchPlan | None) -> list[str]:
     """Sentences on the best points, and, of layouts, on the error of the prediction."""
-    trials = first_runs(subject.results)
+    trials = first_runs(results)
     if plan is not None and (plan.kind != "bayes" or len(plan.objective) > 1 or plan.objective[0] == "loss"):
         return list(best_points(plan.objective, seen_points(trials, plan.objective)))
     from sweeps.search.layouts.bayes import lessons  # with Hydra, for which no other report has to wait

@@ -57,6 +57,16 @@ def test_every_trial_that_was_asked_for_has_its_expected_and_its_found_gain(writ
     assert rows[2]["outcome"] == "out of memory"
 
 
+def test_trials_of_another_configuration_are_no_part_of_the_course(write_sweep: WriteSweep) -> None:
+    sweep = searched(write_sweep)
+    before = SECOND.model_copy(update={"role": "kept", "selected": False})
+    trials = tuple(before if each.trial_id == SECOND.trial_id else each for each in sweep.record.trials)
+    found = shown_of(section, sweep._replace(record=sweep.record.model_copy(update={"trials": trials})))
+    assert [row["found gain %"] for row in rows_of(found, "search-course")] == ["+50.0", "-"]
+    assert found.finding.startswith("The search asked for 2 trials, 1 of which measured something.")
+    assert [value["best so far"] for value in plots_of(found)[0].spec["data"]["values"]] == [0.1, 0.15]
+
+
 def test_why_it_stopped_is_in_the_finding(write_sweep: WriteSweep) -> None:
     found = shown_of(section, searched(write_sweep, finished="all plans were tried"))
     assert found.finding == (
