@@ -34,10 +34,19 @@ function withHeight(spec) {
   return { ...spec, height: spec.height.step * new Set(spec.data.values.map((value) => value[field])).size };
 }
 
+// Vega cuts a row of names where the page ends, so that long ones stand in fewer columns.
+function themeFor(place, spec) {
+  if (document.documentElement.clientWidth < 560) return phoneTheme;
+  const color = spec.encoding?.color;
+  if (color?.type !== "nominal" || !spec.data?.values) return plotTheme;
+  const longest = Math.max(...spec.data.values.map((value) => String(value[color.field]).length));
+  const columns = Math.floor(place.clientWidth / (7.5 * longest + 36));
+  return { ...plotTheme, legend: { ...plotTheme.legend, columns: Math.max(1, Math.min(4, columns)) } };
+}
+
 function drawPlot(place, spec) {
-  const config = document.documentElement.clientWidth < 560 ? phoneTheme : plotTheme;
   const sized = "width" in spec || "hconcat" in spec || "vconcat" in spec || "facet" in spec ? spec : { width: "container", ...spec };
-  return vegaEmbed(place, withHeight(sized), { renderer: "svg", actions: false, config, mode: "vega-lite" });
+  return vegaEmbed(place, withHeight(sized), { renderer: "svg", actions: false, config: themeFor(place, spec), mode: "vega-lite" });
 }
 
 // To a screen reader a plot is its caption: its numbers are in a table nearby, and a timeline has thousands of marks.

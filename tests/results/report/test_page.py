@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from results.report.charts import category, layer, quantity
+from results.report.page import page
+from results.report.section import Head, Plot, Section
 from tests.results.conftest import report_of, sweep_writer
 from tests.results.report.conftest import Visit, open_page
 from tests.results.report.test_report import HOW, PLAN, PROXY_TRIALS, PUBLISHED
@@ -44,6 +47,21 @@ def test_the_page_draws_all_plots_without_a_message_or_a_request(report: Path, w
 def test_the_page_itself_never_scrolls_sideways(wide: Visit, phone: Visit) -> None:
     widths = [seen.page.evaluate("document.documentElement.scrollWidth") for seen in (wide, phone)]
     assert widths == [1400, 390]
+
+
+@pytest.mark.parametrize("width", [390, 700, 1280])
+def test_long_names_in_a_legend_stay_within_their_plot(browser: Browser, tmp_path: Path, width: int) -> None:
+    names = [f"lr={number}.593e-4 warmup=4 steps=128 wd=0.2581" for number in range(8)]
+    values = [{"point": name, "step": step} for name in names for step in (1, 2)]
+    marks = layer({"type": "line"}, values, x=quantity("step", "step"), color=category("point"))
+    shown = Section("losses", "Losses", None, "", (Plot("losses", "", marks),))
+    (tmp_path / "page.html").write_text(page(Head("", "", "", "", ""), [shown], []))
+    tab = open_page(browser, tmp_path / "page.html", width=width).page
+    plot, *labels = tab.locator("#plot-losses svg, .role-legend-label text").evaluate_all(
+        "found => found.map(each => each.getBoundingClientRect().right)"
+    )
+    assert len(labels) == len(names)
+    assert max(labels) <= plot
 
 
 @pytest.mark.parametrize("tab", ["wide", "phone"])
