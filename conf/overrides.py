@@ -18,6 +18,11 @@ SIGNS = "+~"
 PLAIN = re.compile(r"[\w/\\+.$%*@?|:-]+( +[\w/\\+.$%*@?|:-]+)*", re.ASCII)
 """Texts that Hydra takes without quotes. Source: the grammar of its overrides, `primitive` and UNQUOTED_CHAR."""
 
+OTHER_TYPES = re.compile(
+    r"null|true|false|[+-]?(inf|nan|(\d[\d_]*\.?|\.\d)[\d_]*(e[+-]?[\d_]+)?)", re.ASCII | re.IGNORECASE
+)
+"""Texts that Hydra takes for what is no text."""
+
 
 @dataclass(frozen=True, slots=True)
 class Override:
@@ -114,8 +119,18 @@ def value_text(value: object) -> str:
 
 def for_a_shell(key: str, value: object) -> str:
     """The override that sets a key, as a person may copy it into a command."""
-    is_plain = not isinstance(value, str) or PLAIN.fullmatch(value)
-    return shell_word(f"{key}={value_text(value) if is_plain else quoted_text(str(value))}")
+    return shell_word(override_text(key, value))
+
+
+def override_text(key: str, value: object) -> str:
+    """The override that sets a key; a text stays one where Hydra would read it as a number, a truth or a null."""
+    is_quoted = isinstance(value, str) and (not PLAIN.fullmatch(value) or OTHER_TYPES.fullmatch(value))
+    return f"{key}={quoted_text(str(value)) if is_quoted else value_text(value)}"
+
+
+def command_line(words: Iterable[str]) -> str:
+    """A command as a person may copy it into a shell."""
+    return " ".join(map(shell_word, words))
 
 
 def shell_word(text: str) -> str:

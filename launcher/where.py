@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from conf.compose.load import Composition, compose
 from conf.compose.settings import Settings
 from conf.errors import ConfigError, UsageError
 from conf.folders import given_words, options
-from conf.overrides import Overrides
+from conf.overrides import Overrides, command_line
 from conf.types.sites import SlurmSpec
 from launcher.tools import ask
 from sweeps.trial import SweepFolder
@@ -94,7 +93,7 @@ def existing_folder(composition: Composition) -> SweepFolder:
     if folder is None:
         name = overrides.stated_value("sweep")
         where = f"{root}/{settings.sweep.name}-{chosen}" if chosen else str(root)
-        again = shlex.join(("trisweep", "sweep", str(name), *overrides.without_choice("sweep").texts, *given_words()))
+        again = command_line(("trisweep", "sweep", str(name), *overrides.without_choice("sweep").texts, *given_words()))
         raise UsageError(f"No sweep {name} has been started in {where}", f"Start it with `{again}`.")
     return folder
 

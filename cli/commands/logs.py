@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -13,7 +12,7 @@ from cli.output.console import complaints, console
 from cli.started_sweep import started_sweep
 from conf.errors import UsageError
 from conf.folders import groups
-from conf.overrides import Override
+from conf.overrides import Override, command_line
 from conf.units import count_of
 
 Words = Annotated[
@@ -48,7 +47,7 @@ def logs(name: SweepName, words: Words = None, follow: Follow = False, rank: Ran
     print_log(chosen, rank)
     others = [each for each in readings if each.log is not None and each is not chosen]
     if trial is None and others and console.is_terminal:
-        command = shlex.join(("trisweep", "logs", name, "TRIAL", *overrides))
+        command = command_line(("trisweep", "logs", name, "TRIAL", *overrides))
         complaints.print(f"Logs of {count_of(len(others), 'other trial')}: {command}. Status names them.")
 
 

@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import os
-import re
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cli.output.console import shown_path
 from conf.credentials import has_hidden_variables, without_credentials
 from conf.folders import OPTION, given_words, own_folders
-from conf.overrides import Overrides
+from conf.overrides import Overrides, command_line, override_text, shell_word
 
 if TYPE_CHECKING:
     from conf.types.sites import TrackingSpec
     from sweeps.sweep import Sweep
 
 DEFAULT_FOLDER = "runs"
-PLAIN = re.compile(r"[\w./:+@%-]+", re.ASCII)
-"""The values that Hydra reads without quotes."""
 
 
 def next_command(command: str, sweep: Sweep, *words: str) -> str:
     """`trisweep COMMAND` about the same sweep in the same folder, whatever chose that."""
     record, folder = sweep.record, sweep.folder.path
     cluster = [f"cluster={folder.name.removeprefix(f'{record.name}-')}"] if record.mode == "cluster" else []
-    return shlex.join(["trisweep", command, record.name, *words, *cluster, *folder_words(folder.parent)])
+    return command_line(["trisweep", command, record.name, *words, *cluster, *folder_words(folder.parent)])
 
 
 def command_by_name(sweep: Sweep, overrides: Overrides, *command: str) -> str:
@@ -35,7 +31,7 @@ def command_by_name(sweep: Sweep, overrides: Overrides, *command: str) -> str:
     cluster = [f"cluster={chosen}"] if chosen and overrides.stated_value("cluster") is None else []
     own = overrides.without({"output_dir"}).without_choice("sweep").texts
     words = [*own, *cluster, *folder_words(sweep.folder.path.parent)]
-    return shlex.join(["trisweep", *command, sweep.record.name, *words])
+    return command_line(["trisweep", *command, sweep.record.name, *words])
 
 
 def begun_command(sweep: Sweep) -> str | None:
@@ -53,13 +49,13 @@ def begun_command(sweep: Sweep) -> str | None:
     named = tuple(map(Path, begun.config_dirs))
     further = [] if named == own_folders() else [word for path in named for word in (OPTION, shown_path(path))]
     words = [*own, *(["--here"] if is_kept_here else []), *further, *folder_words(sweep.folder.path.parent)]
-    return shlex.join(["trisweep", "sweep", sweep.record.name, *words])
+    return command_line(["trisweep", "sweep", sweep.record.name, *words])
 
 
 def same_command(command: str, sweep: str | None, overrides: Overrides, *words: str) -> str:
     """`trisweep COMMAND SWEEP` with the overrides and folders of one's own that the present command was given."""
     named, own = [sweep] if sweep else [], overrides.without_choice("sweep").texts
-    return shlex.join(["trisweep", command, *named, *own, *words, *given_words(shown_path)])
+    return command_line(["trisweep", command, *named, *own, *words, *given_words(shown_path)])
 
 
 def folder_words(output_dir: Path) -> list[str]:
@@ -67,19 +63,14 @@ def folder_words(output_dir: Path) -> list[str]:
     own = given_words(shown_path)
     if output_dir.absolute() == Path(DEFAULT_FOLDER).absolute():
         return own
-    return [_override("output_dir", shown_path(output_dir)), *own]
-
-
-def _override(key: str, text: str) -> str:
-    quoted = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"{key}={text}" if PLAIN.fullmatch(text) else f"{key}='{quoted}'"
+    return [override_text("output_dir", shown_path(output_dir)), *own]
 
 
 def ui_command(output_dir: Path, tracking: TrackingSpec) -> str:
     """The command that opens the MLflow UI on this store, by make where a person has come here by make."""
     uri = without_credentials(tracking.uri or "")
-    store = [] if tracking.kind == "sqlite" else [f"tracking={tracking.kind}", _override("tracking.uri", uri)]
+    store = [] if tracking.kind == "sqlite" else [f"tracking={tracking.kind}", override_text("tracking.uri", uri)]
     words = [*store, *folder_words(output_dir)]
     if "MAKELEVEL" not in os.environ:
-        return shlex.join(["trisweep", "ui", *words])
-    return f"make ui {shlex.quote(f'OVERRIDES={shlex.join(words)}')}" if words else "make ui"
+        return command_line(["trisweep", "ui", *words])
+    return f"make ui {shell_word(f'OVERRIDES={command_line(words)}')}" if words else "make ui"

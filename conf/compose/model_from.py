@@ -15,7 +15,7 @@ from typing import Any
 
 from conf.errors import ConfigError
 from conf.folders import at_home
-from conf.overrides import Override, quoted_text, value_text
+from conf.overrides import Override, override_text
 from conf.types.schema import NORM_EPSILON, ROTARY_BASE
 
 KEY = "model_from"
@@ -56,9 +56,7 @@ def expand_model_from(texts: Iterable[str]) -> list[str]:
         raise ConfigError("model", beside.value, f"was chosen beside {KEY}", remedy)
     if not (path := named[-1].value):  # else it would be the config.json of the current folder
         raise ConfigError(KEY, "", "names no file", NAME_A_FILE)
-    shape = model_in(at_home(path, KEY))
-    stated = {key: quoted_text(value) if isinstance(value, str) else value_text(value) for key, value in shape.items()}
-    values = [f"model.{key}={text}" for key, text in stated.items()]
+    values = [override_text(f"model.{key}", value) for key, value in model_in(at_home(path, KEY)).items()]
     # The file's values come first, so that single values of the command line correct them.
     return [*values, *(override.text for override in overrides if override.key != KEY)]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from conf.compose.load import compose_tree
-from conf.overrides import Override, Overrides, for_a_shell, quoted_text, value_text
+from conf.overrides import Override, Overrides, command_line, for_a_shell, quoted_text, value_text
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("train_core", "sweeps", "launcher", "results", "calibrate", "cli", "benchmarks")
@@ -73,10 +73,19 @@ def test_a_value_can_be_copied_into_a_command(value: object, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["runs/é", "it's", 'say "it"', "a=b,c(1)", "~/x", "a\\", "a\\'b", "", " a ", "a{b}[c]", "100%"]
+    "text",
+    ["runs/é", "it's", 'say "it"', "a=b,c(1)", "~/x", "a\\", "a\\'b", "", " a ", "a{b}[c]", "100%", "True", "-.5"],
 )
 def test_a_text_in_quotes_is_taken_as_it_is(text: str) -> None:
     assert compose_tree([f"tracking.experiment={quoted_text(text)}"])["tracking"]["experiment"] == text
     assert Override.parse(f"a.b={quoted_text(text)}").value == text
     (shown,) = shlex.split(for_a_shell("tracking.experiment", text))
     assert Override.parse(shown).value == text
+    assert compose_tree([shown])["tracking"]["experiment"] == text
+
+
+def test_a_command_is_quoted_so_that_people_can_read_it() -> None:
+    words = ["trisweep", "ui", "output_dir='my runs'", "tracking.uri='$HOME'"]
+    line = command_line(words)
+    assert line.startswith("trisweep ui \"output_dir='my runs'\" ")
+    assert shlex.split(line) == words

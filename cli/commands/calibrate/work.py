@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -30,7 +29,7 @@ from cli.output.console import console, print_unwrapped, shown_path
 from conf.compose.load import Composition
 from conf.errors import EXIT_INTERRUPTED, UsageError
 from conf.folders import given_words, options
-from conf.overrides import Overrides, for_a_shell
+from conf.overrides import Overrides, command_line, for_a_shell
 from conf.units import GIGA, TERA, count_of
 from results.table import Table, breakable, text
 from sweeps.confidence import half_width
@@ -139,7 +138,7 @@ def propose(composition: Composition) -> dict[str, Any]:
         raise UsageError(problem, f"`trisweep plan {record.name}` says why.")
     cluster = points[0][1].setup.cluster
     chosen = [points[index] for index in telling_runs(cluster, [run for _, run in points])]
-    words = shlex.join([record.name, *composition.overrides.without_choice("sweep").texts, *given_words(shown_path)])
+    words = command_line([record.name, *composition.overrides.without_choice("sweep").texts, *given_words(shown_path)])
     _print_proposed(record.name, words, chosen, len(points))
     return {
         "cluster": cluster.name,

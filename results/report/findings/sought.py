@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from conf.nearest import listed
-from conf.overrides import Override
+from conf.overrides import Override, command_line
 from conf.types.sweep_spec import Objective, figure_of, is_of_time
 from conf.units import TERA, count_of
 from results.units import ABSENT, significant
@@ -121,7 +121,7 @@ def _values(record: SweepRecord, point: SoughtPoint) -> str:
 
 def sweep_with(where: str, values: Mapping[str, int]) -> str:
     """The command that goes on with a sweep under other values, in the place of those which its words may give."""
-    kept = shlex.join(word for word in shlex.split(where) if Override.parse(word).key not in values)
+    kept = command_line(word for word in shlex.split(where) if Override.parse(word).key not in values)
     return " ".join(("trisweep sweep", kept, *(f"{key}={value}" for key, value in values.items())))
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from conf.nearest import listed, nearest
+from conf.overrides import command_line
 from conf.types.sweep_spec import figure_of
 from conf.units import TRILLION, count_of
 from results.footprint import declared_footprint
@@ -45,7 +45,7 @@ class SweepVerdict(NamedTuple):
 
 def words_of_sweep(record: SweepRecord, folder_words: Sequence[str] = ()) -> str:
     """The words by which a command takes the same points of the same sweep."""
-    return shlex.join([record.name, *record.overrides, *folder_words])
+    return command_line([record.name, *record.overrides, *folder_words])
 
 
 def verdict(

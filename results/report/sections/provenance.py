@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import shlex
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from conf.overrides import Override
+from conf.overrides import Override, command_line
 from conf.units import count_of
 from results.report.section import Block, FactList, Heading, NamedTable, Paragraph, ReportSubject, Section
 from results.table import Table, text
@@ -37,7 +36,7 @@ class GivenCommand:
 
     @property
     def command(self) -> str:
-        return shlex.join(self.texts("command"))
+        return command_line(self.texts("command"))
 
     def text(self, name: str) -> str:
         value = self.content.get(name)
@@ -86,7 +85,7 @@ def _blocks(subject: ReportSubject, given: Sequence[GivenCommand]) -> Iterator[B
         had = "the code and the configuration" if best.planned.trainer.is_own else "the configuration"
         place = [each for each in _overrides(given) if Override.parse(each).key in PLACE_KEYS]
         again = ["trisweep", "rerun", subject.sweep.record.spec.name, best.trial.trial_id]
-        command = shlex.join([*again, *place, *_config_words(given)])
+        command = command_line([*again, *place, *_config_words(given)])
         yield Paragraph(f"Its best trial once more, with {had} that it had: {_code(command)}")
     if given:
         yield FactList(tuple(_facts(given[-1])))
@@ -111,7 +110,7 @@ def sweep_command(subject: ReportSubject, given: Sequence[GivenCommand]) -> str:
     """The command that plans and measures the same points, with what the last command on record overrode."""
     record = subject.sweep.record
     overrides = _overrides(given) or list(record.overrides)
-    return shlex.join(["trisweep", "sweep", record.spec.name, *overrides, *_config_words(given)])
+    return command_line(["trisweep", "sweep", record.spec.name, *overrides, *_config_words(given)])
 
 
 def folder_words(folder: SweepFolder) -> list[str]:

@@ -52,7 +52,7 @@ def test_the_folder_that_everybody_uses_is_not_named(tmp_path: Path) -> None:
     assert ui_command(tmp_path / "runs", SQLITE) == "trisweep ui"
 
 
-@pytest.mark.parametrize("name", ["results", "my results", "é(1)=2", "it's"])
+@pytest.mark.parametrize("name", ["results", "my results", "é(1)=2", "it's", "2024", "1e5", "null", "a\\b (c)"])
 def test_a_folder_that_was_chosen_is_named_so_that_shell_and_hydra_read_it_back(name: str, tmp_path: Path) -> None:
     words = shlex.split(ui_command(tmp_path / name, SQLITE))[2:]
     assert compose(Overrides.parse(words)).settings.output_dir == name
