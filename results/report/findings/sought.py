@@ -15,6 +15,7 @@ from sweeps.reading import TrialReading
 from sweeps.repeats.by_objective import SoughtPoint, sought_points
 from sweeps.search.axes.seen_points import SEED
 from sweeps.trial import SweepRecord
+from train_core.measurement import LIVE
 
 WORDS: dict[str, str] = {
     "throughput": "model TFLOPS per device",
@@ -53,12 +54,16 @@ def half_width_text(objective: Objective, half: float | None) -> str:
 
 
 def sought_sentences(record: SweepRecord, results: Sequence[TrialReading], where: str) -> tuple[str, str, str]:
-    """The headline, which others may be as good, and how sure that is; empty where nothing is measured."""
+    """The headline, which others may be as good, and how sure that is; empty where nothing is measured.
+
+    Further runs are advised once all trials have ended: those that have not may be just these.
+    """
     measured = sought_points(record, results)
     points = [point for point in measured if not point.aside]
     if not points:
         return "", "", ""
-    headline, others, sureness = _placed_sentences(record, points, where)
+    is_over = not any(each.outcome in LIVE for each in results)
+    headline, others, sureness = _placed_sentences(record, points, where if is_over else "")
     return headline, " ".join(filter(None, (others, aside_sentence(measured)))), sureness
 
 
@@ -138,6 +143,8 @@ def _has_intervals(points: Sequence[SoughtPoint]) -> bool:
 def _sureness(record: SweepRecord, points: Sequence[SoughtPoint], where: str) -> str:
     if not _has_intervals(points):
         has_runs = any(len(point.runs) > 1 and not point.diverged for point in points)
+        if not where:
+            return f"One {'seed' if has_runs else 'run'} of each so far, so that nobody knows what is chance."
         by_time = all(map(is_of_time, record.objective))
         again = f"`{sweep_with(where, {'search.max_rounds': NUM_RUNS} if by_time else _further_seeds(record))}`"
         if by_time or any(point.reading.planned.trainer.is_told(SEED) for point in points):

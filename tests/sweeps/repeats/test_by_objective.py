@@ -276,6 +276,14 @@ def test_a_hint_at_further_seeds_leaves_room_for_them(sweep: Sweep) -> None:
     assert f"search.num_seeds=3 sweep.max_trials={3 * num_taken}` would tell" in advice
 
 
+def test_no_further_runs_are_advised_while_some_have_not_ended(sweep: Sweep) -> None:
+    first = [each for each in sweep.read() if each.trial.point[SEED] == 1 and not _diverged(each)]
+    waiting = replace(first[0], folder=sweep.folder.trial("another"))
+    said = verdict(sweep.record, [*first, waiting], ranking_of(first))
+    assert said.advice == "One run of each so far, so that nobody knows what is chance."
+    assert said.details[-1] == "The sweep is not finished: 1 trial has not ended."
+
+
 def measured(sweep: Sweep, *losses: float) -> list[TrialReading]:
     """The sweep with other losses: two of each learning rate, and one of the last."""
     for trial, loss in zip(sweep.record.trials, losses, strict=True):
@@ -433,7 +441,7 @@ def test_runs_of_a_program_that_is_not_told_the_seed_say_nothing_where_they_are_
     for each, loss in zip(record.trials, (4.0, second, 5.0, second and second + 1), strict=True):
         if loss is not None:
             finish(folder, each, performance(100.0, losses=(loss,), final_loss=loss))
-    readings = Sweep(folder, record).read()
+    readings = [each for each in Sweep(folder, record).read() if each.measurement]
     assert re.search(said, verdict(record, readings, ranking_of(readings)).advice)
 
 
