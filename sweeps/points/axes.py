@@ -8,10 +8,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
+from conf.compose.settings import Settings
 from conf.compose.tree import Tree, has_key, nearest_key, part_at, value_at
 from conf.errors import ConfigError, InfeasiblePlan
 from conf.nearest import most_like
-from conf.plan.experiment import Experiment
+from conf.plan.experiment import Experiment, ExperimentParts
 from conf.plan.knobs import remedy_for
 from conf.types.axes import AxisBlock, SweepAxis, expression_in
 from conf.types.expression import BadExpression, Expression, parse_expression
@@ -25,6 +26,8 @@ FLAGS = "trainer.flags"
 DERIVED = "data_parallel_size"
 MODEL_PARALLEL = tuple(f"parallel.{axis}_parallel_size" for axis in ("tensor", "pipeline", "context"))
 """The sizes that are between the number of devices and `DERIVED`, a name of expressions that is no key."""
+TELLS_NOTHING_APART = {*Settings.model_fields} - {*ExperimentParts.model_fields} | {"cluster", "watch"}
+"""Groups of which no fingerprint has anything, so that trials that differ in them alone are one."""
 
 
 @dataclass(frozen=True)
@@ -122,10 +125,18 @@ class AxisSpace:
             raise ConfigError(f"sweep.{key}", expression.text, f"{bad.problem} at {where}", bad.remedy) from None
 
     def _require_known_names(self) -> None:
+        used = frozenset[str]().union(*(dimension.needs for dimension in self.dimensions))
         for dimension in self.dimensions:
             for key in dimension.keys:
                 if not has_key(self.tree, key):
                     raise ConfigError("sweep.axes", key, "is not a key of the configuration", self._remedy(key))
+                if "." not in key and isinstance(part := part_at(self.tree, key), dict):
+                    remedy = f"Vary a key in it, such as {key}.{next(iter(part))}."
+                    raise ConfigError("sweep.axes", key, "is a group, and an axis has the values of one key", remedy)
+            if not used.intersection(dimension.keys) and all(map(_tells_nothing_apart, dimension.keys)):
+                problem = "changes nothing of what a trial measures, so that all its values would be one trial"
+                remedy = "Leave it out, or let another axis follow from it. Each value can be a sweep of its own."
+                raise ConfigError("sweep.axes", dimension.name, problem, remedy)
             self._require_names(f"sweep.axes.{dimension.name}", dimension.needs)
         for number, constraint in enumerate(self.constraints):
             self._require_names(f"sweep.constraints.{number}", frozenset(constraint.names))
@@ -144,6 +155,10 @@ class AxisSpace:
             if not has_key(self.tree, name) or isinstance(part_at(self.tree, name), dict):
                 remedy = nearest_key(_tree_without_sweep(self.tree), name, DERIVED)
                 raise ConfigError(where, name, "is not a key of the configuration that has a single value", remedy)
+
+
+def _tells_nothing_apart(key: str) -> bool:
+    return key.partition(".")[0] in TELLS_NOTHING_APART
 
 
 def _tree_without_sweep(tree: Tree) -> Tree:

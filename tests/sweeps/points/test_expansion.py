@@ -23,6 +23,8 @@ TREE: Tree = {
     "word": "one",
     "trainer": {"flags": {"seed": 1}, "files": {"c.json": {"lr": 3}}},
     "sweep": {"axes": {"a.xx": [1]}},
+    "slurm": {"qos": None},
+    "cluster": {"num_nodes": 2},
 }
 
 
@@ -42,6 +44,11 @@ def test_the_baseline_comes_first_and_no_point_comes_twice() -> None:
         {"a.x": 2, "a.y": 4},
         {"a.x": 9},
     ]
+
+
+def test_an_axis_that_others_follow_from_need_not_be_of_the_trial_itself() -> None:
+    points = points_of(axes={"cluster.num_nodes": [1, 2], "b": "=8 * cluster.num_nodes"})
+    assert [point["b"] for point in points] == [8, 16]
 
 
 def test_an_axis_may_vary_what_stands_in_a_file_whose_name_has_a_dot() -> None:
@@ -175,6 +182,12 @@ def test_accumulation_is_an_axis_through_the_batch_that_follows_from_it() -> Non
         ),
         ({"axes": {"c": [1]}}, r"sweep\.axes = 'c': is not a key of the configuration"),
         ({"axes": {"a.xx": [1]}}, r"sweep\.axes = 'a\.xx': is not a key of the configuration\. Did you mean a\.x\?"),
+        ({"axes": {"a": [1]}}, r"sweep\.axes = 'a': is a group, .* Vary a key in it, such as a\.x\."),
+        ({"axes": {"slurm.qos": ["a", "b"]}}, r"sweep\.axes = 'slurm\.qos': changes nothing of what a trial measures"),
+        (
+            {"zip": [{"slurm.qos": ["a"], "cluster.num_nodes": [1]}]},
+            r"sweep\.axes = 'slurm\.qos,cluster\.num_nodes': changes nothing of what a trial measures",
+        ),
         (
             {"axes": {"trainer.flags.my-option": [1]}},
             r"sweep\.axes = 'trainer\.flags\.my-option': is not a key .*Write `my-option: null` under trainer\.flags",
