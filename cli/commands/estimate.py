@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sweeps.table.prices import PricedRow
 
 MANY_ROWS = 200
-MOST_UNREADABLE = 5
+MOST_UNUSABLE = 5
 MOST_REASONS = 5
 
 
@@ -39,7 +39,7 @@ def estimate(
 
     Exit code 1: no row could be priced.
     """
-    from results.terminal.estimate_tables import priced_table
+    from results.terminal.estimate_tables import priced_table, score_in_all
     from sweeps.planner.request import implementation_called
     from sweeps.table.prices import price, read_table, unread_sentence, write_table
 
@@ -52,9 +52,9 @@ def estimate(
     rows = price(records, implementation)
     if out is not None:
         write_table(out, read.columns, [row.cells() for row in rows])
-    elif rows and not as_json:
-        console.print(priced_table(rows, console.width))
     num_priced = sum(row.prediction is not None for row in rows)
+    if num_priced and out is None and not as_json:
+        console.print(priced_table(rows, console.width))
     rest = f"; {len(rows) - num_priced} not{': see column reason' if out else ''}" if num_priced < len(rows) else ""
     counted = f"{num_priced} of {count_of(len(rows), 'row')} priced{rest}"
     console.print(counted if rows else f"{table} has no row below its headings: nothing to price.")
@@ -63,7 +63,13 @@ def estimate(
         console.print(sentence)
     if out is not None:
         console.print(f"Predicted, not measured: {out}")
-    compared = _print_scores(rows) if score else []
+    compared, unusable = _comparisons(rows)
+    if score:
+        _print_scores(rows, compared)
+    if score or out is None:
+        _print_unusable(unusable)
+    if score and compared:
+        console.print(score_in_all(compared))
     if as_json:
         print_json("estimate", _document(rows, out, compared if score else None))
     if not num_priced:
@@ -108,33 +114,41 @@ def _unpriced_lines(rows: Sequence[PricedRow]) -> list[tuple[int, str]]:
     return [(row.record.line, row.reason) for row in rows if row.prediction is None]
 
 
-def _print_scores(rows: Sequence[PricedRow]) -> list[RowComparison]:
-    """Print the scores, and return the rows that they are about."""
+def _comparisons(rows: Sequence[PricedRow]) -> tuple[list[RowComparison], list[str]]:
+    """The rows beside what they measured, and of those whose measurements cannot be used, why."""
     from results.score import comparison
-    from results.terminal.estimate_tables import score_in_all, score_table, series_table
 
-    # A figure that somebody only remembers is no test of a prediction.
-    confirmed = [row for row in rows if row.record.row.get("confirmed", "").strip().lower() != "no"]
     compared: list[RowComparison] = []
-    unreadable: list[str] = []
-    for row in confirmed:
+    unusable: list[str] = []
+    for row in filter(_is_confirmed, rows):
         try:
             if beside := comparison(row):
                 compared.append(beside)
         except ConfigError as error:
             # One cell that is not a number must not cost the score of a table with thousands of rows.
-            unreadable.append(f"line {row.record.line}: {error}")
+            unusable.append(f"line {row.record.line}: {error}")
+    return compared, unusable
+
+
+def _is_confirmed(row: PricedRow) -> bool:
+    """False for a figure that somebody only remembers, which is no test of a prediction."""
+    return row.record.row.get("confirmed", "").strip().lower() != "no"
+
+
+def _print_scores(rows: Sequence[PricedRow], compared: Sequence[RowComparison]) -> None:
+    from results.terminal.estimate_tables import score_table, series_table
+
     console.print(score_table(compared, console.width) if compared else "No row that was priced holds a measurement.")
     by_series = series_table(compared)
     if by_series is not None:
         console.print(by_series)
-    if len(confirmed) < len(rows):
-        console.print(f"Left out, with confirmed=no: {count_of(len(rows) - len(confirmed), 'row')}.")
-    for message in unreadable[:MOST_UNREADABLE]:
+    if num_unconfirmed := sum(not _is_confirmed(row) for row in rows):
+        console.print(f"Left out, with confirmed=no: {count_of(num_unconfirmed, 'row')}.")
+
+
+def _print_unusable(unusable: Sequence[str]) -> None:
+    for message in unusable[:MOST_UNUSABLE]:
         console.print(f"Left out: {message}")
-    if len(unreadable) > MOST_UNREADABLE:
-        more = count_of(len(unreadable) - MOST_UNREADABLE, "more row")
+    if len(unusable) > MOST_UNUSABLE:
+        more = count_of(len(unusable) - MOST_UNUSABLE, "more row")
         console.print(f"... and {more} whose measurements cannot be used.")
-    if compared:
-        console.print(score_in_all(compared))
-    return compared

@@ -43,6 +43,19 @@ def test_the_rest_is_priced_and_counted_where_some_rows_cannot_be(tmp_path: Path
     assert float(rows[0]["pred_iter_time_s"]) > 0
 
 
+def test_a_measurement_that_cannot_be_used_is_said_to_be_left_out_without_a_score_too(tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text(HEADER + GOOD + GOOD.replace(",3.5,", ',"3,5",'))
+    done = trisweep("estimate", "in.csv", cwd=tmp_path)
+    assert "Left out: line 3: iter_time_s = '3,5': is not a number." in done.stdout
+
+
+def test_where_no_row_could_be_priced_there_is_no_table(tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text(HEADER + BAD)
+    done = trisweep("estimate", "in.csv", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stdout.startswith("0 of 1 row priced; 1 not\n  line 2: hidden = 'wide': is not a number")
+
+
 @pytest.mark.parametrize("width", [80, 100])
 def test_without_a_file_to_write_the_rows_stand_on_the_screen_beside_what_they_measured(
     width: int, tmp_path: Path
