@@ -155,7 +155,9 @@ class TrackingSpec(Frozen):
     also: Annotated[tuple[Literal["tensorboard"], ...], Field(strict=False)] = ()
 
     @model_validator(mode="after")
-    def _server_has_uri(self) -> TrackingSpec:
+    def _can_be_used(self) -> TrackingSpec:
+        if not self.experiment.strip():
+            raise ConfigError("tracking.experiment", self.experiment, "is empty", "Give tracking.experiment=NAME.")
         if self.kind != "sqlite" and not self.uri:
             problem = f"a tracking {self.kind} needs an address"
             raise ConfigError("tracking.uri", self.uri, problem, "Give tracking.uri=URL.")

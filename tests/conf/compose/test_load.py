@@ -169,6 +169,7 @@ def test_a_sweep_whose_name_is_all_digits_would_still_be_a_name() -> None:
         ("slurm.setup=a,b", r"Give one of them, or a list as slurm\.setup=\[a,b\]\.$"),
         ("slurm.extra_sbatch.mem=1.5", r"slurm\.extra_sbatch\.mem = 1\.5: must be a text"),
         ("slurm.extra_sbatch.str=1.5", r"slurm\.extra_sbatch\.str = 1\.5: must be a text"),
+        ("tracking.experiment=", r"tracking\.experiment = '': is empty\. Give tracking\.experiment=NAME\."),
         ("tracking=server", r"tracking\.uri = None: a tracking server needs an address"),
         ("tracking.uri=postgresql://me:pw@host/runs", r"tracking\.uri = 'postgresql://host/runs': is an address"),
     ],
