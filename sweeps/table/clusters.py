@@ -113,7 +113,9 @@ def _device_names(cluster: str) -> set[str]:
 
 
 def _meant_gpu(gpu: str) -> str:
-    """The known names that begin like this one or are like it; all of them where none is."""
+    """The known names that begin like this one or are like it; all of them where none is. Or it is a cluster's name."""
+    if gpu in options("cluster"):
+        return "It is a cluster's name: put it into a column cluster."
     begin_alike = [name for name in known_gpus() if name.lower().startswith(gpu.lower())]
     if begin_alike:
         return f"Did you mean {' or '.join(begin_alike)}?"

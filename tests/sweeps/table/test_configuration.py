@@ -268,6 +268,10 @@ def test_what_changes_no_price_is_no_reason_against_one(cells: dict[str, str]) -
         ({"flash_attention": "v9"}, "flash_attention = 'v9': is not known here"),
         ({"implementation": "colossal"}, "implementation = 'colossal': is not known here. Known: trisweep"),
         ({"gpu": "TPU v5p"}, "gpu = 'TPU v5p': is not the device of a known cluster. Known: "),
+        (
+            {"gpu": "selene"},
+            "gpu = 'selene': is not the device of a known cluster. It is a cluster's name: put it into",
+        ),
         ({"gpu": ""}, "gpu = '': is empty, and no device is taken for granted"),
         ({"cluster": "nowhere"}, "cluster = 'nowhere': is no cluster. Known: "),
         ({"cluster": "frontier"}, "gpu = 'A100-80GB-SXM': is not the device of cluster = frontier"),
