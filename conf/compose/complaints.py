@@ -73,9 +73,11 @@ def first_complaint(error: ValidationError, model: type[BaseModel], prefix: str)
         fields = ", ".join(field_names(model, parts))
         remedy = f"Give it values for {fields}." if fields else "Give it values by their names."
         return ConfigError(key, complaint["input"], "is not a group of values", remedy)
-    remedy = complaint.get("ctx", {}).get("remedy", CORRECT)
+    remedy, value = complaint.get("ctx", {}).get("remedy", CORRECT), complaint["input"]
+    if complaint["type"].startswith("int_") and isinstance(value, float) and value.is_integer():
+        remedy = f"Write {int(value)}, without a point or an exponent."
     problem = SINGLE if branches == set(BRANCHES) else _problem(complaint)
-    return ConfigError(key, shown_value(key, complaint["input"]), problem, remedy)
+    return ConfigError(key, shown_value(key, value), problem, remedy)
 
 
 def _problem(complaint: ErrorDetails) -> str:

@@ -117,6 +117,10 @@ def test_a_sweep_whose_name_is_all_digits_would_still_be_a_name() -> None:
         ("batch.micro_batch=2", r"batch\.micro_batch = '2': is not a key.*Did you mean batch\.micro_batch_size\?"),
         ("+cluster.nodes=2", r"cluster\.nodes = 2: is not a known key\. Did you mean cluster\.num_nodes\?"),
         ("batch.micro_batch_size=-1", r"batch\.micro_batch_size = -1: must be greater than 0"),
+        (
+            "training.num_steps=1e3",
+            r"num_steps = 1000\.0: must be a whole number\. Write 1000, without a point or an expo",
+        ),
         ("batch.micro_batch_size='2'", r"batch\.micro_batch_size = '2': must be a whole number"),
         (
             "model.rotary_scaling=3",
