@@ -270,7 +270,7 @@ def _world_sizes(cluster: ClusterSpec, devices: str | None, settings: Settings, 
     if devices is not None:
         return device_counts(cluster, devices)
     if "parallel.world_size" in overrides.pinned_keys():
-        return device_counts(cluster, str(settings.parallel.world_size))
+        return device_counts(cluster, str(settings.parallel.world_size), stated_by="parallel.world_size")
     if settings.sweep is None:
         return [cluster.num_devices]
     return device_counts(cluster, str(min(_most_devices(settings.sweep, settings), cluster.num_devices)))
@@ -283,7 +283,7 @@ def _most_devices(sweep: SweepSpec, settings: Settings) -> int:
     return max(size for size in [settings.parallel.world_size, *listed] if isinstance(size, int))
 
 
-def device_counts(cluster: ClusterSpec, devices: str) -> list[int]:
+def device_counts(cluster: ClusterSpec, devices: str, stated_by: str = "--devices") -> list[int]:
     """Numbers of devices that a job on this cluster can have: `512`, `256,512`, `64-512` or `all`.
 
     Raises:
@@ -297,19 +297,19 @@ def device_counts(cluster: ClusterSpec, devices: str) -> list[int]:
     for part in devices.split(","):
         low, dash, high = part.partition("-")
         if not is_count(low) or (dash and not is_count(high)):
-            raise ConfigError("devices", devices, "is not a list of numbers", "Write 512, 256,512, 64-512 or all.")
+            raise ConfigError(stated_by, devices, "is not a list of numbers", "Write 512, 256,512, 64-512 or all.")
         # A range keeps what fills whole nodes; a number that was named has to do so, or is refused.
         if dash:
             counts += [count for count in whole if int(low) <= count <= int(high)]
         else:
-            counts.append(_legal_count(cluster, int(low)))
+            counts.append(_legal_count(cluster, int(low), stated_by))
     if not counts:
         remedy = f"Choose between {whole[0]} and {whole[-1]}."
-        raise InfeasiblePlan("devices", devices, f"holds no number of whole nodes of cluster {cluster.name}", remedy)
+        raise InfeasiblePlan(stated_by, devices, f"holds no number of whole nodes of cluster {cluster.name}", remedy)
     return sorted(set(counts))
 
 
-def _legal_count(cluster: ClusterSpec, count: int) -> int:
+def _legal_count(cluster: ClusterSpec, count: int, stated_by: str) -> int:
     if cluster.can_give(count):
         return count
     problem = (
@@ -317,7 +317,7 @@ def _legal_count(cluster: ClusterSpec, count: int) -> int:
     )
     size = cluster.devices_per_node
     remedy = f"Use up to {size}, or a multiple of it, raise cluster.num_nodes, or choose another cluster=NAME."
-    raise InfeasiblePlan("devices", count, problem, remedy)
+    raise InfeasiblePlan(stated_by, count, problem, remedy)
 
 
 def _require_expressible(settings: Settings, knobs: Mapping[str, KnobValue]) -> None:
@@ -348,12 +348,12 @@ def headroom_bytes(text: str, device: DeviceSpec) -> int:
     """
     found = AMOUNT.fullmatch(text.strip())
     if found is None:
-        raise ConfigError("headroom", text, "is no amount of memory", "Write 6GiB, 6GB, 500MiB or 10%.")
+        raise ConfigError("--headroom", text, "is no amount of memory", "Write 6GiB, 6GB, 500MiB or 10%.")
     number, unit = float(found[1]), found[2]
     amount = int(number / 100 * device.memory_bytes) if unit == "%" else int(number * UNITS[unit])
     if amount >= device.memory_bytes:
         problem = f"leaves nothing of the {device.memory_bytes / GIBIBYTE:.1f} GiB of {device.name}"
-        raise ConfigError("headroom", text, problem, "Leave less free.")
+        raise ConfigError("--headroom", text, problem, "Leave less free.")
     return amount
 
 

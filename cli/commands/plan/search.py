@@ -107,7 +107,7 @@ def training_of(wanted: Request, options: SearchOptions) -> Training:
     num_steps = options.steps
     if options.tokens is not None:
         num_steps = steps_for(options.tokens, tokens_per_step(wanted.spaces[0]))
-    for name, limit in (("budget", options.budget), ("deadline", options.deadline)):
+    for name, limit in (("--budget", options.budget), ("--deadline", options.deadline)):
         if limit is not None and not limit > 0:
             raise ConfigError(name, limit, "is not above zero", "Give dollars for --budget, hours for --deadline.")
     return Training(num_steps, options.budget, options.deadline)

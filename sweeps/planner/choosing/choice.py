@@ -294,13 +294,13 @@ def _limits_too_tight(fitting: Sequence[tuple[Space, Found]], training: Training
     hours = min(total_hours(training, found.fastest_seconds) or 0.0 for _, found in fitting)
     if training.deadline_hours is not None and hours > training.deadline_hours:
         problem = f"is met by no plan: the fastest takes {hours:,.1f} hours"
-        return InfeasiblePlan("deadline", training.deadline_hours, problem, _REMEDY)
+        return InfeasiblePlan("--deadline", training.deadline_hours, problem, _REMEDY)
     dollars = min(total_dollars(training, space, found.fastest_seconds) or 0.0 for space, found in fitting)
     if training.budget_dollars is not None and dollars > training.budget_dollars:
         problem = f"is met by no plan: the cheapest costs ${dollars:,.2f}"
-        return InfeasiblePlan("budget", training.budget_dollars, problem, _REMEDY)
+        return InfeasiblePlan("--budget", training.budget_dollars, problem, _REMEDY)
     return InfeasiblePlan(
-        "budget",
+        "--budget",
         training.budget_dollars,
         f"is met by no plan that also meets the deadline of {training.deadline_hours} hours: the cheapest of all costs"
         f" ${dollars:,.2f}, the fastest takes {hours:,.1f} hours",

@@ -89,10 +89,10 @@ def longest_step_seconds(space: Space, training: Training) -> float:
     """
     longest = inf
     if training.deadline_hours is not None:
-        longest = training.deadline_hours * SECONDS_PER_HOUR / _steps(training, "deadline", training.deadline_hours)
+        longest = training.deadline_hours * SECONDS_PER_HOUR / _steps(training, "--deadline", training.deadline_hours)
     if training.budget_dollars is not None:
         seconds = training.budget_dollars / required_dollars_per_second(space)
-        longest = min(longest, seconds / _steps(training, "budget", training.budget_dollars))
+        longest = min(longest, seconds / _steps(training, "--budget", training.budget_dollars))
     return longest
 
 

@@ -44,7 +44,7 @@ def scaling_curve(spaces: Sequence[Space], kind: ScalingKind) -> list[ScalingPoi
     candidates = best_of(scaled)
     rates = [_rate(candidate) for candidate in candidates if candidate is not None]
     if not rates:
-        raise ConfigError("scaling", kind, "has no number of devices on which a plan fits", "Offer more devices.")
+        raise ConfigError("--scaling", kind, "has no number of devices on which a plan fits", "Offer more devices.")
     return [
         ScalingPoint(
             space.world_size,

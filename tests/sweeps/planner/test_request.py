@@ -57,8 +57,8 @@ def test_what_a_cluster_lacks_is_left_out_where_there_are_others_and_it_keeps_th
     assert found == [("frontier", 512), ("selene", 512), ("selene", 2048), ("selene", 2056)]
     left_out = [(one.cluster, one.reason.key, one.reason.value) for one in asked.left_out]
     assert left_out == [
-        ("frontier", "devices", 2048),
-        ("frontier", "devices", 2056),
+        ("frontier", "--devices", 2048),
+        ("frontier", "--devices", 2056),
         ("dgx1-v100", "precision.dtype", "bf16"),
     ]
 
@@ -66,13 +66,13 @@ def test_what_a_cluster_lacks_is_left_out_where_there_are_others_and_it_keeps_th
 @pytest.mark.parametrize(
     ("clusters", "devices", "message"),
     [
-        (["selene"], "512,4096", "devices = 4096: is not a number"),
+        (["selene"], "512,4096", "--devices = 4096: is not a number"),
         (
             ["dgx-h100", "selene"],
             "4096",
-            "devices = 4096: is not a number of devices that a job can have on cluster dgx-h100",
+            "--devices = 4096: is not a number of devices that a job can have on cluster dgx-h100",
         ),
-        (["dgx-h100", "selene"], "512,x", "devices = 'x': is not a list of numbers"),
+        (["dgx-h100", "selene"], "512,x", "--devices = 'x': is not a list of numbers"),
     ],
 )
 def test_nothing_is_left_out_of_one_cluster_nor_where_none_is_left(
@@ -102,8 +102,13 @@ def test_all_numbers_of_devices_are_whole_nodes() -> None:
 
 @pytest.mark.parametrize("text", ["", "x", "12", "0", "1e3", "4000", "16-", "3-7", "-8", "8,,16"])
 def test_numbers_that_a_job_cannot_have_are_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="devices = "):
+    with pytest.raises(ConfigError, match=r"^--devices = "):
         device_counts(load_cluster("selene"), text)
+
+
+def test_a_number_of_devices_that_is_refused_is_called_as_it_was_given() -> None:
+    with pytest.raises(ConfigError, match=r"^parallel\.world_size = 12: is not a number of devices"):
+        search_request(composed([*GPT_3, "parallel.world_size=12"]))
 
 
 def test_overrides_of_knobs_pin_them_and_groups_do_not() -> None:
