@@ -286,6 +286,9 @@ def _most_devices(sweep: SweepSpec, settings: Settings) -> int:
 def device_counts(cluster: ClusterSpec, devices: str, stated_by: str = "--devices") -> list[int]:
     """Numbers of devices that a job on this cluster can have: `512`, `256,512`, `64-512` or `all`.
 
+    Args:
+        stated_by: the option or the dotted key that they are from, for errors.
+
     Raises:
         ConfigError: the text is something else.
         InfeasiblePlan: the cluster has no such number of devices, or it does not fill whole nodes.
