@@ -194,7 +194,8 @@ def _sure(best: MeasuredPoint, points: Sequence[MeasuredPoint]) -> str:
     if len(points) == 1:
         return "Nothing else was measured."
     runs = count_of(best.seconds.num_runs, "run")
-    return f"Its interval lies above those of all {len(points) - 1} others ({runs}; {best.seconds.method})."
+    others = "that of the other" if len(points) == 2 else f"those of all {len(points) - 1} others"
+    return f"Its interval lies above {others} ({runs}; {best.seconds.method})."
 
 
 def _decision(where: str, points: Sequence[MeasuredPoint]) -> str:

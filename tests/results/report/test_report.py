@@ -256,6 +256,12 @@ def test_a_layout_within_the_spread_of_the_best_is_called_a_tie(write_sweep: Wri
     assert "`trisweep sweep made-up search.max_rounds=3` measures the leaders further" in said
 
 
+def test_of_two_points_the_faster_one_is_held_against_the_other(write_sweep: WriteSweep) -> None:
+    trials = (trial("slow", is_baseline=True), trial("fast", micro_batch_size=2))
+    said = report_of(write_sweep(trials, {"slow": performance(80.0), "fast": performance(100.0)})).markdown.read_text()
+    assert "Its interval lies above that of the other (1 run; " in said
+
+
 def test_commands_of_the_verdict_name_the_folder_in_which_the_sweep_is(write_sweep: WriteSweep) -> None:
     folder, record, _ = write_sweep([PROXY_TRIALS[0]], {"base": (Outcome.FAILED, "no space left")}, plan=())
     readings = Sweep(folder, record).read()
