@@ -262,7 +262,7 @@ def implementation_called(name: str) -> Implementation:
     """
     if name not in IMPLEMENTATIONS:
         known = f"Known: {', '.join(IMPLEMENTATIONS)}."
-        raise ConfigError("implementation", name, "is not a trainer known here", known)
+        raise ConfigError("--implementation", name, "is not a trainer known here", known)
     return IMPLEMENTATIONS[name]
 
 

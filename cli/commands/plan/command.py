@@ -53,7 +53,7 @@ def _known_word(option: typer.CallbackParam, value: str | None) -> str | None:
     name = str(option.name)
     words = {"objective": PLAN_OBJECTIVES, "scaling": SCALING_KINDS, "format": FORMATS}[name]
     if value not in words:
-        raise ConfigError(name, value, "is not known", f"Use one of {', '.join(words)}.")
+        raise ConfigError(f"--{name}", value, "is not known", f"Use one of {', '.join(words)}.")
     return value
 
 

@@ -113,7 +113,7 @@ def test_the_trainer_can_be_chosen(tmp_path: Path) -> None:
     [
         ("model,layers\na,1\n", [], "lacks the columns hidden, heads, seq"),
         (None, [], "in.csv cannot be read: No such file or directory"),
-        (HEADER + GOOD, ["--implementation", "colossal"], "implementation = 'colossal': is not a trainer known here"),
+        (HEADER + GOOD, ["--implementation", "colossal"], "--implementation = 'colossal': is not a trainer known here"),
         (HEADER + '"unfinished', [], "is not CSV"),
     ],
 )
