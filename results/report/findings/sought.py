@@ -132,7 +132,8 @@ def sweep_with(where: str, values: Mapping[str, int]) -> str:
 
 def _further_seeds(record: SweepRecord) -> dict[str, int]:
     """The values with which a sweep gives its points further seeds, which count towards `sweep.max_trials`."""
-    most = NUM_RUNS * sum(trial.selected or trial.role == "observed" for trial in record.trials)
+    points = [trial for trial in record.trials if not trial.stage and not trial.repeat]
+    most = NUM_RUNS * sum(trial.selected or trial.role == "observed" for trial in points)
     return {"search.num_seeds": NUM_RUNS} | ({"sweep.max_trials": most} if most > record.spec.max_trials else {})
 
 
