@@ -104,7 +104,7 @@ def _peak_note(readings: Sequence[TrialReading]) -> str:
 
 
 def sought_table(record: SweepRecord, results: Sequence[TrialReading]) -> Table:
-    """The points of a sweep that seeks something else than the highest rate, best first; below them what failed."""
+    """The points of a sweep that seeks something else than the highest rate, best first; below them all others."""
     words, points = [words_of(objective) for objective in record.objective], sought_points(record, results)
     rows = [
         (
@@ -115,8 +115,9 @@ def sought_table(record: SweepRecord, results: Sequence[TrialReading]) -> Table:
         )
         for place, point in zip(sought_places(record, points), points, strict=True)
     ]
+    ranked = {run.reading.name for point in points for run in point.runs}
     for result in results:
-        if result.performance is None and result.outcome is not None:
+        if result.name not in ranked and result.outcome is not None:
             name = _layout(result.title, result.trial.is_baseline)
             rows.append((text(""), name, _outcome(result.outcome), *[text("")] * (len(words) + 3)))
     equal = " =: another may be as good." if len(record.objective) == 1 else ""

@@ -276,6 +276,15 @@ def test_a_hint_at_further_seeds_leaves_room_for_them(sweep: Sweep) -> None:
     assert f"search.num_seeds=3 sweep.max_trials={3 * num_taken}` would tell" in advice
 
 
+def test_a_hint_at_further_seeds_counts_no_stages_that_follow_the_points(sweep: Sweep) -> None:
+    first = [each for each in sweep.read() if each.trial.point[SEED] == 1 and not _diverged(each)]
+    later = sweep.record.trials[0].model_copy(update={"trial_id": "later", "stage": "eval"})
+    spec = sweep.record.spec.model_copy(update={"max_trials": 1})
+    both = sweep.record.model_copy(update={"spec": spec, "trials": (*sweep.record.trials, later)})
+    advice = verdict(both, first, ranking_of(first)).advice
+    assert f"sweep.max_trials={3 * len(sweep.record.trials)}` would tell" in advice
+
+
 def test_no_further_runs_are_advised_while_some_have_not_ended(sweep: Sweep) -> None:
     first = [each for each in sweep.read() if each.trial.point[SEED] == 1 and not _diverged(each)]
     waiting = replace(first[0], folder=sweep.folder.trial("another"))
@@ -456,3 +465,5 @@ def test_a_sought_figure_that_no_stage_measured_is_told_from_those_that_they_did
     said = verdict(record, readings, ranking_of(readings))
     assert said.headline.startswith("No trial has measured score.rmes yet")
     assert said.advice == "The stages measured score.rmse, score.bias. Did you mean score.rmse?"
+    named = [row[1].text.removesuffix(" *") for row in sought_table(record, readings).rows]
+    assert named == [each.title for each in readings]
