@@ -25,17 +25,18 @@ def print_log(reading: Reading, rank: int | None) -> None:
     """Print the log, and then the steps, which this package's trainer writes into a file of their own.
 
     Raises:
-        UsageError: the trial has written no log.
+        UsageError: the trial has written no log, and there are no steps of it either.
     """
-    path = log_file(reading, rank)
-    if path is None:
+    path, steps = log_file(reading, rank), _steps_beside(reading)
+    if path is None and (rank is not None or not steps):
         waits = reading.outcome in LIVE
         remedy = "Wait for it with -f." if waits else "`trisweep status` says why."
         raise UsageError(f"{reading.title} is {reading.outcome or 'left out'} and has written no log", remedy)
-    _say(reading, path)
-    for part in GrowingFile(path).news():
-        sys.stdout.write(part)
-    for step in _steps_beside(reading):
+    if path is not None:
+        _say(reading, path)
+        for part in GrowingFile(path).news():
+            sys.stdout.write(part)
+    for step in steps:
         _print_step(step)
 
 

@@ -27,6 +27,17 @@ def test_without_a_name_the_one_that_failed_is_chosen(finished: Path, tmp_path: 
     assert done.stderr.startswith("==> tp1-pp1-dp2-"), done.stderr
 
 
+def test_a_training_that_printed_where_it_was_started_has_its_steps(
+    finished: Path, tmp_path: Path, trisweep: Command
+) -> None:
+    shutil.copytree(finished / "runs", tmp_path / "runs")
+    (trial,) = (tmp_path / "runs/smoke-local/trials").glob("*zero1-c*")
+    shutil.rmtree(trial / "logs")
+    (trial / "submission.json").unlink()
+    done = trisweep("logs", "smoke", "zero1-c", cwd=tmp_path)
+    assert [line.split(":")[0] for line in done.stdout.splitlines()] == [f"step {n}/4" for n in range(1, 5)]
+
+
 def test_following_a_trial_that_has_ended_prints_it_and_ends(finished: Path, trisweep: Command) -> None:
     done = trisweep("logs", "smoke", "zero1-c", "--follow", cwd=finished)
     assert done.returncode == 0
