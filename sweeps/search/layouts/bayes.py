@@ -29,7 +29,6 @@ from train_core.measurement import LIVE, Outcome
 FEWEST_KEPT = 1500  # candidates that are looked at however many measurements there are
 MOST_WORK = 5e7  # measurements squared times candidates
 MOST_MEASUREMENTS = 128  # that the surrogate is fitted on: those with the best rates
-LOST_JOB = 0.1  # what a job costs that runs out of memory, as a share of the best's cost
 NUM_DRAWN_TOGETHER = 200  # the candidates of largest gain, of which the gain of all is estimated
 NUM_DRAWS = 256
 SIZES = ("tensor_parallel_size", "pipeline_parallel_size", "virtual_pipeline_size", "micro_batch_size")
@@ -60,8 +59,8 @@ class Outlook:
 
     @property
     def worth(self) -> Floats:
-        """The expected gain, less the cost of a job that may run out of memory."""
-        return self.fits * self.gain - (1.0 - self.fits) * LOST_JOB
+        """The gain that is expected of one job: one that runs out of memory gains nothing, and costs no more."""
+        return self.fits * self.gain
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +292,7 @@ class Bayes(Search):
                 f" which is less than search.min_gain = {self.min_gain:g}"
             )
         else:
-            reason = "no other plan is worth the risk that it runs out of memory"
+            reason = "no other plan is expected to better the best"
         return f"{reason}; next would come {label}"
 
     @cached_property

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from benchmarks.replay.run import ReplayedReading, replayed_reading
 from conf.units import GIBIBYTE
+from sweeps.search.layouts.bayes import Outlook
 from sweeps.search.registry import search_for
 from sweeps.search.searcher import Listed
 from sweeps.trial import Trial
@@ -160,3 +162,10 @@ def test_a_trial_that_the_sweep_left_out_does_not_count_as_tried(replay: Replay)
 def _listed_keys(replay: Replay) -> set[str]:
     spec = replay.record.spec
     return {*spec.axes, *spec.baseline, *(key for point in spec.points for key in point)}
+
+
+def test_a_plan_that_would_gain_much_is_tried_though_it_may_not_fit() -> None:
+    """A job that runs out of memory ends soon, and tells how much memory all others need."""
+    fits, gain, one = np.array([0.3, 1.0]), np.array([0.2, 0.03]), np.ones(2)
+    ahead = Outlook(np.arange(2), one, one, fits, one, gain, 0.0, 0.2)
+    assert ahead.worth.tolist() == pytest.approx([0.06, 0.03])
