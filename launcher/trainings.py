@@ -41,13 +41,13 @@ PLACE_GROUPS = frozenset({"cluster", "device", "slurm", "tracking", "search", "o
 def best_of(sweep: Sweep) -> Best:
     """The best trial by what the sweep seeks: as measured, else as predicted among those not tried.
 
-    Trials of another model than the last command's, which an earlier one asked for, are none of them.
+    Trials that an earlier command asked for, of a model that the last one's configuration has not, are none of them.
 
     Raises:
         UsageError: no point of the sweep can run, or it seeks a loss and measured none.
     """
     record = sweep.record
-    models = {trial.experiment.model for trial in record.trials if trial.experiment and trial.role == "asked"}
+    models = {trial.experiment.model for trial in record.trials if trial.experiment and trial.role != "kept"}
     readings = [each for each in sweep.read() if each.experiment is None or each.experiment.model in models]
     # Whatever was measured beats every prediction, which may promise more than the machine keeps.
     measured = best_reading(record, readings)

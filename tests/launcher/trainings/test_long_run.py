@@ -93,6 +93,18 @@ def test_the_best_is_never_of_another_model_that_an_earlier_command_measured(sta
     assert (best.trial.trial_id, best.is_measured) == (fastest, True)
 
 
+def test_the_best_may_be_of_another_model_that_an_earlier_search_over_the_same_space_took(
+    started: Any, record_of: RecordOf
+) -> None:
+    folder, record = started
+    (other,) = record_of([{"model.num_layers": 8}]).trials
+    before = other.model_copy(update={"trial_id": "before", "role": "observed", "selected": False})
+    both = record.model_copy(update={"trials": (before, *record.trials)})
+    end(folder, both, 0, 9e9)
+    end(folder, both, 1, 1e9)
+    assert best_of(Sweep(folder, both)).trial.trial_id == "before"
+
+
 def test_without_a_measurement_it_is_the_best_predicted_of_those_that_did_not_fail(started: Any) -> None:
     folder, record = started
     by_rate = sorted(record.trials, key=lambda trial: -trial.estimate.model_flops_per_second_per_device)
