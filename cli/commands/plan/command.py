@@ -93,7 +93,11 @@ class SearchOptions:
     ] = None
     steps: Annotated[int | None, typer.Option(help="Steps of the whole training.", callback=_possible_steps)] = None
     devices: Annotated[str | None, typer.Option(help="Numbers of devices: 512, 256,512, 64-512 or all.")] = None
-    clusters: Annotated[str | None, typer.Option(help="Choose among clusters: selene,dgx-h100.")] = None
+    clusters: Annotated[
+        str | None,
+        # A script's variable that is empty chooses none.
+        typer.Option(help="Choose among clusters: selene,dgx-h100.", callback=lambda text: text or None),
+    ] = None
     mixed: Annotated[str | None, typer.Option(help="One job over several: selene:512,dgx-h100:512.")] = None
     implementation: Annotated[str | None, typer.Option(help=f"The trainer to price for: {TRAINERS}.")] = None
     pareto: Annotated[bool, typer.Option("--pareto", help="The best in time against money, of all offers.")] = False

@@ -38,6 +38,10 @@ def test_json_is_the_whole_search_and_nothing_else(plan: Plan) -> None:
     assert [one["predicted_step_seconds"] for one in document["best"]] == found.step_seconds.tolist()
 
 
+def test_a_list_of_clusters_that_is_empty_is_as_if_none_was_given(plan: Plan) -> None:
+    assert plan("smoke", "--clusters", "") == plan("smoke")
+
+
 @pytest.mark.slow
 def test_the_overrides_of_a_plan_compose_to_the_experiment_that_was_predicted(plan: Plan) -> None:
     best = json.loads(plan(*GPT_22B, "--json", "--top", "3"))["best"]
