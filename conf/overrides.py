@@ -15,7 +15,7 @@ SIGNS = "+~"
 """Hydra adds with a plus, adds or overrides with two, and deletes with a tilde."""
 
 
-PLAIN = re.compile(r"[\w/\\+.$%*@?|:-]+( +[\w/\\+.$%*@?|:-]+)*", re.ASCII)
+PLAIN = re.compile(r"[\w/+.$%*@?|:-]+( +[\w/+.$%*@?|:-]+)*", re.ASCII)
 """Texts that Hydra takes without quotes. Source: the grammar of its overrides, `primitive` and UNQUOTED_CHAR."""
 
 OTHER_TYPES = re.compile(

@@ -74,7 +74,23 @@ def test_a_value_can_be_copied_into_a_command(value: object, text: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["runs/é", "it's", 'say "it"', "a=b,c(1)", "~/x", "a\\", "a\\'b", "", " a ", "a{b}[c]", "100%", "True", "-.5"],
+    [
+        "runs/é",
+        "it's",
+        'say "it"',
+        "a=b,c(1)",
+        "~/x",
+        "a\\",
+        "a\\'b",
+        "",
+        " a ",
+        "a{b}[c]",
+        "100%",
+        "True",
+        "-.5",
+        "a\\:b",
+        "\\\\x",
+    ],
 )
 def test_a_text_in_quotes_is_taken_as_it_is(text: str) -> None:
     assert compose_tree([f"tracking.experiment={quoted_text(text)}"])["tracking"]["experiment"] == text
