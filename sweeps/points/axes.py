@@ -28,6 +28,7 @@ MODEL_PARALLEL = tuple(f"parallel.{axis}_parallel_size" for axis in ("tensor", "
 """The sizes that are between the number of devices and `DERIVED`, a name of expressions that is no key."""
 TELLS_NOTHING_APART = {*Settings.model_fields} - {*ExperimentParts.model_fields} | {"cluster", "watch"}
 """Groups of which no fingerprint has anything, so that trials that differ in them alone are one."""
+EACH = "Each value can be a sweep of its own."
 
 
 @dataclass(frozen=True)
@@ -131,11 +132,13 @@ class AxisSpace:
                 if not has_key(self.tree, key):
                     raise ConfigError("sweep.axes", key, "is not a key of the configuration", self._remedy(key))
                 if "." not in key and isinstance(part := part_at(self.tree, key), dict):
-                    remedy = f"Vary a key in it, such as {key}.{next(iter(part))}."
+                    # An axis over a name would do nothing, and one over a key of such a group is refused.
+                    inner = f"{key}.{next((name for name in part if name != 'name'), 'KEY')}"
+                    remedy = EACH if _tells_nothing_apart(key) else f"Vary a key in it, such as {inner}."
                     raise ConfigError("sweep.axes", key, "is a group, and an axis has the values of one key", remedy)
             if not used.intersection(dimension.keys) and all(map(_tells_nothing_apart, dimension.keys)):
                 problem = "changes nothing of what a trial measures, so that all its values would be one trial"
-                remedy = "Leave it out, or let another axis follow from it. Each value can be a sweep of its own."
+                remedy = f"Leave it out, or let another axis follow from it. {EACH}"
                 raise ConfigError("sweep.axes", dimension.name, problem, remedy)
             self._require_names(f"sweep.axes.{dimension.name}", dimension.needs)
         for number, constraint in enumerate(self.constraints):

@@ -18,7 +18,7 @@ GRID = validate(
     PointSet, {"axes": {"a.x": [1, 2], "a.y": [3, 4]}, "points": [{"a.x": 9}], "baseline": {"a.x": 1, "a.y": 3}}
 )
 TREE: Tree = {
-    "a": {"x": 2, "y": 0, "z": 5},
+    "a": {"name": "first", "x": 2, "y": 0, "z": 5},
     "b": 0,
     "word": "one",
     "trainer": {"flags": {"seed": 1}, "files": {"c.json": {"lr": 3}}},
@@ -183,6 +183,7 @@ def test_accumulation_is_an_axis_through_the_batch_that_follows_from_it() -> Non
         ({"axes": {"c": [1]}}, r"sweep\.axes = 'c': is not a key of the configuration"),
         ({"axes": {"a.xx": [1]}}, r"sweep\.axes = 'a\.xx': is not a key of the configuration\. Did you mean a\.x\?"),
         ({"axes": {"a": [1]}}, r"sweep\.axes = 'a': is a group, .* Vary a key in it, such as a\.x\."),
+        ({"axes": {"cluster": ["a"]}}, r"sweep\.axes = 'cluster': is a group, .* Each value can be a sweep of its own"),
         ({"axes": {"slurm.qos": ["a", "b"]}}, r"sweep\.axes = 'slurm\.qos': changes nothing of what a trial measures"),
         (
             {"zip": [{"slurm.qos": ["a"], "cluster.num_nodes": [1]}]},
