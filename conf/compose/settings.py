@@ -111,10 +111,12 @@ class Settings(ExperimentParts):
     launcher: LauncherSpec
     notify: NotifySpec
 
-    # Not a rule of the store itself: records of earlier sweeps may hold such an address.
+    # Not rules of the store itself: records of earlier sweeps may hold such names and addresses.
     @field_validator("tracking")
     @classmethod
-    def _address_is_of_a_server(cls, value: TrackingSpec) -> TrackingSpec:
+    def _store_can_be_used(cls, value: TrackingSpec) -> TrackingSpec:
+        if not value.experiment.strip():
+            raise ConfigError("tracking.experiment", value.experiment, "is empty", "Give tracking.experiment=NAME.")
         if value.kind == "sqlite" and value.uri:
             problem = "is an address, and tracking=sqlite keeps a file in the output folder"
             remedy = "Give tracking=database or tracking=server beside it, or leave it out."

@@ -155,9 +155,7 @@ class TrackingSpec(Frozen):
     also: Annotated[tuple[Literal["tensorboard"], ...], Field(strict=False)] = ()
 
     @model_validator(mode="after")
-    def _can_be_used(self) -> TrackingSpec:
-        if not self.experiment.strip():
-            raise ConfigError("tracking.experiment", self.experiment, "is empty", "Give tracking.experiment=NAME.")
+    def _server_has_uri(self) -> TrackingSpec:
         if self.kind != "sqlite" and not self.uri:
             problem = f"a tracking {self.kind} needs an address"
             raise ConfigError("tracking.uri", self.uri, problem, "Give tracking.uri=URL.")

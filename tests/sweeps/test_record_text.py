@@ -44,6 +44,12 @@ def test_a_record_of_whole_trials_is_read_too(build_record: BuildRecord) -> None
     assert record_of(record.model_dump_json(indent=1)) == record
 
 
+def test_a_record_whose_store_no_command_would_take_any_more_is_read(build_record: BuildRecord) -> None:
+    record = build_record([{}], [])
+    tracking = record.tracking.model_copy(update={"experiment": ""})
+    assert record_of(text_of(record.model_copy(update={"tracking": tracking}))).tracking == tracking
+
+
 @pytest.mark.parametrize(
     ("part", "other"),
     [
