@@ -18,6 +18,7 @@ from results.table import Cell, Table, breakable, text
 from results.terminal.drawing import legend_in_short
 from results.units import ABSENT, gib
 from sweeps.labels import Labels
+from sweeps.points.objectives import measured_value
 from sweeps.reading import TrialReading
 from sweeps.repeats.by_objective import sought_places, sought_points
 from sweeps.repeats.points import MeasuredPoint, measured_points, places
@@ -115,9 +116,10 @@ def sought_table(record: SweepRecord, results: Sequence[TrialReading]) -> Table:
         )
         for place, point in zip(sought_places(record, points), points, strict=True)
     ]
-    ranked = {run.reading.name for point in points for run in point.runs}
     for result in results:
-        if result.name not in ranked and result.outcome is not None:
+        # A disturbed run of a point that has others measured all of it, and its point has a row.
+        lacks_a_value = any(measured_value(objective, result) is None for objective in record.objective)
+        if lacks_a_value and result.outcome is not None:
             name = _layout(result.title, result.trial.is_baseline)
             rows.append((text(""), name, _outcome(result.outcome), *[text("")] * (len(words) + 3)))
     equal = " =: another may be as good." if len(record.objective) == 1 else ""

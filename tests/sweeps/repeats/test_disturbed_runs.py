@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from conf.types.sweep_spec import Objective
+from results.terminal.tables import sought_table
 from sweeps.reading import TrialReading
 from sweeps.repeats.by_objective import best_first
 from sweeps.repeats.points import RepeatInterval, measured_points, places, rivals_of_first, with_own_steps
@@ -163,7 +164,7 @@ def test_a_repeat_that_was_cancelled_is_neither_done_nor_replaced_by_another() -
 
 
 @pytest.mark.parametrize("objective", ["throughput", "step_time"])
-def test_the_best_points_are_named_by_their_first_run_also_where_that_was_disturbed(
+def test_the_best_points_are_named_by_their_first_run_and_have_one_row_also_where_that_was_disturbed(
     objective: Objective, build_record: BuildRecord
 ) -> None:
     readings = [stepped(2, at(1.0, TWO)), stepped(4, at(1.5)), stepped(2, at(1.0), 1)]
@@ -171,6 +172,7 @@ def test_the_best_points_are_named_by_their_first_run_also_where_that_was_distur
         update={"objective": (objective,), "trials": tuple(each.trial for each in readings)}
     )
     assert [each.trial.trial_id for each in best_first(record, readings)] == ["mb2-r1", "mb4-r1"]
+    assert len(sought_table(record, readings).rows) == 2
 
 
 def test_traced_steps_are_slower_and_disturb_no_run() -> None:
