@@ -269,11 +269,12 @@ def implementation_called(name: str) -> Implementation:
 def _world_sizes(cluster: ClusterSpec, devices: str | None, settings: Settings, overrides: Overrides) -> list[int]:
     if devices is not None:
         return device_counts(cluster, devices)
-    if "parallel.world_size" in overrides.pinned_keys():
-        return device_counts(cluster, str(settings.parallel.world_size), stated_by="parallel.world_size")
-    if settings.sweep is None:
-        return [cluster.num_devices]
-    return device_counts(cluster, str(min(_most_devices(settings.sweep, settings), cluster.num_devices)))
+    size = settings.parallel.world_size
+    if "parallel.world_size" not in overrides.pinned_keys():
+        if settings.sweep is None:
+            return [cluster.num_devices]
+        size = min(_most_devices(settings.sweep, settings), cluster.num_devices)
+    return device_counts(cluster, str(size), stated_by="parallel.world_size")
 
 
 def _most_devices(sweep: SweepSpec, settings: Settings) -> int:

@@ -106,9 +106,13 @@ def test_numbers_that_a_job_cannot_have_are_refused(text: str) -> None:
         device_counts(load_cluster("selene"), text)
 
 
-def test_a_number_of_devices_that_is_refused_is_called_as_it_was_given() -> None:
-    with pytest.raises(ConfigError, match=r"^parallel\.world_size = 12: is not a number of devices"):
-        search_request(composed([*GPT_3, "parallel.world_size=12"]))
+@pytest.mark.parametrize(
+    "overrides",
+    [[*GPT_3, "parallel.world_size=12"], ["sweep=smoke", "cluster=selene", "sweep.points=[{parallel.world_size:12}]"]],
+)
+def test_a_number_of_devices_that_is_refused_is_called_as_it_was_given(overrides: list[str]) -> None:
+    with pytest.raises(ConfigError, match=r"^parallel\.world_size = \d+: is not a number of devices"):
+        search_request(composed(overrides))
 
 
 def test_overrides_of_knobs_pin_them_and_groups_do_not() -> None:
