@@ -168,11 +168,16 @@ REMARKS = (
         r"|\bpower[- ](?:cap|limit)\w*(?: \w+)? (\d{3,4}) ?w(?:atts?)?\b",
         ("gpu", "notes", "assumed"),
     ),
-    # The set point that a DGX B200 comes with (its user guide, power capping). Rows that say no more than that their
-    # power was limited are taken to mean it.
-    Remark("power_limit_watts", "700", r"\bpower[- ]limited\b", where={"gpu": r"^(?!.*gb200).*\bb200"}),
+    # Rows that say no more than that their power was limited are taken to mean the set point that the user guide of DGX
+    # B200 shows as the default one, in an example (power capping).
+    Remark(
+        "power_limit_watts",
+        "700",
+        r"\bpower[- ]limited\b(?! (?:to|at)\b)",
+        where={"gpu": r"^(?!.*gb200).*\bb200"},
+    ),
     # SimuMax published how fast the products of its machine are (conf/cluster/simumax-b200.yaml).
-    Remark("cluster", "simumax-b200", where={"source": r"simumax", "gpu": r"^b200"}),
+    Remark("cluster", "simumax-b200", where={"source": r"moorethreads/simumax", "gpu": r"^b200"}),
     # NeMo and Megatron-Bridge overlap by themselves; Megatron-LM's own script has to be told, and InternEvo cannot.
     Remark("async_tp", "no", r"(?:no|without) tp[- ]?comm\w* overlap|vanilla tp", REMARK_COLUMNS),
     Remark("async_tp", "yes", r"async[- ]?tp|tp[- ]?comm\w* overlap|user ?buffers", REMARK_COLUMNS),
