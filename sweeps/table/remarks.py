@@ -115,6 +115,7 @@ DEEPEP_BRIDGE = {
     "precision": "mxfp8",
 }
 BRIDGE_GPT_OSS = {"source": "megatron-bridge", "model": r"gpt[-_ ]?oss"}
+FUSED_GPT_OSS = {**BRIDGE_GPT_OSS, **ONE_GRAPH, "gpu": "^gb"}
 REMARKS = (
     Remark("vpp", "2", r"\binterleaved\b(?! data)", ("model", "schedule")),
     Remark("zero_group_size", "{1}", r"\bzero[123] ?= ?(\d+)", ("series", "notes")),
@@ -186,19 +187,20 @@ REMARKS = (
     # Megatron-Core's --overlap-moe-expert-parallel-comm, which recipes of Megatron-Bridge turn on
     # (_enable_hybridep_full_iteration_mxfp8, DEEPSEEK_V3_PRETRAIN_CONFIG_B200_FP8_MX_V2).
     Remark("overlap_moe", "yes", r"1f1b (?:all-to-all|a2a|ep) overlap|overlap_moe_expert_parallel_comm"),
-    # gpt_oss_workload_base_configs.py of v0.4.2 and v0.5.0: beside another micro-batch on GB200; on B300 neither that
-    # nor a graph of the whole step.
+    # gpt_oss_workload_base_configs.py of v0.4.2 and v0.5.0, those of 120B: beside another micro-batch on GB200; on B200
+    # and B300 neither that nor a graph of the whole step.
     Remark("overlap_moe", "yes", where={**BRIDGE_GPT_OSS, "source": r"megatron-bridge(?!.*\(26\.02)", "gpu": "^gb200"}),
-    Remark("overlap_moe", "no", where={**BRIDGE_GPT_OSS, "gpu": "^b300"}),
-    Remark("cuda_graphs", "no", where={**BRIDGE_GPT_OSS, "gpu": "^b300"}),
+    Remark("overlap_moe", "no", where={**BRIDGE_GPT_OSS, "gpu": "^b[23]00"}),
+    Remark("cuda_graphs", "no", where={**BRIDGE_GPT_OSS, "gpu": "^b[23]00"}),
     Remark("overlap_moe", "yes", where=DEEPEP_BRIDGE),
     Remark("overlap_moe", "yes", where=ONE_GRAPH),
-    # moe_flex_dispatcher_backend of the recipes for GPUs from Blackwell on; those of gpt-oss in bf16 name one for B300
-    # alone, since 26.04 (gpt_oss_workload_base_configs.py of v0.3.0 and v0.4.2).
+    # moe_flex_dispatcher_backend of the recipes for GPUs from Blackwell on; those of gpt-oss 120B name none in 26.02,
+    # since 26.04.01 one for B300, and where experts are fused (the same file of v0.3.0, v0.4.2 and v0.5.0).
     Remark("dispatcher", "{0}", r"\b(?:deepep|hybridep)\b"),
     Remark("dispatcher", "deepep", where=DEEPEP_BRIDGE),
     Remark("dispatcher", "alltoall", where={**BRIDGE_GPT_OSS, "source": r"megatron-bridge.*\(26\.02"}),
-    Remark("dispatcher", "alltoall", where={**BRIDGE_GPT_OSS, "gpu": "^(?!b300)", "precision": "bf16"}),
+    Remark("dispatcher", "hybridep", where=FUSED_GPT_OSS),
+    Remark("dispatcher", "alltoall", where={**BRIDGE_GPT_OSS, "gpu": "^(?!b300)"}),
     Remark("dispatcher", "hybridep", where={"source": "megatron-bridge", "num_experts": WITH_A_CHOICE}),
     # nemotron/launch.sh and grok1/launch.sh: --cuda_graphs true.
     Remark("cuda_graphs", "yes", where=BLACKWELL_NEMO),
@@ -207,9 +209,9 @@ REMARKS = (
     Remark("overlap_weight_gradient", "no", where={"arxiv": r"^2104\.04473"}),
     # InternEvo's HybridZeroOptimizer (`_step`) and the torch.optim.AdamW of torch 1.13, v0.2.1dev20231121.
     Remark("unfused_adam", "yes", where={"source": r"internevo"}),
-    # gpt_oss_workload_base_configs.py: Transformer Engine's fused experts in MXFP8 on GB200 and GB300 alone.
-    Remark("unfused_expert_biases", "yes", where={**BRIDGE_GPT_OSS, "precision": "bf16"}),
-    Remark("unfused_expert_biases", "yes", where={**BRIDGE_GPT_OSS, "gpu": "^b[23]00"}),
+    # The same file, 120B: Transformer Engine's fused experts in MXFP8 on GB200 and GB300, since 26.06.
+    Remark("unfused_expert_biases", "no", where=FUSED_GPT_OSS),
+    Remark("unfused_expert_biases", "yes", where=BRIDGE_GPT_OSS),
     # nemo_megatron/launch.sh turns cuDNN's attention off, which leaves FlashAttention 2, and gpt3_175b_hydra.yaml drops
     # one value in ten; the sources' other models do neither.
     Remark("dropout", "yes", where=GPT3_NEMO),
