@@ -1,8 +1,8 @@
 """The shape of a model from a Hugging Face `config.json`: for `model_from=PATH`, and to hold weights against a model.
 
-What a `ModelSpec` cannot hold is refused by the name of its key; biases of projections other than Qwen2's, rotary
-stretching other than llama3's, and gpt-oss's sinks and capped activation are left out, as in the package's own files:
-weights that need them are refused where they are loaded.
+What a `ModelSpec` cannot hold is refused by the name of its key; biases other than those of queries, keys and
+values in Qwen2 and gpt-oss, rotary stretching other than llama3's, and gpt-oss's sinks and capped activation are left
+out, as in the package's own files: weights that need them are refused where they are loaded.
 """
 
 from __future__ import annotations
@@ -239,8 +239,10 @@ def _mixtral(config: HuggingFaceConfig) -> Shape:
 def _gpt_oss(config: HuggingFaceConfig) -> Shape:
     """A Mixtral with a window in every second layer, and with biases of queries, keys and values."""
     shape, by_turns = _mixtral(config), ["sliding_attention", "full_attention"]
-    layers = shape["num_layers"]
-    if config.content.get("layer_types") not in (None, (by_turns * layers)[:layers]):
+    types, layers = config.content.get("layer_types"), shape["num_layers"]
+    # The length is compared first, as a list of as many layers as the file names may not fit into memory.
+    is_list = isinstance(types, list) and len(types) == layers
+    if types is not None and not (is_list and types == (by_turns * layers)[:layers]):
         raise config.not_understood("layer_types", f"Known: {' and '.join(by_turns)} by turns.")
     window = {"size": config.count("sliding_window", GPT_OSS_WINDOW), "full_every": 2}
     return {**shape, "qkv_bias": config.truth("attention_bias", True), "attention_window": window}

@@ -209,6 +209,8 @@ def test_it_is_composed_as_any_model_is_and_single_values_may_follow(tmp_path: P
             {**GPT_OSS, "layer_types": ["full_attention"] * 36},
             r"names layer_types = .* Known: sliding_attention and full",
         ),
+        ({**GPT_OSS, "num_hidden_layers": 2**62}, r"names layer_types = .* Known: sliding_attention and full"),
+        ({**GPT_OSS, "layer_types": 36}, r"names layer_types = 36, .* Known: sliding_attention and full"),
         ([1], "does not name model_type. Known: gpt2"),
     ],
 )
