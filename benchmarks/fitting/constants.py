@@ -96,8 +96,9 @@ LARGEST_PRODUCTS = {
 """Share of the peak that the fastest bf16 product of all reaches.
 
 Source: Bekman, Machine Learning Engineering, compute/accelerator, maximum achievable matmul FLOPS, as of August 2026,
-against the peaks of conf/device; mi250x: its table of 2024; gb300: the same chip in B300, as nobody measured it;
-max1550: users of Aurora (conf/efficiency/max1550.yaml).
+against the peaks of conf/device; mi250x: its table of 2024, which let products find their operands in the cache, and in
+which mi300x has 0.598; gb300: the same chip in B300, as nobody measured it; max1550: users of Aurora
+(conf/efficiency/max1550.yaml).
 """
 COMMON_PRODUCT = 0.8
 COMMON_MEMORY = 0.85
