@@ -271,7 +271,7 @@ def _require_known_model(row: Row) -> None:
         if match_in(row, pattern, ("model", "series")):
             raise ConfigError("model", text_of(row, "model"), f"has {what}, which is not modelled", "Leave it out.")
     # On one stage it makes no difference which layers have none; of several the first ones are taken to have none.
-    is_whole = text_of(row, "dense_layers") and text_of(row, "pp").removesuffix(".0") == "1"
+    is_whole = _says_something(row, "dense_layers") and text_of(row, "pp").removesuffix(".0") == "1"
     if match_in(row, BY_TURNS, ("model", "series")) and not is_whole:
         problem = "has experts in every other layer alone, which is modelled on one pipeline stage alone"
         raise ConfigError("model", text_of(row, "model"), problem, "Leave it out; with pp = 1 fill in dense_layers.")

@@ -295,7 +295,8 @@ def test_experts_in_every_other_layer_are_priced_where_all_layers_are_on_one_sta
     row = {"model": "llama4-maverick", "tp": "8", "dp": "", "num_gpus": "8", "global_batch": "8", **experts}
     assert read(**row, pp="1.0").setup.model.num_dense_layers == 48
     assert reason(**row, pp="2").startswith("model = 'llama4-maverick': has experts in every other layer alone")
-    assert reason(**{**row, "dense_layers": ""}, pp="1").endswith("with pp = 1 fill in dense_layers.")
+    for nothing in ("", "0", "0.0"):
+        assert reason(**{**row, "dense_layers": nothing}, pp="1").endswith("with pp = 1 fill in dense_layers.")
 
 
 def test_an_unknown_device_lists_every_known_one() -> None:
