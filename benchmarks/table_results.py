@@ -60,7 +60,8 @@ class TableResult:
     @property
     def regret(self) -> float | None:
         """The share by which the plan predicted fastest is slower than the best one measured, over all choices."""
-        regrets = [_regret(choice) for choice in _choices(self.rows)]
+        choices = _choices(self.rows)
+        regrets = [regret_of([(each.without.left_out_s, each.row.seconds) for each in plans]) for plans in choices]
         return fmean(regrets) if regrets else None
 
     @property
@@ -114,6 +115,16 @@ def _choices(rows: Sequence[TestedRow]) -> list[list[TestedRow]]:
     return [choice for choice in grouped(rows, job).values() if len(choice) >= FEWEST_TO_CHOOSE_FROM]
 
 
-def _regret(choice: Sequence[TestedRow]) -> float:
-    chosen = min(choice, key=lambda each: each.without.left_out_s)
-    return chosen.row.seconds / min(each.row.seconds for each in choice) - 1
+ALIKE = 1e-3
+"""Predictions that differ by less look the same in the three digits that are printed, so that nobody could choose."""
+
+
+def regret_of(steps: Sequence[tuple[float, float]]) -> float:
+    """How much slower the plan predicted fastest is than the best; of plans that are predicted alike their mean.
+
+    Args:
+        steps: predicted and measured seconds of a step of each plan.
+    """
+    least = min(predicted for predicted, _ in steps)
+    chosen = [measured for predicted, measured in steps if predicted <= least * (1 + ALIKE)]
+    return fmean(chosen) / min(measured for _, measured in steps) - 1

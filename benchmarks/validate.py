@@ -36,8 +36,9 @@ any table (benchmarks/fitting/constants.py), to the rows of all *other* tables o
 Fitted errors, <sub>in small print</sub>, are those of the constants as they are in the tree, which have seen the table.
 *Constant* is what no model at all would score: one rate per device, the best for those very rows. *Inside* is the share
 of rows in their interval of 80 %, which is as wide as for another machine. *Regret*: how much slower the layout is
-that is predicted fastest than the best one measured, in the mean over all jobs of the table with at least four layouts.
-*Rank corr.*: Spearman's, of predicted and measured steps per second.
+that is predicted fastest than the best one measured (the mean of those that are predicted within 0.1 % of it), in the
+mean over all jobs of the table with at least four layouts. *Rank corr.*: Spearman's, of predicted and measured steps
+per second.
 
 Where the tables are from: *sc21* is the Megatron-LM paper of 2021 (Narayanan et al.), *frontier* Dash et al. 2023,
 *bloom* BigScience's notes on BLOOM-176B, *dgxc* NVIDIA's dgxc-benchmarking; *vTrain*, *SimuMax* and *tprimat* are

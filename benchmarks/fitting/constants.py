@@ -105,6 +105,11 @@ COMMON_MEMORY = 0.85
 MEMORY_SHARES = {"max1550": 0.61}
 """Share of the bandwidth that copies reach, where it is far from the COMMON_MEMORY of other chips. Source: ALCF, Aurora
 machine overview, triad on one stack: 1 of 1.638 TB/s."""
+ATTENTION_SHARES = dict.fromkeys(("b200", "b300", "gb200", "gb300"), 0.84)
+ATTENTION_SPREAD = 0.1
+"""Share of the peak that flash attention reaches, over an H100's. Source: Bekman, Machine Learning Engineering,
+insights/when-to-upgrade-gpus, as of August 2026: forward and backward, FlashAttention 4 on B200 is 1.88 to 1.95 times
+as fast as FlashAttention 3 on H200, whose peak is a 2.275th; the others have B200's tensor cores."""
 FAMILIES = {
     **dict.fromkeys(("mi250x", "max1550"), OTHERS),
     **dict.fromkeys(("b200", "b300", "gb200", "gb300"), BLACKWELL),
@@ -153,6 +158,10 @@ def _of_chip(chip: str, field: str) -> Fitted:
     if field == "matmul" and chip in LARGEST_PRODUCTS:
         share = LARGEST_PRODUCTS[chip] / COMMON_PRODUCT
         return Fitted(chip, field, share, spread, 0.4, 2.5, "as the fastest product that anybody measured")
+    if field == "attention" and chip in ATTENTION_SHARES:
+        return Fitted(
+            chip, field, ATTENTION_SHARES[chip], ATTENTION_SPREAD, 0.4, 2.5, "as somebody measured beside H200"
+        )
     if field == "memory" and chip in MEMORY_SHARES:
         share = MEMORY_SHARES[chip] / COMMON_MEMORY
         return Fitted(chip, field, share, spread, 0.4, 2.5, "as copies that others measured")

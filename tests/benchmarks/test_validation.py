@@ -13,6 +13,7 @@ import pytest
 from benchmarks.__main__ import benchmark_names
 from benchmarks.levels import LevelResult
 from benchmarks.published_rows import PUBLISHED, compared_rows, measured_rows, row_sets, sweep_of
+from benchmarks.table_results import regret_of
 from benchmarks.target import at_least, at_most, figure, within
 from benchmarks.validate import PAGE, page
 from benchmarks.validation import Validation, validation
@@ -151,6 +152,11 @@ def test_every_promise_of_accuracy_is_among_the_targets(found: Validation) -> No
     assert targets["bloom"] == "<= 4.5 %"
     assert targets["Frontier 1T weak scaling (assumed batch)"] == "100 ± 3 %"
     assert targets["Frontier 22B"] == "73.5 ± 3.68"
+
+
+def test_plans_that_are_predicted_alike_are_regretted_by_their_mean() -> None:
+    assert regret_of([(9.58, 11.0), (9.7, 10.0), (10.0, 12.0)]) == pytest.approx(0.1)
+    assert regret_of([(9.58, 11.0), (9.585, 10.0), (10.0, 12.0)]) == pytest.approx(0.05)
 
 
 @pytest.mark.slow

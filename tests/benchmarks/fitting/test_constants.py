@@ -50,6 +50,11 @@ def test_a_chip_whose_libraries_are_good_in_all_shapes_has_its_fastest_product_f
     assert chip_values({**values, "blackwell.matmul": 0.9}, "b200")["matmul"] == pytest.approx(0.776 * 0.9)
 
 
+def test_attention_on_blackwell_begins_with_what_was_measured_beside_hopper() -> None:
+    values = prior_values()
+    assert chip_values(values, "gb200")["attention"] == pytest.approx(0.84 * chip_values(values, "h100")["attention"])
+
+
 def test_a_machine_whose_products_were_measured_keeps_them() -> None:
     """SimuMax's node with B200: its authors published how fast its products are."""
     found = constants_with({**prior_values(), "b200.memory": 0.9}, setting_on("simumax-b200", "megatron-core"))
