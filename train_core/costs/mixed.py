@@ -90,7 +90,10 @@ def _hops(
     """Return each group's transfer to a neighbour: within its type, or between two for a block's first stage."""
     # A transfer between two types is as slow as the slower of their widest links.
     inside = [hop_seconds(each.setting, plans, work) for each, work in zip(types, works, strict=True)]
-    outside = [hop_seconds(on_widest_link(each.setting), plans, work) for each, work in zip(types, works, strict=True)]
+    outside = [
+        hop_seconds(each.setting, plans, work, over=on_widest_link(each.setting))
+        for each, work in zip(types, works, strict=True)
+    ]
     hops = [inside[each.type_index] for each in stages]
     for index, (before, after) in enumerate(pairwise(stages), start=1):
         if after.heads_block:

@@ -89,10 +89,11 @@ def _blocks(setup: Setup, implementation: Implementation) -> Iterator[PricedStag
         start += count
 
 
-def _hop(block: PricedStage, setting: Setting) -> float:
-    """Seconds of a transfer from a stage of the block, for one chunk."""
+def _hop(block: PricedStage, over: Setting | None = None) -> float:
+    """Seconds of a transfer from a stage of the block, for one chunk; `over` is as for `hop_seconds`."""
     # `hop_seconds` are those of all chunks of a micro-batch.
-    return float(hop_seconds(setting, block.plans, block.work)[0]) / int(block.plans.virtual_pipeline_size[0])
+    hop = hop_seconds(block.setting, block.plans, block.work, over=over)
+    return float(hop[0]) / int(block.plans.virtual_pipeline_size[0])
 
 
 def _hops(blocks: Sequence[PricedStage]) -> Iterator[list[tuple[float, float]]]:
@@ -103,7 +104,7 @@ def _hops(blocks: Sequence[PricedStage]) -> Iterator[list[tuple[float, float]]]:
     outside = [_hop(block, on_widest_link(block.setting)) for block in blocks]
     between = [max(before, after) for before, after in pairwise(outside)]
     for block, before, after in zip(blocks, [None, *between], [*between, None], strict=True):
-        inside = _hop(block, block.setting)
+        inside = _hop(block)
         hops = [[inside, inside] for _ in block.group.layers]
         hops[0][0] = inside if before is None else before
         hops[-1][1] = inside if after is None else after

@@ -129,7 +129,7 @@ def hop_to_previous(spaces: list[Space], works: list[Work], plans: Plans, kind: 
         setting = spaces[index].setting
         cluster = setting.cluster.model_copy(update={"links": setting.cluster.links[-1:], "devices_per_node": 1})
         changed = Setting(setting.model, cluster, setting.dtype, setting.implementation)
-        outside.append(hop_seconds(changed, plans, works[index]))
+        outside.append(hop_seconds(setting, plans, works[index], over=changed))
     return np.maximum(*outside)
 
 

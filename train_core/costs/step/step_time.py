@@ -203,8 +203,13 @@ def micro_batch_seconds(setting: Setting) -> float:
     return setting.implementation.micro_batch_seconds * setting.cluster.efficiency.launch
 
 
-def hop_seconds(setting: Setting, plans: Plans, work: Work) -> Floats:
-    """Seconds of the transfers each way between neighbouring stages, for all chunks of a micro-batch, if not hidden."""
+def hop_seconds(setting: Setting, plans: Plans, work: Work, *, over: Setting | None = None) -> Floats:
+    """Seconds of the transfers each way between neighbouring stages, for all chunks of a micro-batch, if not hidden.
+
+    Args:
+        over: the setting whose links they cross; None where these are the setting's own. What tensor ranks then gather
+            stays on the setting's.
+    """
     implementation, t = setting.implementation, plans.tensor_parallel_size
     stride = widest_hop(setting, plans)
     sent = work.held_hidden_bytes.astype(np.float64)
@@ -215,7 +220,7 @@ def hop_seconds(setting: Setting, plans: Plans, work: Work) -> Floats:
         sent = work.hidden_bytes / t
         whole = work.hidden_bytes.astype(np.float64)
         gathered = np.where(plans.sequence_parallel, 0.0, ring_of(setting, t, np.ones_like(t)).gather_seconds(whole))
-    hop = (transfer_seconds(setting, sent, stride) + gathered) * (1.0 - implementation.transfers_overlap)
+    hop = (transfer_seconds(over or setting, sent, stride) + gathered) * (1.0 - implementation.transfers_overlap)
     if implementation.overlaps_chunk_transfers:
         hop = np.where(plans.virtual_pipeline_size > 1, _beside_a_chunk(setting, plans, work, hop), hop)
     # A micro-batch comes round as often as a stage has chunks, and leaves the stage each time.
