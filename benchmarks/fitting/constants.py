@@ -80,6 +80,7 @@ GLOBAL = (
     Fitted(NETWORK, "omni-path", 0.6, 0.2, 0.1, 1.0, "messages that the host drives reach less"),
 )
 CHIP_SPREADS = {"matmul": 0.05, "attention": 0.2, "memory": 0.1}
+BLACKWELL_CHIPS = ("b200", "b300", "gb200", "gb300")
 LARGEST_PRODUCTS = {
     "a100": 0.869,
     "b200": 0.776,
@@ -105,14 +106,14 @@ COMMON_MEMORY = 0.85
 MEMORY_SHARES = {"max1550": 0.61}
 """Share of the bandwidth that copies reach, where it is far from the COMMON_MEMORY of other chips. Source: ALCF, Aurora
 machine overview, triad on one stack: 1 of 1.638 TB/s."""
-ATTENTION_SHARES = dict.fromkeys(("b200", "b300", "gb200", "gb300"), 0.84)
+ATTENTION_SHARES = dict.fromkeys(BLACKWELL_CHIPS, 0.84)
 ATTENTION_SPREAD = 0.1
 """Share of the peak that flash attention reaches, over an H100's. Source: Bekman, Machine Learning Engineering,
 insights/when-to-upgrade-gpus, as of August 2026: forward and backward, FlashAttention 4 on B200 is 1.88 to 1.95 times
 as fast as FlashAttention 3 on H200, whose peak is a 2.275th; the others have B200's tensor cores."""
 FAMILIES = {
     **dict.fromkeys(("mi250x", "max1550"), OTHERS),
-    **dict.fromkeys(("b200", "b300", "gb200", "gb300"), BLACKWELL),
+    **dict.fromkeys(BLACKWELL_CHIPS, BLACKWELL),
 }
 """Chips that have a factor in common: those whose libraries reach their best in fewer shapes, and those whose power
 falls short of their tensor cores. Chips since MI300X are in neither: steps that AMD published (Primus, MLPerf 5.1;
@@ -154,18 +155,14 @@ def fitted_constants() -> tuple[Fitted, ...]:
 
 
 def _of_chip(chip: str, field: str) -> Fitted:
-    spread = CHIP_SPREADS[field]
+    share, spread, reason = 1.0, CHIP_SPREADS[field], "chips of other makers and years reach about the same share"
     if field == "matmul" and chip in LARGEST_PRODUCTS:
-        share = LARGEST_PRODUCTS[chip] / COMMON_PRODUCT
-        return Fitted(chip, field, share, spread, 0.4, 2.5, "as the fastest product that anybody measured")
-    if field == "attention" and chip in ATTENTION_SHARES:
-        return Fitted(
-            chip, field, ATTENTION_SHARES[chip], ATTENTION_SPREAD, 0.4, 2.5, "as somebody measured beside H200"
-        )
-    if field == "memory" and chip in MEMORY_SHARES:
-        share = MEMORY_SHARES[chip] / COMMON_MEMORY
-        return Fitted(chip, field, share, spread, 0.4, 2.5, "as copies that others measured")
-    return Fitted(chip, field, 1.0, spread, 0.4, 2.5, "chips of other makers and years reach about the same share")
+        share, reason = LARGEST_PRODUCTS[chip] / COMMON_PRODUCT, "as the fastest product that was found on it"
+    elif field == "attention" and chip in ATTENTION_SHARES:
+        share, spread, reason = ATTENTION_SHARES[chip], ATTENTION_SPREAD, "as somebody measured beside H200"
+    elif field == "memory" and chip in MEMORY_SHARES:
+        share, reason = MEMORY_SHARES[chip] / COMMON_MEMORY, "as copies that others measured"
+    return Fitted(chip, field, share, spread, 0.4, 2.5, reason)
 
 
 def prior_values() -> dict[str, float]:
