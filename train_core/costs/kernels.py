@@ -18,12 +18,13 @@ from conf.types.schema import MatmulRecipe
 from train_core.costs.setting import Floats, Integers, Setting
 
 NARROW_BYTES = {"fp8": 1.0, "fp4": 0.5}
-HALVING_RATES = {False: 0.9, True: 0.97}
+HALVING_RATE = 0.9
 """What every halving of an operand's width leaves of the share of the peak that wide products reach: tensor cores must
-be fed twice as fast, and the board throttles. True for NVIDIA's chips that multiply in 4 bits: the fastest fp8 product
-of all reaches 0.95 to 0.99 of the share that the fastest one in bf16 does on B300, B200 and GB200, and 0.88 to 0.93 on
-H100, H200 and GH200. Other makers' are taken to be like the latter. Source: Bekman, Machine Learning Engineering,
-compute/accelerator, maximum achievable matmul FLOPS, as of August 2026."""
+be fed twice as fast, and the board throttles. On H100, H200 and GH200 the fastest fp8 product of all reaches 0.88 to
+0.93 of the share that the fastest one in bf16 does. Other makers' chips are taken to be like these. Source: Bekman,
+Machine Learning Engineering, compute/accelerator, maximum achievable matmul FLOPS, as of August 2026."""
+HALVING_RATE_OF_BLACKWELL = 0.97
+"""The same on NVIDIA's chips that multiply in 4 bits: 0.95 to 0.99 on B300, B200 and GB200. Same source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,8 @@ def narrow_flops_per_second(setting: Setting) -> float:
     """The peak of narrow products, at the share that feeding them leaves."""
     assert setting.matmul_recipe is not None
     device = setting.cluster.device
-    rate = HALVING_RATES[device.maker == "nvidia" and "fp4" in device.peak_flops_per_second]
+    is_blackwell = device.maker == "nvidia" and "fp4" in device.peak_flops_per_second
+    rate = HALVING_RATE_OF_BLACKWELL if is_blackwell else HALVING_RATE
     return float(device.peak_flops_per_second[narrow_dtype(setting.matmul_recipe)] * rate ** log2(narrowness(setting)))
 
 

@@ -9,7 +9,8 @@ import pytest
 from conf.types.schema import MatmulRecipe
 from tests.train_core.costs.priced import setting_of
 from train_core.costs.kernels import (
-    HALVING_RATES,
+    HALVING_RATE,
+    HALVING_RATE_OF_BLACKWELL,
     RECIPES,
     gathered_share,
     gathered_weight_bytes,
@@ -42,7 +43,7 @@ def test_large_products_run_at_the_narrow_peak_less_what_feeding_it_costs(
     recipe: MatmulRecipe, times: int, halvings: int
 ) -> None:
     wide = flops_per_second(setting_of("gpt-175b", "gb200-nvl72", trainer="megatron-core"))
-    expected = times * HALVING_RATES[True] ** halvings * wide
+    expected = times * HALVING_RATE_OF_BLACKWELL**halvings * wide
     assert flops_per_second(narrow(recipe)) == pytest.approx(expected, rel=0.02)
 
 
@@ -66,7 +67,7 @@ def test_narrow_products_gain_less_where_they_are_shallow() -> None:
             / matmul_seconds(fp8, LARGE, LARGE, depth, recipe=RECIPES["fp8-delayed"])
         )
 
-    assert gain(1024) < gain(8192) < 2 * HALVING_RATES[False]
+    assert gain(1024) < gain(8192) < 2 * HALVING_RATE
 
 
 def test_a_weight_gradient_moves_what_was_added_up_before() -> None:
