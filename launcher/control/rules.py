@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from conf.compose.settings import BudgetSpec
 from conf.errors import ConfigError
+from conf.plan.experiment import Experiment
 from conf.types.sites import SlurmSpec
 from conf.units import SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 from launcher.slurm.resources import devices_charged
@@ -104,13 +105,18 @@ class Budget:
             problem = f"cannot be held: {lacking.name} names no price of its {lacking.device.name}"
             remedy = "Set cluster.device.price_per_hour=DOLLARS, or limit budget.device_hours."
             raise ConfigError("budget.dollars", limits.dollars, problem, remedy)
-        per_device_hour = {"device_hours": 1.0, "energy_kwh": experiment.watts / WATTS_PER_KILOWATT, "dollars": price}
         bounds = [
             (value / taken * SECONDS_PER_HOUR, f"budget.{key} = {value:g}")
-            for key, taken in per_device_hour.items()
+            for key, taken in taken_per_device_hour(experiment).items()
             if taken is not None and (value := getattr(limits, key)) is not None
         ]
         return min(bounds, default=None)
+
+
+def taken_per_device_hour(experiment: Experiment) -> dict[str, float | None]:
+    """What an hour of one device takes of each limit of a budget; no dollars where the cluster's file has no price."""
+    kilowatts = experiment.watts / WATTS_PER_KILOWATT
+    return {"device_hours": 1.0, "dollars": experiment.price_per_hour, "energy_kwh": kilowatts}
 
 
 def predicted_seconds(trial: Trial) -> float:

@@ -23,7 +23,7 @@ from conf.types.sites import TrackingSpec
 from conf.units import SECONDS_PER_HOUR, count_of
 from launcher.command_trainer.performance import present_code
 from launcher.control.orders import SweepCommand
-from launcher.control.rules import WATTS_PER_KILOWATT, Budget, Rules, predicted_seconds
+from launcher.control.rules import Budget, Rules, predicted_seconds, taken_per_device_hour
 from launcher.where import SweepPlace, slurm_answers
 from results.terminal.drawing import LayoutCell
 from sweeps.folder.journal import History
@@ -41,7 +41,8 @@ MOST_NAMED = 5
 LEAST_WIDTH = 5
 START_SECONDS = 3.0
 """Of a trial's processes, until their first step: 2 to 4 s on two cores."""
-HEADS = ("device-hours", "dollars", "kWh", "hours")
+HEADS_OF_LIMITS = {"device-hours": "device_hours", "dollars": "dollars", "kWh": "energy_kwh"}
+HEADS = (*HEADS_OF_LIMITS, "hours")
 MEASURED_AGAIN = "--remeasure measures every point again."
 
 
@@ -216,13 +217,13 @@ def costs_table(trials: Sequence[Trial], budget: Budget) -> Table:
 
 def _costs(trial: Trial, budget: Budget, seconds: float) -> dict[str, float | None]:
     """What a trial of so many seconds costs, under each head; no dollars where the cluster's file names no price."""
-    experiment, device_hours = trial.planned, budget.num_devices(trial) * seconds / SECONDS_PER_HOUR
-    return {
-        "device-hours": device_hours,
-        "dollars": None if experiment.price_per_hour is None else device_hours * experiment.price_per_hour,
-        "kWh": device_hours * experiment.watts / WATTS_PER_KILOWATT,
-        "hours": seconds / SECONDS_PER_HOUR,
+    device_hours = budget.num_devices(trial) * seconds / SECONDS_PER_HOUR
+    each_hour = taken_per_device_hour(trial.planned)
+    costs = {
+        head: None if (taken := each_hour[limit]) is None else device_hours * taken
+        for head, limit in HEADS_OF_LIMITS.items()
     }
+    return costs | {"hours": seconds / SECONDS_PER_HOUR}
 
 
 def _sums(costs: Sequence[Mapping[str, float | None]]) -> Iterator[float | None]:
