@@ -63,11 +63,10 @@ def estimate(
         console.print(sentence)
     if out is not None:
         console.print(f"Predicted, not measured: {out}")
-    compared, unusable = _comparisons(rows)
+    compared, unusable = _comparisons(rows) if score or out is None else ([], [])
     if score:
         _print_scores(rows, compared)
-    if score or out is None:
-        _print_unusable(unusable)
+    _print_unusable(unusable)
     if score and compared:
         console.print(score_in_all(compared))
     if as_json:
