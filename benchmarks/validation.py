@@ -116,7 +116,7 @@ def _coverage_targets(levels: Sequence[LevelResult]) -> list[Target]:
         next(100 * each.inside for each in levels if each.level == level)
         for level in (SECOND.as_it_happened, SECOND.as_of_today)
     )
-    remark = f"in today's, which is narrower: {today:.1f}{PERCENT}"
+    remark = f"in today's: {today:.1f}{PERCENT}"
     return [at_least(what, 75, then, PERCENT, remark), at_most(what, 88, then, PERCENT)]
 
 
