@@ -106,9 +106,6 @@ class SearchOptions:
         ScalingKind | None,
         typer.Option(help="Predict weak or strong scaling over the devices.", callback=_known_word),
     ] = None
-    exhaustive_knobs: Annotated[
-        bool, typer.Option("--exhaustive-knobs", help="Say which values of every knob were enumerated.")
-    ] = False
     top: Annotated[int | None, typer.Option(help=f"Show so many families; {DEFAULT_TOP} unless given.", min=1)] = None
     flat: Annotated[bool, typer.Option("--flat", help="Show the best plans, whatever their families.")] = False
     headroom: Annotated[str | None, typer.Option(help="Memory that plans leave free: 6GiB, or 10%.")] = None

@@ -17,7 +17,6 @@ from sweeps.planner.choosing.explain import Explanation, explain
 from sweeps.planner.choosing.objectives import ScalingKind, Training, steps_for, tokens_per_step
 from sweeps.planner.choosing.scaling import ScalingPoint, doublings, scaling_curve
 from sweeps.planner.mixed import choose_mixed
-from sweeps.planner.plans.blocks import searched_values
 from sweeps.planner.plans.space import Space
 from sweeps.planner.request import Request, configured_strategy, mixed_request, search_request
 
@@ -65,7 +64,6 @@ def run_search(composition: Composition, options: SearchOptions) -> None:
         front=pareto_front(choice.best_of_each) if options.pareto else None,
         explanations=_explanations(composition, options, wanted, choice.best[0]),
         scaling=None if options.scaling is None else (options.scaling, _curve(options.scaling, wanted.spaces)),
-        knobs=searched_values(wanted.spaces[-1]) if options.exhaustive_knobs else None,
     )
     print_answer(answer, options.chosen_format)
 

@@ -62,7 +62,6 @@ class SearchOutput:
     front: Sequence[Candidate] | None
     explanations: tuple[Explanation, ...]
     scaling: tuple[ScalingKind, Sequence[ScalingPoint]] | None
-    knobs: dict[str, list[int | str | bool | None]] | None
 
 
 def print_answer(answer: SearchOutput, output_format: str) -> None:
@@ -134,8 +133,6 @@ def _document(answer: SearchOutput) -> dict[str, object]:
     if answer.scaling is not None:
         kind, points = answer.scaling
         document["scaling"] = scaling_document(points, kind)
-    if answer.knobs is not None:
-        document["knobs"] = answer.knobs
     return document
 
 
@@ -166,10 +163,6 @@ def _print_tables(answer: SearchOutput) -> None:
         kind, points = answer.scaling
         console.print(scaling_table(points, kind))
     print_explanations(answer.explanations)
-    if answer.knobs is not None:
-        console.print("Enumerated, in every legal combination:")
-        for name, values in answer.knobs.items():
-            console.print(f"  {name}: {', '.join(str(value).lower() for value in values)}")
 
 
 def _question(request: Request) -> str:

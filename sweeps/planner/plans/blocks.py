@@ -20,7 +20,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from conf.plan.knobs import KNOB, SEARCHED_KNOBS, Listed
 from conf.plan.trainer_limits import UNEQUAL_CHUNKS, UNEVEN_GROUPS
 from sweeps.planner.plans.runnable import StageLayout, runs
 from sweeps.planner.plans.space import (
@@ -43,7 +42,6 @@ from sweeps.planner.plans.space import (
 from train_core.costs.setting import Booleans, Integers, Plans, Setting, plain_columns
 from train_core.costs.step.schedule import INTERLEAVED
 
-ENDS = ("first_stage_layers", "last_stage_layers")
 Selection: TypeAlias = Integers | slice
 
 
@@ -98,28 +96,6 @@ def _part(column: Any, *selections: Selection) -> Any:
         if column.shape[axis] > 1:
             column = column[(*(slice(None),) * axis, selection)]
     return column
-
-
-def searched_values(space: Space) -> dict[str, list[Listed | None]]:
-    """Every value that each knob takes in some legal plan, ascending; the spread of layers by its two ends."""
-    seen: dict[str, set[Any]] = {name: set() for name in (*SEARCHED_KNOBS, *ENDS) if name != "layers_per_stage"}
-    for block in blocks(space):
-        for name, entries in seen.items():
-            if name in Placing._fields:
-                entries.add(getattr(block.setting, name))
-                continue
-            column = getattr(block.plans, name)
-            others = tuple(axis for axis in range(3) if column.shape[axis] == 1)
-            # A value counts if a plan with it is legal, whatever the choices along the other axes.
-            used = np.broadcast_to(block.legal.any(axis=others, keepdims=True), column.shape)
-            entries.update(column[used].tolist())
-    return {
-        name: [
-            KNOB[name].value(entry) if name in KNOB else entry
-            for entry in sorted(entries, key=lambda entry: -1 if entry is None else entry)
-        ]
-        for name, entries in seen.items()
-    }
 
 
 def blocks(space: Space) -> Iterator[PlanGrid]:
