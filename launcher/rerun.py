@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -21,9 +19,8 @@ from launcher.machine import end_trees, start_job, this_machine
 from launcher.provenance import OF_TRIAL
 from launcher.slurm.answers import WATCHING
 from launcher.slurm.executor import SlurmExecutor, require_sbatch
-from launcher.slurm.sbatch import python_command, srun_args
 from launcher.state import reconcile
-from sweeps.folder.submission import JobShape, ShapePart, shape_of
+from sweeps.folder.submission import JobShape, shape_of
 from sweeps.reading import Reading, TrialReading
 from sweeps.sweep import Sweep
 from train_core.trial_folder import TrialFolder
@@ -45,7 +42,6 @@ class Rerun:
         code: the snapshot that the trial ran.
         folder: where it runs again; nothing is there yet.
         variables: of its environment, as far as they were kept.
-        modules: that were loaded.
         slurm: settings of the job; None where it runs on this machine.
     """
 
@@ -53,7 +49,6 @@ class Rerun:
     code: Path
     folder: TrialFolder
     variables: dict[str, str]
-    modules: tuple[str, ...]
     slurm: SlurmSpec | None
 
     @property
@@ -71,43 +66,6 @@ class Rerun:
         # Here and not for the child alone: sbatch too hands over the environment in which it is called.
         os.environ.update(self.variables)
         return self._run_here(tell) if self.slurm is None else self._run_in_slurm(self.slurm, tell)
-
-    def commands(self) -> Iterator[str]:
-        """Lines for a shell that do the same by hand."""
-        source, target = self.trial.folder.trial, self.folder.path
-        yield f"mkdir -p {shlex.quote(str(target))}"
-        yield from (shlex.join(["ln", "-s", str(earlier), f"{target.parent}/"]) for earlier in self._earlier())
-        yield f"cp {shlex.quote(str(source))} {shlex.quote(str(target))}/"
-        yield from (f"module load {shlex.quote(name)}" for name in self.modules)
-        yield from (f"export {name}={shlex.quote(value)}" for name, value in self.variables.items())
-        yield f"export PYTHONPATH={shlex.quote(str(self.code))} PYTHONSAFEPATH=1"
-        if self.slurm is None:
-            program = f"from launcher.job import run_on_this_machine as run; run({str(self.folder.path)!r}, (), None)"
-            yield f"{shlex.quote(sys.executable)} -c {shlex.quote(program)}"
-        else:
-            yield from self.slurm.setup
-            yield from (f"export {name}={shlex.quote(value)}" for name, value in self.slurm.environment.items())
-            yield "srun " + " : ".join(self._components(self.slurm))
-
-    def _components(self, slurm: SlurmSpec) -> Iterator[str]:
-        """Yield the words after `srun`: once, or for each type of device of a mixed job."""
-        program = f"{python_command(slurm)} -c {shlex.quote(self._program_of_a_rank())}"
-        for part in self.shape.parts or (self.shape,):
-            args = [f"--nodes={part.num_nodes}", f"--ntasks-per-node={part.tasks_per_node}"]
-            settings = slurm.on(part.cluster) if isinstance(part, ShapePart) else slurm
-            if isinstance(part, ShapePart):  # on other nodes than these the stages would not be those of the plan
-                places = {"partition": settings.partition, "constraint": settings.constraint}
-                args += [f"--{option}={value}" for option, value in places.items() if value]
-            yield f"{shlex.join([*args, *srun_args(settings, self.shape)])} {program}"
-
-    def _program_of_a_rank(self) -> str:
-        folder = f"Path({str(self.folder.path)!r})"
-        if self.trial.planned.trainer.is_own:
-            return f"from pathlib import Path; from train_core.job.trial import run_trial_as_rank as run; run({folder})"
-        imports = (
-            "from launcher.command_trainer.job import run_as_task as run; from train_core.trial_folder import Attempt"
-        )
-        return f"from pathlib import Path; {imports}; run({folder}, Attempt(1, 0))"
 
     def _prepare(self) -> None:
         # A fresh folder: mkdir fails where somebody else has taken the name meanwhile.
@@ -159,7 +117,7 @@ def plan_rerun(sweep: Sweep, trial: TrialReading, slurm: SlurmSpec | None) -> Re
     if trial.experiment is None or not trial.folder.trial.exists():
         raise UsageError(f"{trial.name} has never been started", "Name one that has: `trisweep status` lists them.")
     if trial.is_in_slurm and slurm is None:
-        raise UsageError(f"{trial.name} was a job of Slurm's", "Run this on its login node, or see --print.")
+        raise UsageError(f"{trial.name} was a job of Slurm's", "Run this on its login node.")
     kept = stored_values(trial.folder.path / OF_TRIAL)
     numbered = (sweep.folder.path.parent / RERUNS / f"{trial.name}-{number}" for number in count(1))
     folder = next(each for each in numbered if not os.path.lexists(each)).absolute()
@@ -169,7 +127,6 @@ def plan_rerun(sweep: Sweep, trial: TrialReading, slurm: SlurmSpec | None) -> Re
         # That of a stage lies deeper, because the folders before it are beside it.
         folder=TrialFolder(folder / trial.name if trial.experiment.stage else folder),
         variables={k: v for k, v in kept.get("environment", {}).items() if not k.startswith(UNWANTED)},
-        modules=tuple(kept.get("modules", ())),
         slurm=slurm if trial.is_in_slurm else None,
     )
 

@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 
 from cli.arguments import AsJson, OverrideTexts, SweepName
-from cli.output.console import console, print_json, print_unwrapped, shown_path
+from cli.output.console import console, print_json, shown_path
 from cli.started_sweep import started_sweep
 from conf.errors import EXIT_FAILED, EXIT_INTERRUPTED
 from conf.units import GIBIBYTE, TERA
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from sweeps.sweep import Sweep
 
 TrialName = Annotated[str, typer.Argument(metavar="TRIAL", help="A trial, or a part of its name; status lists them.")]
-Print = Annotated[bool, typer.Option("--print", help="Print the commands that do it by hand, and run nothing.")]
 COMPARED = (
     ("step_seconds", "step s", 1.0),
     ("model_flops_per_second_per_device", "TFLOPS", TERA),
@@ -35,7 +34,6 @@ def rerun(
     name: SweepName,
     trial: TrialName,
     overrides: OverrideTexts = None,
-    print_only: Print = False,
     as_json: AsJson = False,
 ) -> None:
     """Run a trial again beside its sweep, with its own code and configuration, and say how the numbers compare."""
@@ -47,12 +45,7 @@ def rerun(
     folder, composition = started_sweep(name, overrides)
     sweep = Sweep.stored_in(folder)
     chosen = reading_called(sweep.read(), trial)
-    planned = plan_rerun(sweep, chosen, _slurm(sweep, composition, print_only=print_only))
-    if print_only:
-        console.stderr = False  # there is no document, whose stdout these lines would disturb
-        for line in planned.commands():
-            print_unwrapped(line)
-        return
+    planned = plan_rerun(sweep, chosen, _slurm(sweep, composition))
     again = _run(planned)
     document = _document(chosen, again, planned)
     console.print(_table(document))
@@ -63,14 +56,14 @@ def rerun(
         raise typer.Exit(EXIT_FAILED)
 
 
-def _slurm(sweep: Sweep, composition: Composition, *, print_only: bool) -> SlurmSpec | None:
+def _slurm(sweep: Sweep, composition: Composition) -> SlurmSpec | None:
     """The settings with which the sweep was begun, changed as was asked now; None where no Slurm answers."""
     from conf.overrides import Overrides
     from launcher.control.orders import overrides_at_begin
     from launcher.where import compose_for_slurm, slurm_answers
     from sweeps.folder.journal import History
 
-    if not (print_only or slurm_answers()):
+    if not slurm_answers():
         return None
     begun = History.kept_in(sweep.folder).begun
     before = overrides_at_begin(sweep.folder, begun) if begun else Overrides.parse(sweep.record.overrides)

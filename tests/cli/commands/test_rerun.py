@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -34,18 +33,6 @@ def test_a_trial_runs_again_with_its_own_code_and_comes_to_the_same_losses(copy:
     assert seconds["ratio"] == pytest.approx(seconds["measured_again"] / seconds["measured_before"])
     assert Path(document["folder"], "measurement.json").exists()
     assert before == {path: path.read_bytes() for path in before}
-
-
-@pytest.mark.slow
-def test_the_printed_commands_name_code_and_configuration_and_run_nothing(copy: Path, trisweep: Command) -> None:
-    before = set((copy / "runs").rglob("*"))
-    done = trisweep("rerun", "smoke", "zero1-c", "--print", cwd=copy)
-    assert done.returncode == 0, done.stderr
-    assert set((copy / "runs").rglob("*")) == before
-    assert f"export PYTHONPATH={copy}/runs/smoke-local/code/" in done.stdout
-    assert "run_on_this_machine" in done.stdout
-    checked = subprocess.run(["bash", "-n"], input=done.stdout, text=True, capture_output=True, check=False)
-    assert checked.returncode == 0, checked.stderr
 
 
 @pytest.mark.parametrize(
