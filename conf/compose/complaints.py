@@ -19,7 +19,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from conf.compose.settings import Settings
-from conf.credentials import HIDDEN, SECRETS_IN, shown_value
+from conf.credentials import HIDDEN, shown_value
 from conf.errors import ConfigError
 from conf.folders import groups, options, options_of, path_of, shown_file
 from conf.nearest import listed, most_like, nearest
@@ -224,15 +224,14 @@ def wrong_alone(override: Override) -> ConfigError | None:
 
 
 def require_no_hidden_mapping(overrides: Overrides) -> None:
-    """Refuse a group with secrets as one mapping: those are hidden by their keys, and would be shown and kept in it.
+    """Refuse `slurm` as one mapping: its secrets are hidden by their keys, and would be shown and kept in it.
 
     Raises:
         ConfigError: an override states such a mapping.
     """
-    for group, key in SECRETS_IN.items():
-        if any(each.key == group and (each.value or "").lstrip().startswith("{") for each in overrides):
-            problem = "states all of the group at once, in which what is secret cannot be hidden"
-            raise ConfigError(group, HIDDEN, problem, f"Give its values one by one, such as {key}=VALUE.")
+    if any(each.key == "slurm" and (each.value or "").lstrip().startswith("{") for each in overrides):
+        problem = "states all of the group at once, in which what is secret cannot be hidden"
+        raise ConfigError("slurm", HIDDEN, problem, "Give its values one by one, such as slurm.environment.NAME=VALUE.")
 
 
 def no_option(group: str, value: str) -> ConfigError:

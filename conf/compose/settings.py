@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import field_validator, model_validator
+from pydantic import field_validator
 
-from conf.credentials import HIDDEN, is_web_address, without_credentials
+from conf.credentials import without_credentials
 from conf.errors import ConfigError
 from conf.folders import at_home
 from conf.plan.experiment import Experiment, ExperimentParts
@@ -71,27 +71,16 @@ class NotifySpec(Frozen):
     Whoever knows the address can write there, so that it is a secret: no record, log or error shows it.
 
     Attributes:
-        url: where the message is posted. Others on the machine can see it in the command, and it is not stored: prefer
-            `url_file`.
-        url_file: a file that holds the address on its first line. With neither, nobody is told.
+        url_file: a file that holds the address on its first line; null tells nobody.
         style: `generic` posts our own JSON, `slack` the body that Slack and its likes take.
         after_failures: tell once so many trials have failed, and again whenever twice as many have.
         min_gain: a new best is told of if it is better than the last one told of by this share.
     """
 
-    url: str | None
     url_file: str | None
     style: Literal["generic", "slack"]
     after_failures: Count
     min_gain: NonNegative
-
-    @model_validator(mode="after")
-    def _is_an_address(self) -> NotifySpec:
-        if self.url is not None and not is_web_address(self.url):
-            raise ConfigError("notify.url", HIDDEN, "is no address of a web server", "Give https://HOST/PATH.")
-        if self.url is not None and self.url_file is not None:
-            raise ConfigError("notify.url_file", self.url_file, "is given beside notify.url", "Give one of them.")
-        return self
 
 
 class Settings(ExperimentParts):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import logging
+import re
 import socket
 import time
 import urllib.error
@@ -19,7 +20,7 @@ from urllib.parse import urlsplit
 from pydantic import ValidationError
 
 from conf.compose.settings import NotifySpec
-from conf.credentials import hide_credentials, is_web_address
+from conf.credentials import hide_credentials
 from conf.types.schema import Frozen
 from conf.units import TERA, count_of
 from launcher.control.rules import SweepStep
@@ -37,6 +38,7 @@ ANSWER_SECONDS = 5.0
 
 TOLD_FAILURES = (Outcome.FAILED, Outcome.TIMED_OUT, Outcome.NODE_FAILED)
 NOTIFIED = "notified.json"
+WEB_ADDRESS = re.compile(r"https?://[^\s/?#]+[^\s]*")
 LOG = logging.getLogger(__name__)
 
 
@@ -64,7 +66,7 @@ class Notice:
 
 def tell_webhook(spec: NotifySpec, sweep: Sweep, step: SweepStep) -> None:
     """Look at a step of the sweep, and tell what is worth telling; nothing is raised."""
-    if spec.url is None and spec.url_file is None:
+    if spec.url_file is None:
         return
     try:
         path = sweep.folder.path / NOTIFIED
@@ -75,34 +77,25 @@ def tell_webhook(spec: NotifySpec, sweep: Sweep, step: SweepStep) -> None:
             return
         # It is written first: to tell something twice is worse than to miss it.
         write_atomically(path, now.model_dump_json(), durable=False)
-        for notice in notices:
-            notify(spec, sweep, notice, step.readings)
+        if url := _address(spec.url_file):
+            for notice in notices:
+                # What goes wrong is logged, without the address, which is a secret.
+                if problem := _post(url, _body(spec, sweep, notice, step.readings)):
+                    LOG.warning("%s was not told of `%s`: %s", urlsplit(url).hostname, notice.event, problem)
     except OSError as error:
         LOG.warning("nobody was told how the sweep stands: %s", error.strerror or type(error).__name__)
 
 
-def notify(spec: NotifySpec, sweep: Sweep, notice: Notice, readings: Sequence[TrialReading]) -> None:
-    """Post one message. What goes wrong is logged, without the address, which is a secret."""
-    url = _address(spec)
-    if url is None:
-        return
-    problem = _post(url, _body(spec, sweep, notice, readings))
-    if problem:
-        LOG.warning("%s was not told of `%s`: %s", urlsplit(url).hostname, notice.event, problem)
-
-
-def _address(spec: NotifySpec) -> str | None:
+def _address(url_file: str) -> str | None:
     """The address; None, with a warning, where the file does not hold one."""
-    if spec.url is not None or spec.url_file is None:
-        return spec.url
-    path = Path(spec.url_file).expanduser()
+    path = Path(url_file).expanduser()
     try:
         line = path.read_text().partition("\n")[0].strip()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no text"
         LOG.warning("nobody was told: notify.url_file = %s cannot be read (%s)", path, why)
         return None
-    if not is_web_address(line):
+    if not WEB_ADDRESS.fullmatch(line):
         LOG.warning("nobody was told: the first line of notify.url_file = %s is no https://HOST/PATH", path)
         return None
     return line

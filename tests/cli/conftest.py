@@ -25,8 +25,6 @@ HOOK = f"https://hooks.example.org/T0/B0/{OF_HOOK}"
 SMOKE = (
     "smoke",
     f"+slurm.environment.MY_KEY={OF_JOBS}",
-    f"notify.url={HOOK}",
-    "notify.after_failures=1",
     "tracking.live_seconds=null",
     "sweep.points=[{parallel.world_size: 2, parallel.tensor_parallel_size: 2},"
     "{parallel.world_size: 2, parallel.zero_stage: 1},{parallel.world_size: 3, parallel.tensor_parallel_size: 2}]",
@@ -63,8 +61,9 @@ def trisweep(no_slurm: dict[str, str], commands: Commands) -> Command:
 def finished(tmp_path_factory: pytest.TempPathFactory, trisweep: Command, commands: Commands) -> Path:
     """The sweep `SMOKE`, measured. Most who use it write a report."""
     commands.start()
-    folder = tmp_path_factory.mktemp("finished")
-    done = trisweep("sweep", *SMOKE, "--here", cwd=folder)
+    folder, webhook = tmp_path_factory.mktemp("finished"), tmp_path_factory.mktemp("own") / "webhook"
+    webhook.write_text(HOOK)
+    done = trisweep("sweep", *SMOKE, f"notify.url_file={webhook}", "notify.after_failures=1", "--here", cwd=folder)
     assert done.returncode == 0, done.stderr
     (folder / "said").write_text(done.stdout + done.stderr)
     return folder

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import HOOK, OF_HOOK, OF_JOBS, SECRET, Command
+from tests.cli.conftest import OF_HOOK, OF_JOBS, SECRET, Command
 
 
 def files_with(secret: str, folder: Path) -> list[str]:
@@ -21,24 +21,6 @@ def test_a_measured_sweep_holds_neither_a_variable_of_the_environment_nor_its_we
     """Records, logs, reports, snapshots of the code, the store of MLflow, and what the command said."""
     assert (finished / "runs" / "mlflow.db").exists()
     assert files_with(secret, finished) == []
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("plan", "smoke", "--cfg", f"notify.url={HOOK}"),
-        ("plan", "smoke", f"notify.url={HOOK}", "notify.style=none-such"),
-        ("plan", "smoke", f"notify.url='{HOOK}' x"),
-        ("plan", "smoke", f"notify.url=[{HOOK}"),
-        ("plan", "smoke", f"notify.url=ftp:{HOOK}"),
-        ("plan", "smoke", f"notify={{url: {HOOK}, style: slack}}"),
-    ],
-    ids=["cfg", "another key", "two words", "no value", "no address", "mapping"],
-)
-def test_no_message_shows_a_webhook(arguments: tuple[str, ...], tmp_path: Path, trisweep: Command) -> None:
-    done = trisweep(*arguments, cwd=tmp_path)
-    assert done.stdout + done.stderr
-    assert OF_HOOK not in "".join((done.stdout + done.stderr).split())
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,6 @@
-"""A password inside an address, and the address of a webhook, are used, but neither kept nor shown."""
+"""A password inside an address and a variable of jobs are used, but neither kept nor shown."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +10,6 @@ from conf.types.sites import TrackingSpec
 from tests.composed import compose_tree
 
 SIGNED_IN = TrackingSpec(kind="server", uri="https://ada:p%40ss@runs.example:5000/mlflow", experiment="layouts")
-HOOK = "https://hooks.example.org/services/T0/B0/secret"
 
 
 @pytest.mark.parametrize(
@@ -44,41 +41,16 @@ def test_a_record_gets_its_credentials_back_from_the_configuration_of_the_same_s
     assert kept.signed_in_as(local) == kept
 
 
-def test_passwords_and_webhooks_are_hidden_in_texts() -> None:
-    assert hide_credentials("see https://me:pw@host/x") == "see https://***@host/x"
-    assert hide_credentials(f"override = 'notify.url={HOOK}': wrong") == "override = 'notify.url=*** wrong"
-
-
-def test_records_keep_no_webhook_and_no_password() -> None:
-    given = ("batch.micro_batch_size=2", f"notify.url={HOOK}", "tracking.uri=https://me:pw@host")
+def test_records_keep_no_password() -> None:
+    given = ("batch.micro_batch_size=2", "tracking.uri=https://me:pw@host")
     assert overrides_for_records(given) == ("batch.micro_batch_size=2", "tracking.uri=https://host")
 
 
-@pytest.mark.slow
-def test_the_configuration_is_shown_without_the_webhook() -> None:
-    tree = compose_tree([f"notify.url={HOOK}"])
-    assert shown_tree(tree)["notify"]["url"] == "***"
-    assert tree["notify"]["url"] == HOOK
-    assert shown_tree(compose_tree())["notify"]["url"] is None
-
-
-@pytest.mark.parametrize(
-    ("override", "key"),
-    [
-        ("notify={url: https://hooks.example/t0ken, style: slack}", "notify.url"),
-        ("++slurm={environment: {TOKEN: t0ken}}", "slurm.environment.NAME"),
-        ("slurm='{environment: {TOKEN: t0ken}}'", "slurm.environment.NAME"),
-    ],
-)
-def test_a_group_with_secrets_is_not_given_as_one_mapping(override: str, key: str) -> None:
-    with pytest.raises(ConfigError, match=f"one by one, such as {key}=VALUE") as refused:
+@pytest.mark.parametrize("override", ["++slurm={environment: {TOKEN: t0ken}}", "slurm='{environment: {TOKEN: t0ken}}'"])
+def test_a_group_with_secrets_is_not_given_as_one_mapping(override: str) -> None:
+    with pytest.raises(ConfigError, match=r"one by one, such as slurm\.environment\.NAME=VALUE") as refused:
         compose_tree([override])
     assert "t0ken" not in str(refused.value)
-
-
-def test_the_files_of_the_group_hold_no_address() -> None:
-    folder = Path(__file__).parents[2] / "conf" / "notify"
-    assert all("url: null" in path.read_text() for path in folder.glob("*.yaml"))
 
 
 @pytest.mark.parametrize(
