@@ -126,7 +126,7 @@ def linear_step(
     slope: Floats,
     now: Floats,
     rest: Floats,
-    weights: Floats | float = 1.0,
+    weights: Floats | float,
 ) -> Stepped | None:
     """A step that makes the cost less, towards what would be best if log ratios were linear; None where none is found.
 

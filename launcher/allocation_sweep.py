@@ -247,7 +247,7 @@ def room_for(
     slurm: SlurmSpec,
     devices_per_node: int,
     snapshot: Callable[[], Path],
-    job: SlurmJob = RUN_IN_SLURM,
+    job: SlurmJob,
     times: AllocationTimes = ORDINARY_TIMES,
     *,
     runs_setup: bool = False,

@@ -135,7 +135,7 @@ class Start:
     log: Path
 
 
-def start_of(trial: TrialFolder, experiment: Experiment, seat: ProgramSeat, devices: tuple[int, ...] = ()) -> Start:
+def start_of(trial: TrialFolder, experiment: Experiment, seat: ProgramSeat, devices: tuple[int, ...]) -> Start:
     """Return how a seat's process is started on these GPUs, if any, after writing the files that the program wants."""
     trainer = experiment.trainer
     python = trainer.python or sys.executable

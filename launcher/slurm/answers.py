@@ -78,7 +78,7 @@ WATCHING = 30.0
 """Of those who look again and again: sites ask that squeue is not called in a loop; folders may be read at any time."""
 
 
-def answer_of(command: Sequence[str], patience: float = FRESH) -> CommandAnswer:
+def answer_of(command: Sequence[str], patience: float) -> CommandAnswer:
     """Return the command's answer: a stored one if it is fresh enough, else a new one.
 
     Args:

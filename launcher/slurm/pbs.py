@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from conf.errors import UsageError
-from launcher.slurm.answers import FRESH, answer_of
+from launcher.slurm.answers import answer_of
 from launcher.slurm.query import SlurmJobState, SlurmSilent
 from launcher.slurm.silent_jobs import OUTCOME_OF_STATE, outcome_in_words
 from launcher.tools import MANY_JOBS_SECONDS, ask
@@ -61,9 +61,7 @@ def submit_host() -> str:
     return os.environ.get(SUBMIT_HOST) or socket.gethostname()
 
 
-def states_in_pbs(
-    submissions: Sequence[Submission], patience: float = FRESH
-) -> list[tuple[Submission, SlurmJobState | None]]:
+def states_in_pbs(submissions: Sequence[Submission], patience: float) -> list[tuple[Submission, SlurmJobState | None]]:
     """How the job of each submission stands, in Slurm's words, with the number of one that had none yet.
 
     Raises:

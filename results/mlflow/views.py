@@ -80,7 +80,7 @@ def runs_page(experiment_id: str, view: str | None = None, *, charts: bool = Fal
     return f"/#/experiments/{experiment_id}/runs?workflowType=machine_learning{mode}{shown}"
 
 
-def run_page(experiment_id: str, run_id: str, artifact: str = "") -> str:
+def run_page(experiment_id: str, run_id: str, artifact: str) -> str:
     path = f"/artifacts/{quote(artifact)}" if artifact else ""
     return f"/#/experiments/{experiment_id}/runs/{run_id}{path}?workflowType=machine_learning"
 

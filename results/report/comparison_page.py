@@ -48,7 +48,7 @@ def sides_of(sweeps: Sequence[tuple[Sweep, Sequence[TrialReading]]]) -> tuple[Si
     return Side(one, first, before), Side(other, second, after)
 
 
-def write_comparison(before: Side, after: Side, out: Path | None = None) -> tuple[Path, Path]:
+def write_comparison(before: Side, after: Side, out: Path | None) -> tuple[Path, Path]:
     """Write the page and its Markdown into `out`, or beside the second sweep's report, and return both paths.
 
     Raises:

@@ -210,7 +210,7 @@ def begun_at(folder: JobFolder, submission: Submission | None) -> float | None:
 
 
 def log_of(
-    folder: JobFolder, submission: Submission | None, failing_rank: int | None, *, of_program: bool = False
+    folder: JobFolder, submission: Submission | None, failing_rank: int | None, *, of_program: bool
 ) -> Path | None:
     """The failing rank's output if there is one, else the newest log that says something.
 

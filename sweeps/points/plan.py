@@ -154,7 +154,7 @@ def nearly_fits(trial: Trial) -> bool:
     return predicted is not None and predicted.peak_memory_bytes <= MEMORY_MARGIN * predicted.memory_capacity_bytes
 
 
-def _planned_trials(asked: Composition, points: PointSet, max_trials: int | None = None) -> tuple[Trial, ...]:
+def _planned_trials(asked: Composition, points: PointSet, max_trials: int | None) -> tuple[Trial, ...]:
     """The baseline, and what the planner chooses for the devices that the sweep asks for."""
     wanted = search_request(asked)
     # A pinned list of layers suits the stages of the planned points; the baseline may have another number of stages.

@@ -82,7 +82,7 @@ def flag_of(row: Row, column: str, default: bool) -> bool:
     return choice_of(row, column, FLAGS, default)
 
 
-def choice_of(row: Row, column: str, known: Mapping[str, Choice], default: Choice | None = None) -> Choice:
+def choice_of(row: Row, column: str, known: Mapping[str, Choice], default: Choice | None) -> Choice:
     """The value in `known` of the cell's leading word, which a remark may follow: `3 (FSDP2)`, `selective (per op)`."""
     cell = text_of(row, column)
     if not cell and default is not None:

@@ -27,7 +27,7 @@ from train_core.costs.step.step_time import (
     stage_passes,
     update_seconds,
 )
-from train_core.costs.trainers import TRISWEEP, Implementation
+from train_core.costs.trainers import Implementation
 from train_core.costs.work import work_of
 
 
@@ -65,7 +65,7 @@ class StageTimes:
     slowest_device: float
 
 
-def stage_times(setup: Setup, implementation: Implementation = TRISWEEP) -> tuple[StageTimes, ...]:
+def stage_times(setup: Setup, implementation: Implementation) -> tuple[StageTimes, ...]:
     """The stages of a plan, first to last, each rank on a device of its own."""
     blocks = list(_blocks(setup, implementation))
     # As in the closed form, the slowest device is behind by a share of the computation of the stage with the most.

@@ -141,7 +141,7 @@ PIECE_BYTES = 2**18
 """The bytes read at once. An encoding of that much text takes about 20 MB of memory."""
 
 
-def pieces(data: DataSpec, paths: list[Path], piece_bytes: int = PIECE_BYTES) -> Iterator[str]:
+def pieces(data: DataSpec, paths: list[Path]) -> Iterator[str]:
     """The text of all files in order, up to `max_bytes`; a character that is cut in two at the end is dropped.
 
     Raises:
@@ -152,15 +152,15 @@ def pieces(data: DataSpec, paths: list[Path], piece_bytes: int = PIECE_BYTES) ->
     for path in paths:
         if left <= 0:
             return
-        left = yield from _pieces_of(data, path, left, piece_bytes)
+        left = yield from _pieces_of(data, path, left)
 
 
-def _pieces_of(data: DataSpec, path: Path, max_bytes: int, piece_bytes: int) -> Generator[str, None, int]:
+def _pieces_of(data: DataSpec, path: Path, max_bytes: int) -> Generator[str, None, int]:
     """The text of one file; returns how many of `max_bytes` it leaves to those after it."""
     decoder, left = codecs.getincrementaldecoder("utf-8")(), max_bytes
     try:
         with path.open("rb", buffering=0) as file:
-            while content := file.read(min(piece_bytes, left)):
+            while content := file.read(min(PIECE_BYTES, left)):
                 left -= len(content)
                 if "\0" in (piece := decoder.decode(content)):
                     raise _not_text(data, path)

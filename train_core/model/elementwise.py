@@ -173,7 +173,7 @@ def turn_heads(heads: Tensor, table: Tensor) -> Tensor:
 
 
 def split_heads(
-    qkv: Tensor, queries_per_group: int, head_size: int, table: Tensor | None, norms: Norms | None = None
+    qkv: Tensor, queries_per_group: int, head_size: int, table: Tensor | None, norms: Norms | None
 ) -> tuple[Tensor, ...]:
     """Queries (b, g n, s, d), keys and values (b, g, s, d) from (s, b, g (n + 2) d), turned by `table` if there is one.
 

@@ -129,7 +129,7 @@ def _each_product(
 
 
 def add_expert_products(
-    weight: Tensor, grad_out: Tensor, rows: Tensor, sizes: list[int], multiply: Multiply | None = None
+    weight: Tensor, grad_out: Tensor, rows: Tensor, sizes: list[int], multiply: Multiply | None
 ) -> Tensor | None:
     """The gradients of matrices (E out, in) that stand one below the other, from (n, out) and (n, in).
 

@@ -43,7 +43,7 @@ class SweepVerdict(NamedTuple):
         return tuple(filter(None, (self.headline, self.figures, *self.details, self.advice)))
 
 
-def words_of_sweep(record: SweepRecord, folder_words: Sequence[str] = ()) -> str:
+def words_of_sweep(record: SweepRecord, folder_words: Sequence[str]) -> str:
     """The words by which a command takes the same points of the same sweep."""
     return command_line([record.name, *record.overrides, *folder_words])
 

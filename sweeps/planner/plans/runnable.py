@@ -101,7 +101,7 @@ def layer_ends(num_layers: int, num_stages: int, most_lighter: int = MOST_LAYERS
 
 @lru_cache(maxsize=1024)  # a search over numbers of devices asks for the same few again and again
 def all_layouts(
-    num_layers: int, num_stages: int, pinned_ends: tuple[int, int] | None = None, pinned_chunks: int | None = None
+    num_layers: int, num_stages: int, pinned_ends: tuple[int, int] | None, pinned_chunks: int | None
 ) -> tuple[StageLayout, ...]:
     """Every schedule and number of chunks with each spread of the layers: the plainest first."""
     ends = [pinned_ends] if pinned_ends else layer_ends(num_layers, num_stages)

@@ -113,9 +113,7 @@ def stage_model_flops(model: ModelSpec, num_sequences: int, layers: range, *, ha
     return 3 * (_forward_flops(model, num_sequences, dense, len(layers) - dense) + head)
 
 
-def repeated_flops(
-    model: ModelSpec, num_sequences: int, parallel: ParallelPlan, num_recomputed: int | None = None
-) -> int:
+def repeated_flops(model: ModelSpec, num_sequences: int, parallel: ParallelPlan, num_recomputed: int | None) -> int:
     """The FLOPs that this package's own trainer adds to `hardware_flops`: those of tensor ranks that do the same.
 
     Without sequence parallelism each of them makes the short vectors of latent attention for all tokens.
