@@ -9,8 +9,7 @@ import stat
 import subprocess
 import sys
 import textwrap
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -33,6 +32,7 @@ from sweeps.trial import SweepFolder, SweepRecord
 from tests.audit import audited
 from tests.conftest import RecordOf
 from tests.launcher.conftest import Silent
+from tests.waiting import wait_for
 from train_core.measurement import Outcome
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -95,13 +95,6 @@ def num_runs(folder: SweepFolder, record: SweepRecord) -> list[int]:
         len(path.read_text().splitlines()) if (path := folder.trial(t.trial_id).path / "runs").exists() else 0
         for t in record.trials
     ]
-
-
-def until(condition: Callable[[], bool], seconds: float = 90.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
 
 
 @pytest.mark.slow
@@ -277,12 +270,12 @@ def test_a_sweep_that_is_interrupted_ends_its_jobs_and_the_same_call_continues(
     folder.write_record(record)
     sweep = start_sweep(folder, seconds=60)
     sign = "submission.json" if moment == "while a job starts" else "runs"
-    until((folder.trial(record.trials[0].trial_id).path / sign).exists)
+    wait_for((folder.trial(record.trials[0].trial_id).path / sign).exists)
     sweep.send_signal(number)
     _, words = sweep.communicate(timeout=90)
     assert sweep.returncode != 0
     assert b"KeyboardInterrupt" in words
-    until(lambda: jobs_of(folder) == [], seconds=60.0)  # a process that was told to end takes a moment
+    wait_for(lambda: jobs_of(folder) == [], seconds=60.0)  # a process that was told to end takes a moment
     assert [folder.trial(trial.trial_id).measurement.exists() for trial in record.trials] == [False, False]
     assert "interrupted" in Sweep(folder, record).read()[0].cause
     states = run(folder, record, progress, make_job())
@@ -305,7 +298,7 @@ def test_jobs_that_outlive_a_killed_sweep_are_waited_for_and_not_started_twice(
     folder.write_record(record)
     sweep = start_sweep(folder, seconds=50)
     trial = folder.trial(record.trials[0].trial_id)
-    until((trial.path / "runs").exists)
+    wait_for((trial.path / "runs").exists)
     sweep.kill()
     sweep.communicate()
     assert is_running_here(trial, read_submission(trial))
@@ -322,7 +315,7 @@ def test_cancel_ends_a_sweep_that_another_process_runs(folder: SweepFolder, reco
     record = record_of(seeds(1))
     folder.write_record(record)
     sweep = start_sweep(folder, seconds=60)
-    until((folder.trial(record.trials[0].trial_id).path / "runs").exists)
+    wait_for((folder.trial(record.trials[0].trial_id).path / "runs").exists)
     assert cancel_sweep(Sweep(folder, record)) == 1
     sweep.communicate(timeout=90)
     assert jobs_of(folder) == []

@@ -31,6 +31,7 @@ from sweeps.trial import SweepFolder, SweepRecord
 from tests.composed import load
 from tests.conftest import BuildRecord
 from tests.slurm.conftest import WaitUntil, has_ended
+from tests.waiting import wait_for
 from train_core.measurement import Outcome
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("slurm_cluster")]
@@ -239,10 +240,7 @@ def test_what_slurm_makes_no_step_for_after_its_restart_is_no_attempt_of_the_tri
 
 
 def wait_for_ends(readings: Sequence[TrialReading], seconds: float = 20.0) -> None:
-    until = time.monotonic() + seconds
-    while any(has_begun(each) and each.folder.read_measurement() is None for each in readings):
-        assert time.monotonic() < until
-        time.sleep(0.1)
+    wait_for(lambda: all(not has_begun(each) or each.folder.read_measurement() for each in readings), seconds)
     time.sleep(4)
 
 
@@ -280,18 +278,10 @@ def test_an_allocation_that_meets_another_command_is_run_again_and_goes_on(
     record = build_record(points((1, 100)), GPU_NODES)
     job_id = submitted(folder, record, slurm, num_nodes=1, times=AllocationTimes(lock_seconds=1))
     with lock_folder(folder):
-        wait_for_restart(job_id)
+        wait_for(lambda: own_restarts(job_id) > 0)
     (done,) = wait_until(folder, record, lambda states: states[0].outcome is Outcome.COMPLETED)
     assert done.submission is not None
     assert done.submission.attempt == 1
-
-
-def wait_for_restart(job_id: str, seconds: float = 60.0) -> None:
-    """Until Slurm has started the job again, or is about to."""
-    until = time.monotonic() + seconds
-    while own_restarts(job_id) == 0:
-        assert time.monotonic() < until
-        time.sleep(0.3)
 
 
 def own_restarts(job_id: str) -> int:

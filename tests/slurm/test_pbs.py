@@ -7,7 +7,6 @@ import shlex
 import shutil
 import signal
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -27,6 +26,7 @@ from tests.launcher.points_alone import submit_points
 from tests.slurm.conftest import WaitUntil, has_ended, make_job
 from tests.slurm.test_controller import adaptive
 from tests.slurm.test_other_trainer import PROGRAM
+from tests.waiting import wait_for
 from train_core.measurement import Outcome
 
 ON_TWO_NODES: dict[str, Value] = {"parallel.world_size": 4, "parallel.tensor_parallel_size": 2}
@@ -121,26 +121,18 @@ def test_a_controller_hands_the_sweep_to_its_successor_when_its_time_is_over(tmp
     of_pbs = ("slurm.scheduler=pbs", f"slurm.pbs_mpiexec='{MPIEXEC}'")
     started = run_forked(("sweep", *adaptive(tmp_path), *of_pbs, "controller=slurm"), tmp_path, os.environ, umask=0o077)
     assert started.returncode == 0, started.stderr
-    folder, deadline = SweepFolder(tmp_path / "runs" / "smoke-local"), time.monotonic() + 400
+    folder = SweepFolder(tmp_path / "runs" / "smoke-local")
     first = live_job(folder.controller)
     assert first is not None
-    while not History.kept_in(folder).courses:  # the first trial has been submitted
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
+    wait_for(lambda: History.kept_in(folder).courses, 200)  # the first trial has been submitted
     # As the script's `timeout` does, some minutes before the walltime.
     controllers = [each for each in psutil.process_iter(["cmdline"]) if _is_controller(each, tmp_path)]
     # A command that the controller starts has the controller's words until it becomes a program of its own.
     min(controllers, key=psutil.Process.create_time).send_signal(signal.SIGUSR2)
-    while (second := live_job(folder.controller)) is None or second.job_id == first.job_id:
-        assert time.monotonic() < deadline
-        time.sleep(1)
-    while History.kept_in(folder).finished is None:
-        assert time.monotonic() < deadline
-        time.sleep(1)
+    wait_for(lambda: (second := live_job(folder.controller)) is not None and second.job_id != first.job_id, 200)
+    wait_for(lambda: History.kept_in(folder).finished is not None, 300)
     assert [course.num_attempts for course in History.kept_in(folder).courses.values()] == [1, 1]
-    while live_job(folder.controller) is not None:  # it writes the report
-        assert time.monotonic() < deadline
-        time.sleep(1)
+    wait_for(lambda: live_job(folder.controller) is None)  # it writes the report
     assert (folder.path / "report.md").exists()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from tests.conftest import RecordOf
 from tests.launcher.points_alone import submit_points
 from tests.launcher.test_run_here import seeds
 from tests.slurm.conftest import WaitUntil, has_ended
+from tests.waiting import wait_for
 from train_core.measurement import Outcome
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("slurm_cluster")]
@@ -56,13 +56,6 @@ def job_id_of(folder: SweepFolder, record: SweepRecord, index: int = 0) -> str:
 
 def scontrol(*arguments: str) -> None:
     subprocess.run(["scontrol", *arguments], check=True, capture_output=True)
-
-
-def until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.2)
 
 
 def test_an_array_larger_than_the_cluster_allows_is_split(
@@ -102,7 +95,7 @@ def test_a_job_that_is_suspended_or_requeued_and_held_has_not_ended(
     record = record_of(seeds(1))
     submit_points(Sweep(folder, record), slurm, job=make_waiting_job())
     trial, job_id = folder.trial(record.trials[0].trial_id), job_id_of(folder, record)
-    until((trial.path / "starts").exists)
+    wait_for((trial.path / "starts").exists)
 
     scontrol("suspend", job_id)
     assert wait_until(folder, record, lambda s: s[0].scheduler_state == "SUSPENDED")[0].outcome is Outcome.RUNNING
@@ -110,9 +103,9 @@ def test_a_job_that_is_suspended_or_requeued_and_held_has_not_ended(
     scontrol("requeuehold", job_id)
     waiting = wait_until(folder, record, lambda s: s[0].outcome is Outcome.PENDING)
     assert waiting[0].scheduler_state in ("PENDING", "REQUEUE_HOLD", "SPECIAL_EXIT")
-    until(lambda: subprocess.run(["scontrol", "release", job_id], capture_output=True, check=False).returncode == 0)
+    wait_for(lambda: subprocess.run(["scontrol", "release", job_id], capture_output=True, check=False).returncode == 0)
 
-    until(lambda: len((trial.path / "starts").read_text().splitlines()) == 2)
+    wait_for(lambda: len((trial.path / "starts").read_text().splitlines()) == 2)
     assert trial.read_measurement() is None
     assert cancel_sweep(Sweep(folder, record)) == 1
 
@@ -124,7 +117,7 @@ def test_a_lost_node_is_an_outcome_of_its_own_and_is_submitted_again(
     record = record_of(seeds(1))
     pinned = slurm.model_copy(update={"extra_sbatch": {"no-requeue": True, "nodelist": "node4"}, "max_resubmits": 1})
     submit_points(Sweep(folder, record), pinned, job=make_waiting_job())
-    until((folder.trial(record.trials[0].trial_id).path / "starts").exists)
+    wait_for((folder.trial(record.trials[0].trial_id).path / "starts").exists)
     scontrol("update", "nodename=node4", "state=down", "reason=test")
     try:
         state = wait_until(folder, record, lambda states: has_ended(states[0]))[0]
@@ -193,7 +186,7 @@ def test_a_job_is_given_the_gpus_that_its_tasks_need(
     )
     submit_points(Sweep(folder, record), slurm.model_copy(update={"gpu_request": gpu_request}), job=job)
     seen = [folder.trial(t.trial_id).path / f"rank-{rank}" for t in record.trials for rank in (0, 1)]
-    until(lambda: all(path.exists() and path.read_text() for path in seen))
+    wait_for(lambda: all(path.exists() and path.read_text() for path in seen))
     assert {len(path.read_text().split(",")) for path in seen} == {2}
     cancel_sweep(Sweep(folder, record))
 

@@ -6,8 +6,6 @@ That its losses are then those of a training left alone is held by `tests/train_
 from __future__ import annotations
 
 import subprocess
-import time
-from collections.abc import Callable
 
 import pytest
 
@@ -20,6 +18,7 @@ from launcher.trainings import LongRun, long_run, submit_long_run, trainings_of,
 from sweeps.reading import Reading
 from sweeps.trial import SweepFolder
 from tests.conftest import RecordOf
+from tests.waiting import wait_for
 from train_core.measurement import Outcome
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.usefixtures("slurm_cluster")]
@@ -38,13 +37,6 @@ def state_of(run: LongRun) -> Reading:
     return reading
 
 
-def wait(reached: Callable[[], object], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not reached():
-        assert time.monotonic() < deadline, "it took too long"
-        time.sleep(0.2)
-
-
 def test_a_warned_job_saves_requeues_itself_and_takes_every_step_once(
     folder: SweepFolder, record_of: RecordOf, slurm: SlurmSpec
 ) -> None:
@@ -59,18 +51,18 @@ def test_a_warned_job_saves_requeues_itself_and_takes_every_step_once(
     submit_long_run(cancelled, unhurried.model_copy(update={"extra_sbatch": {"hold": True}}))
     assert state_of(cancelled).outcome is Outcome.PENDING
     cancel_training(cancelled)
-    wait(lambda: state_of(cancelled).outcome is Outcome.CANCELLED, 120)
+    wait_for(lambda: state_of(cancelled).outcome is Outcome.CANCELLED, 120)
 
     job_id = submit_long_run(warned, unhurried)
-    wait(lambda: (job := live_job(warned.folder)) is not None and job.state.name == "RUNNING", 120)
+    wait_for(lambda: (job := live_job(warned.folder)) is not None and job.state.name == "RUNNING", 120)
     assert state_of(warned).outcome is Outcome.RUNNING
-    wait(lambda: len(warned.folder.read_metrics()) > 2, 200)
+    wait_for(lambda: len(warned.folder.read_metrics()) > 2, 200)
     # Nothing may come in between: on a fast machine the training ends in a second or two, and saves no more.
     subprocess.run(["scancel", "--signal=USR2", job_id], check=True)
-    wait(lambda: (job := live_job(warned.folder)) is not None and job.state.name != "RUNNING", 120)
+    wait_for(lambda: (job := live_job(warned.folder)) is not None and job.state.name != "RUNNING", 120)
     saved = warned.folder.read_metrics()
     assert len(saved) < 150
-    wait(warned.folder.read_measurement, 180)
+    wait_for(warned.folder.read_measurement, 180)
 
     measurement = warned.folder.read_measurement()
     assert measurement is not None

@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -15,6 +14,7 @@ import pytest
 from launcher.command_trainer import job
 from launcher.command_trainer.job import run_here
 from tests.launcher.command_trainer.conftest import STEPS, MakeTrial
+from tests.waiting import wait_for
 from train_core.measurement import Measurement, Outcome
 
 
@@ -83,19 +83,12 @@ def started(folder: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", code, str(folder)])
 
 
-def wait_for(path: Path) -> None:
-    deadline = time.monotonic() + 90
-    while not path.exists():
-        assert time.monotonic() < deadline, path
-        time.sleep(0.02)
-
-
 @pytest.mark.slow
 def test_steps_are_on_disk_while_the_program_still_runs(make_trial: MakeTrial, tmp_path: Path) -> None:
     wait = f"\nimport os, time\nwhile not os.path.exists({str(tmp_path / 'go')!r}): time.sleep(0.01)\n"
     trial = make_trial("print('step 1 loss 4 time 1 s')" + wait + STEPS)
     job = started(trial.path)
-    wait_for(trial.metrics)
+    wait_for(trial.metrics.exists)
     assert trial.read_measurement() is None
     assert trial.is_running_here()
     (tmp_path / "go").touch()
@@ -108,7 +101,7 @@ def test_a_job_that_is_cancelled_leaves_neither_a_measurement_nor_a_process(make
     workers = "import subprocess, sys, time\nsubprocess.Popen(['sleep', '600'], start_new_session=True)\n"
     trial = make_trial(workers + "print('step 1 loss 4 time 1 s')\ntime.sleep(600)")
     job = started(trial.path)
-    wait_for(trial.metrics)
+    wait_for(trial.metrics.exists)
     family = psutil.Process(job.pid).children(recursive=True)
     assert len(family) == 2
     job.send_signal(signal.SIGTERM)
@@ -123,7 +116,7 @@ def test_a_program_that_is_cancelled_has_time_to_save(make_trial: MakeTrial, tmp
     saves += "signal.signal(signal.SIGTERM, lambda *_: sys.exit(saved.touch()))\n"
     trial = make_trial(saves + "print('step 1 loss 4 time 1 s', flush=True)\ntime.sleep(600)")
     job = started(trial.path)
-    wait_for(trial.metrics)
+    wait_for(trial.metrics.exists)
     job.send_signal(signal.SIGTERM)
     assert job.wait(90) == 128 + signal.SIGTERM
     assert (tmp_path / "saved").exists()
@@ -133,7 +126,7 @@ def test_a_program_ends_with_a_job_that_is_killed_also_where_it_ignores_being_as
     ignores = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
     trial = make_trial(ignores + "print('step 1 loss 4 time 1 s')\ntime.sleep(600)")
     job = started(trial.path)
-    wait_for(trial.metrics)
+    wait_for(trial.metrics.exists)
     (program,) = psutil.Process(job.pid).children()
     job.kill()
     job.wait()

@@ -40,7 +40,8 @@ from tests.composed import compose_tree
 from tests.conftest import RecordOf
 from tests.launcher.conftest import Silent
 from tests.launcher.control.at_once import AtOnce
-from tests.launcher.test_run_here import jobs_of, make_job, num_runs, seeds, until
+from tests.launcher.test_run_here import jobs_of, make_job, num_runs, seeds
+from tests.waiting import wait_for
 from train_core.measurement import Outcome
 
 LIMIT_SECONDS = 36.0
@@ -249,7 +250,7 @@ def test_no_more_trials_are_out_than_the_search_allows_and_the_machine_holds(swe
     assert (len(first.started), first.num_in_flight, first.num_waiting) == (2, 2, 0)
     assert isinstance(conductor.workplace, ThisMachine)
     folders = [sweep.folder.trial(trial_id) for trial_id in conductor.workplace.running]
-    until(lambda: all(folder.is_running_here() for folder in folders))  # until then a reader finds no job in it
+    wait_for(lambda: all(folder.is_running_here() for folder in folders))  # until then a reader finds no job in it
     second = conductor.advance()
     assert (second.started, second.num_in_flight, second.finished) == ((), 2, "")
     conductor.workplace.interrupt_all()
@@ -446,7 +447,7 @@ def test_a_deadline_that_has_passed_ends_what_runs(sweep: Sweep) -> None:
     assert "have passed" in last.finished
     assert Counter(each.outcome for each in last.readings)[Outcome.CANCELLED] == 2
     assert sum(isinstance(each, Ended) for each in last.news) == 2
-    until(lambda: not jobs_of(sweep.folder))  # they are told to end; on a busy machine that takes a moment
+    wait_for(lambda: not jobs_of(sweep.folder))  # they are told to end; on a busy machine that takes a moment
 
 
 def test_torn_and_damaged_lines_of_the_journal_are_passed_over_and_told(sweep: Sweep) -> None:
@@ -484,7 +485,7 @@ def test_a_controller_that_is_killed_at_any_instant_loses_nothing_and_runs_nothi
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         # A job that was just being started holds its copy of the lock until it runs its own program.
-        until(lambda: holder(sweep.folder) is None)
+        wait_for(lambda: holder(sweep.folder) is None)
     done = carried_out_in_processes(sweep, adaptive(), make_job(seconds=0.3))
     assert {each.outcome for each in done.sweep.read()} == {Outcome.COMPLETED}
     assert len(done.sweep.record.trials) == NUM_POINTS

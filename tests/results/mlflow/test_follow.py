@@ -15,6 +15,7 @@ from results.mlflow.store import connect, database_path
 from sweeps.sweep import Sweep
 from tests.results.conftest import SQLITE, WriteSweep, finish, performance, trial, write_steps
 from tests.results.mlflow.test_ui_in_a_browser import made_up_sweep
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")  # MLflow's own
 
@@ -85,13 +86,6 @@ def steps_in(database: Path) -> list[int]:
         return []
 
 
-def wait_for_steps(database: Path, wanted: list[int]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while steps_in(database) != wanted:
-        assert time.monotonic() < deadline, steps_in(database)
-        time.sleep(0.1)
-
-
 @pytest.mark.slow
 def test_steps_appear_while_the_sweep_runs(tmp_path: Path, empty_store: Path) -> None:
     folder = made_up_sweep(tmp_path).folder
@@ -99,9 +93,9 @@ def test_steps_appear_while_the_sweep_runs(tmp_path: Path, empty_store: Path) ->
     write_steps(folder, "dead", [1, 2])
     database = Path(shutil.copy(empty_store, database_path(folder.path.parent)))
     with followed_in_mlflow(folder.path, SQLITE.model_copy(update={"live_seconds": 0.2})):
-        wait_for_steps(database, [1, 2])
+        wait_for(lambda: steps_in(database) == [1, 2], PATIENCE_SECONDS)
         write_steps(folder, "dead", [3, 4])
-        wait_for_steps(database, [1, 2, 3, 4])
+        wait_for(lambda: steps_in(database) == [1, 2, 3, 4], PATIENCE_SECONDS)
     write_steps(folder, "dead", [5])
     time.sleep(0.5)
     assert steps_in(database) == [1, 2, 3, 4], "nobody imports any more"

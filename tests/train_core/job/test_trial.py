@@ -23,6 +23,7 @@ import torch
 from conf.errors import UsageError
 from conf.plan.experiment import Experiment
 from tests.train_core.conftest import TrialOf
+from tests.waiting import wait_for
 from train_core.data.tokens import prepare
 from train_core.job.failures import failed_measurement
 from train_core.job.supervisor import Job, Ranks, _meeting_folder
@@ -236,13 +237,6 @@ def started_alone(trial: TrialFolder) -> subprocess.Popen[bytes]:
     process = subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parents[3])
     wait_for(lambda: len(trial.read_metrics()) >= 1)
     return process
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
 
 
 def ranks_of(process: subprocess.Popen[bytes]) -> list[int]:

@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from sweeps.trial import SweepFolder, Trial
 from tests.composed import composed
 from tests.forked_command import run_forked
 from tests.results.conftest import ENVIRONMENT
+from tests.waiting import wait_for
 
 PROGRAM = "from cli.main import main; main()"
 EVEN_ON_A_GPU_MACHINE = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "", "PATH": "/usr/bin:/bin"}
@@ -133,10 +133,7 @@ def test_ctrl_c_ends_the_ranks_and_leaves_the_file_as_it_was(own: Path, tmp_path
     before = local_file.read_text()
     process = start(own, tmp_path, "cluster=local", "--here", "cluster.devices_per_node=2")
     progress = tmp_path / "runs" / "calibrate-local" / "progress"
-    deadline = time.monotonic() + 120
-    while not progress.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for(progress.exists, 120)
     os.killpg(process.pid, signal.SIGINT)
     said, complained = process.communicate(timeout=90)
     assert process.returncode == 130, complained
