@@ -8,7 +8,7 @@ from math import expm1
 from statistics import fmean
 
 from benchmarks.fitting.learned import SHARE
-from benchmarks.forward import FIRST, SECOND
+from benchmarks.forward import FORWARD_TESTS, LAST
 from benchmarks.left_out import ReplayedCalibration
 from benchmarks.levels import GENERATION, TABLE, LevelResult
 from benchmarks.table_results import TableResult, TestedRow
@@ -71,18 +71,20 @@ def _trainer(tested: TestedRow) -> str:
 def _steps(found: Validation) -> str:
     tables, by_level = found.tables, {each.level: each for each in found.levels}
     errors, constant = [table.left_out_error for table in tables], [table.constant_error for table in tables]
-    forward, earlier, generation = (
-        by_level[each] for each in (SECOND.as_it_happened, FIRST.as_it_happened, GENERATION)
+    forward, generation = by_level[LAST.as_it_happened], by_level[GENERATION]
+    earlier = " and ".join(
+        f"{percent(each.error)} % of {each.rows:,} rows"
+        for each in (by_level[test.as_it_happened] for test in FORWARD_TESTS[:-1])
     )
     rows = sum(len(table.rows) for table in tables)
     close = sum(error < CLOSE for error in errors)
     return (
         f"**A step's time is off by {percent(forward.error)} %** on tables that came after the code (forward,"
-        f" {forward.rows:,} rows of {forward.tables}; in an earlier test {percent(earlier.error)} % of"
-        f" {earlier.rows:,} rows), by {percent(generation.error)} % where the whole generation of"
-        f" devices was left out, and by {percent(fmean(errors))} %, in the mean over {len(tables)} tables ({rows:,}"
-        f" measured steps), where the table and its machines were; by less than {100 * CLOSE:g} % in {close} of these."
-        f" With one rate per device, the best for those very rows, it would be {percent(fmean(constant))} %."
+        f" {forward.rows:,} rows of {forward.tables}; in earlier tests {earlier}), by {percent(generation.error)} %"
+        f" where the whole generation of devices was left out, and by {percent(fmean(errors))} %, in the mean over"
+        f" {len(tables)} tables ({rows:,} measured steps), where the table and its machines were; by less than"
+        f" {100 * CLOSE:g} % in {close} of these. With one rate per device, the best for those very rows, it would be"
+        f" {percent(fmean(constant))} %."
     )
 
 
@@ -97,12 +99,13 @@ def _far_off(tables: Sequence[TableResult]) -> str:
 def _intervals(levels: Sequence[LevelResult]) -> str:
     low, high = (f"{abs(100 * expm1(end)):.0f} %" for end in (-load_validated().half, load_validated().half))
     by_level = {each.level: percent(each.inside) for each in levels}
+    earlier = " and ".join(f"{by_level[test.as_of_today]} %" for test in FORWARD_TESTS[:-1])
     return (
         f"**Its interval of {100 * SHARE:.0f} %** reaches from {low} below a prediction to {high} above, further for"
         " small layers and for a device, a trainer or a kind of plan that fewer than two sources have measured. It"
-        f" held {by_level[SECOND.as_it_happened]} % of the rows that were predicted forward last, as it was then, and"
-        f" as it is now {by_level[SECOND.as_of_today]} % of these, {by_level[FIRST.as_of_today]} % of those of the"
-        f" earlier test, and {by_level[TABLE]} % where the table alone was left out."
+        f" held {by_level[LAST.as_it_happened]} % of the rows that were predicted forward last, as it was then. As it"
+        f" is now it holds {by_level[LAST.as_of_today]} % of these, {earlier} of those of earlier tests, and"
+        f" {by_level[TABLE]} % where the table alone was left out."
     )
 
 

@@ -33,7 +33,8 @@ OPTIONAL_COLUMNS = (
     *("gpus_per_node", "network_gbits_per_node", "power_limit_watts", "stage", "local_batch", "grad_reduce_excluded"),
     *("zero_group_size", "reshard_after_forward", "optimizer", "out_of_memory", "mla", "attention_window"),
     *("matmul_precision", "compile_loss", "async_tp", "grouped_gemm", "overlap_moe", "overlap_weight_gradient"),
-    *("cuda_graphs", "dropout", "unfused_adam", "unfused_expert_biases", "cudnn_attention", "usual_implementation"),
+    *("cuda_graphs", "graphs_layers", "dropout", "unfused_adam", "unfused_expert_biases", "cudnn_attention"),
+    "usual_implementation",
 )
 MEASURED_COLUMNS = ("iter_time_s", "tokens_per_s", "tflops_per_gpu", "mfu_pct", "hfu_pct", "memory_gib")
 

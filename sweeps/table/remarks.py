@@ -115,6 +115,12 @@ DEEPEP_BRIDGE = {
     "precision": "mxfp8",
 }
 BRIDGE_GPT_OSS = {"source": "megatron-bridge", "model": r"gpt[-_ ]?oss"}
+GRAPHED_LAYERS = {
+    "source": "megatron-bridge",
+    "num_experts": WITH_A_CHOICE,
+    "gpu": "^gb",
+    "model": r"qwen|deepseek|kimi",
+}
 FUSED_GPT_OSS = {**BRIDGE_GPT_OSS, **ONE_GRAPH, "gpu": "^gb"}
 REMARKS = (
     Remark("vpp", "2", r"\binterleaved\b(?! data)", ("model", "schedule")),
@@ -197,11 +203,16 @@ REMARKS = (
     # moe_flex_dispatcher_backend of the recipes for GPUs from Blackwell on; those of gpt-oss 120B name none in 26.02,
     # since 26.04.01 one for B300, and where experts are fused (the same file of v0.3.0, v0.4.2 and v0.5.0).
     Remark("dispatcher", "{0}", r"\b(?:deepep|hybridep)\b"),
+    Remark("dispatcher", "alltoall", r"\ball-?to-?all dispatcher\b|\bdispatcher all-?to-?all\b"),
     Remark("dispatcher", "deepep", where=DEEPEP_BRIDGE),
     Remark("dispatcher", "alltoall", where={**BRIDGE_GPT_OSS, "source": r"megatron-bridge.*\(26\.02"}),
     Remark("dispatcher", "hybridep", where=FUSED_GPT_OSS),
     Remark("dispatcher", "alltoall", where={**BRIDGE_GPT_OSS, "gpu": "^(?!b300)"}),
     Remark("dispatcher", "hybridep", where={"source": "megatron-bridge", "num_experts": WITH_A_CHOICE}),
+    Remark("cuda_graphs", "no", r"\b(?:no|without) cuda[- ]graphs?|\bcuda[- ]graphs? (?:is |are )?off\b"),
+    Remark("cuda_graphs", "yes", r"\bcuda[- ]graphs?\b(?! (?:not|of (?!the whole)))"),
+    Remark("graphs_layers", "yes", r"\bcuda[- ]graphs? of (?:attention|(?:the )?router)"),
+    Remark("graphs_layers", "yes", where=GRAPHED_LAYERS),
     # nemotron/launch.sh and grok1/launch.sh: --cuda_graphs true.
     Remark("cuda_graphs", "yes", where=BLACKWELL_NEMO),
     Remark("cuda_graphs", "yes", where=ONE_GRAPH),

@@ -15,6 +15,7 @@ from train_core.costs.trainers import FSDP
 CORE = IMPLEMENTATIONS["megatron-core"]
 DGXC = "NVIDIA/dgxc-benchmarking @v24.11.1 (35a9aecc8d)"
 BRIDGE = "NVIDIA-NeMo/Megatron-Bridge @067f987df"
+QWEN_ON_GB200 = {"source": BRIDGE, "num_experts": "128", "gpu": "GB200", "model": "qwen3-30b-a3b"}
 
 
 def run_as(**cells: str) -> Implementation:
@@ -153,6 +154,17 @@ def test_a_column_that_a_row_fills_is_never_replaced(column: str) -> None:
         ({"gpu": "B200", "source": "MooreThreads/SimuMax @4dcaae5"}, "cluster", "simumax-b200"),
         ({"gpu": "B200", "source": "ours, beside what SimuMax predicts"}, "cluster", ""),
         ({"gpu": "B200", "source": "NVIDIA-NeMo/Megatron-Bridge"}, "cluster", ""),
+        ({"notes": "HybridEP; full-iteration CUDA graph; one node"}, "cuda_graphs", "yes"),
+        ({"notes": "no CUDA graphs; one node"}, "cuda_graphs", "no"),
+        ({"notes": "CUDA graphs off"}, "cuda_graphs", "no"),
+        ({"notes": "CUDA graph of the whole step"}, "cuda_graphs", "yes"),
+        ({"notes": "CUDA graphs of attention, router and preprocessing"}, "cuda_graphs", ""),
+        ({"notes": "CUDA graphs of attention, router and preprocessing"}, "graphs_layers", "yes"),
+        ({"assumed": "recompute / CUDA graph not in the table"}, "cuda_graphs", ""),
+        ({**QWEN_ON_GB200, "notes": "all-to-all dispatcher"}, "dispatcher", "alltoall"),
+        (QWEN_ON_GB200, "dispatcher", "hybridep"),
+        (QWEN_ON_GB200, "graphs_layers", "yes"),
+        ({**QWEN_ON_GB200, "gpu": "B200"}, "graphs_layers", ""),
         ({"notes": "capacity factor 1.25"}, "capacity_factor", ""),
         ({"notes": "capacity factor 1.25", "num_experts": "8"}, "capacity_factor", "1.25"),
     ],

@@ -203,7 +203,12 @@ def _awaited_seconds(setting: Setting) -> float:
     is_padded = setting.implementation.pads_experts and experts_of(setting).capacity_factor is not None
     if is_padded or setting.expert_dispatcher == "hybridep":
         return 0.0
-    return (ROUTING_KERNELS + MOVES_KERNELS) * _one_launch_seconds(setting)
+    return (ROUTING_KERNELS + MOVES_KERNELS - _graphed(setting)) * _one_launch_seconds(setting)
+
+
+def _graphed(setting: Setting) -> int:
+    """Kernels of routing that a graph launches and not the host."""
+    return ROUTING_KERNELS if setting.implementation.graphs_layers else 0
 
 
 def _one_launch_seconds(setting: Setting) -> float:
@@ -221,8 +226,9 @@ def _launch_seconds(setting: Setting, sent: Routed) -> tuple[Floats, Floats]:
         forward, backward = np.asarray(2), 2 + apart
     else:
         forward, backward = apart + casts * sent.num_experts, 2 * apart + casts * sent.num_experts
-    one = _one_launch_seconds(setting)
-    return (_beside(setting, sent, FORWARD) + forward) * one, (_beside(setting, sent, BACKWARD) + backward) * one
+    one, graphed = _one_launch_seconds(setting), _graphed(setting)
+    forward, backward = forward + _beside(setting, sent, FORWARD), backward + _beside(setting, sent, BACKWARD)
+    return (forward - graphed) * one, (backward - graphed) * one
 
 
 def _beside(setting: Setting, sent: Routed, way: int) -> Integers | int:

@@ -115,7 +115,7 @@ part, and 30 to 50 more of its random states."""
 def launch_seconds(setting: Setting, shard: Shard) -> tuple[Floats | float, Floats | float]:
     """Seconds of the host for a layer's forward pass, and for its backward pass with what that repeats."""
     trainer = setting.implementation
-    if setting.cluster.device.kind == "cpu" or trainer.launch_seconds == 0.0:
+    if setting.cluster.device.kind == "cpu" or trainer.launch_seconds == 0.0 or trainer.graphs_layers:
         return 0.0, 0.0  # a CPU rank computes where it would launch, which is in what its kernels take
     slower = setting.cluster.efficiency.launch
     one, call = trainer.launch_seconds * slower, trainer.collective_call_seconds * slower

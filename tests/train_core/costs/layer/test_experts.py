@@ -187,6 +187,9 @@ def test_small_micro_batches_wait_for_the_host_that_launches_every_expert(mixtra
     free = with_trainer(small, launch_seconds=0.0)
     launched, alone = (float(expert_layer_costs(each, shard_of()).forward_seconds[0]) for each in (small, free))
     assert launched - alone > 200 * mixtral.implementation.launch_seconds
+    # Graphs of the layer take over its own kernels and those of routing, but launch no expert's.
+    graphed = float(expert_layer_costs(with_trainer(small, graphs_layers=True), shard_of()).forward_seconds[0])
+    assert 200 * mixtral.implementation.launch_seconds < graphed - alone < launched - alone
 
 
 @pytest.mark.parametrize(
