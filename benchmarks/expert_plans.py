@@ -140,7 +140,8 @@ QUESTIONS = (
         {"expert_parallel_size": 8, "micro_batch_size": 4, "zero_stage": 1},
         "Megatron-Bridge's performance summary, 26.08",
         "6.56 s a step",
-        "Experts of one node exchange tokens by NVLink, so that spreading them costs little.",
+        "There one CUDA graph launches the whole step, which `plan` does not count: without one, Grace launches the"
+        " products of every expert, so that few large micro-batches win on paper.",
     ),
     Question(
         "A Llama of 70B on 192 tiles of Aurora",
