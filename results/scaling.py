@@ -20,7 +20,7 @@ from typing import Literal
 from conf.plan.experiment import Experiment
 from conf.units import count_of
 from sweeps.reading import TrialReading
-from sweeps.repeats.points import MeasuredPoint, measured_points
+from sweeps.repeats.points import MeasuredPoint, ranked_points
 from sweeps.repeats.ranking import counted_runs, disturbances, middle_of
 from sweeps.trial import SweepRecord, Trial
 from train_core.costs import Estimate
@@ -183,7 +183,7 @@ class ScalingStudy:
 
 def measured_study(record: SweepRecord, results: Sequence[TrialReading]) -> ScalingStudy | None:
     """The study that was measured; None of another sweep, or without its baseline."""
-    points = measured_points(results)
+    points = ranked_points(results)
     baseline = next((point for point in points if point.is_baseline), None)
     if record.spec.scaling is None or baseline is None:
         return None

@@ -143,7 +143,6 @@ def _write_report_into(out: Path | None, sweep: Sweep, readings: Sequence[TrialR
     from results.report.findings.verdict import verdict
     from results.report.report import write_report
     from results.terminal.tables import ranked_table, sought_table
-    from sweeps.repeats.ranking import ranking_of
     from sweeps.sweep import points_of
 
     paths = write_report(sweep, readings, out)
@@ -151,7 +150,7 @@ def _write_report_into(out: Path | None, sweep: Sweep, readings: Sequence[TrialR
         console.print(ranked_table(points_of(readings), sweep.record.labels))
     else:
         console.print(sought_table(sweep.record, points_of(readings)))
-    said = verdict(sweep.record, readings, ranking_of(readings), folder_words(sweep.folder.path.parent))
+    said = verdict(sweep.record, readings, folder_words(sweep.folder.path.parent))
     for paragraph in said.paragraphs:
         print_sentences(paragraph)
     console.print(f"Report: {shown_path(paths.html)}\n        {shown_path(paths.markdown)}, {shown_path(paths.csv)}")

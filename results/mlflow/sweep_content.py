@@ -64,7 +64,7 @@ def _parent(
     ends = [result.measurement.ended for result in results if result.measurement]
     end_ms = milliseconds(max(ends, default=record.created))
     best = best_reading(record, results)
-    tags = {"kind": "sweep", "question": record.spec.question, "mlflow.note.content": _note(record, results, best)}
+    tags = {"kind": "sweep", "question": record.spec.question, "mlflow.note.content": _note(record, results)}
     tags |= {"best_layout": best.label} if best else {}
     return RunContent(
         key=SWEEP,
@@ -125,9 +125,9 @@ def _baseline_tags(results: Sequence[TrialReading]) -> dict[str, str]:
     return {"baseline": "none"}
 
 
-def _note(record: SweepRecord, results: Sequence[TrialReading], best: TrialReading | None) -> str:
+def _note(record: SweepRecord, results: Sequence[TrialReading]) -> str:
     """Markdown, which MLflow shows at the top of the parent's page; its answer is the report's, word for word."""
-    finding = verdict(record, results, [best] if best else [])
+    finding = verdict(record, results)
     answer = " ".join(filter(None, (finding.headline, finding.figures)))
     where = "a small stand-in, measured on one machine" if record.mode == "proxy" else "at full size"
     setups = (result.experiment for result in results if result.experiment)

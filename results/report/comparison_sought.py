@@ -16,7 +16,7 @@ from results.table import Cell, Table, number, text
 from results.units import ABSENT
 from sweeps.points.objectives import cost
 from sweeps.repeats.by_objective import best_measured, sought_points
-from sweeps.repeats.points import measured_points, rivals_of_first
+from sweeps.repeats.points import ranked_points, rivals_of_first
 from sweeps.trial import SweepRecord
 
 
@@ -118,7 +118,7 @@ def _values(record: SweepRecord, values: Sequence[float]) -> str:
 def _num_as_good(side: Side) -> int:
     """Count the points that may equal the best: those whose intervals overlap, or that reached the same value."""
     if side.sweep.record.seeks_rate:
-        points = measured_points(side.results)
+        points = ranked_points(side.results)
         return len(rivals_of_first(points)) if points else 0
     placed = [point for point in sought_points(side.sweep.record, side.results) if point.has_place]
     return sum(point.may_equal(placed[0]) for point in placed[1:])

@@ -30,7 +30,7 @@ from results.report.section import ReportSubject
 from results.table import Cell, Table, number, text
 from results.units import percent
 from sweeps.reading import TrialReading
-from sweeps.repeats.ranking import ranking_of
+from sweeps.repeats.points import ranking_of
 from train_core.costs import IMPLEMENTATIONS
 from train_core.stage_timeline import PassKind, StageTimeline
 

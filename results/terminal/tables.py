@@ -22,7 +22,7 @@ from sweeps.points.objectives import measured_value
 from sweeps.reading import TrialReading
 from sweeps.repeats.by_objective import sought_places, sought_points
 from sweeps.repeats.points import MeasuredPoint, measured_points, places
-from sweeps.repeats.ranking import disturbances
+from sweeps.repeats.ranking import OTHER_MODEL, disturbances
 from sweeps.trial import SweepRecord, Trial
 from train_core.measurement import Outcome
 
@@ -75,7 +75,7 @@ def ranked_table(readings: Sequence[TrialReading], labels: Labels) -> Table:
         f"TFLOPS: model FLOPs per device. MFU: of the peak{_peak_note(readings)}. GiB: the fullest rank (on a CPU its"
         " resident memory, Python and torch included). x: tokens/s over the baseline's. n: runs, of which the middle"
         " one is shown, or the mean of two; +-: half of the interval in which the step's seconds lie. =: another may be"
-        f" as fast.{_disturbed_words(readings, points)} *: the baseline.{_names(setups, labels)}",
+        f" as fast.{_words_on_asides(readings, points)} *: the baseline.{_names(setups, labels)}",
         labels.heading,
         RANKED_COLUMNS,
         rows,
@@ -89,11 +89,13 @@ def _never_measured(readings: Sequence[TrialReading], points: Sequence[MeasuredP
     return sorted(others, key=lambda each: str(each.outcome and each.outcome.value))
 
 
-def _disturbed_words(readings: Sequence[TrialReading], points: Sequence[MeasuredPoint]) -> str:
-    """A sentence on what disturbed the points that are called so; empty if none is."""
+def _words_on_asides(readings: Sequence[TrialReading], points: Sequence[MeasuredPoint]) -> str:
+    """Sentences on what disturbed the points that are called so, and on those of another model; empty if none is."""
     ids = {run.trial.trial_id for point in points if point.disturbed for run in point.runs}
     reasons = dict.fromkeys(reason for trial_id, reason in disturbances(readings).items() if trial_id in ids)
-    return f" DISTURBED, and without a place: {', or '.join(reasons)}." if reasons else ""
+    disturbed = f" DISTURBED, and without a place: {', or '.join(reasons)}." if reasons else ""
+    has_others = any(point.is_of_other_model for point in points)
+    return disturbed + (f" Last and without a place: what is {OTHER_MODEL}." if has_others else "")
 
 
 def _peak_note(readings: Sequence[TrialReading]) -> str:

@@ -28,8 +28,15 @@ from conf.types.sweep_spec import Objective, is_of_time
 from conf.units import count_of
 from sweeps.points.objectives import cost, finite_ends, front, is_better_when_larger, measured_value
 from sweeps.reading import TrialReading
-from sweeps.repeats.points import overlap, places_by_bounds, pooled_spread, t_quantile
-from sweeps.repeats.ranking import counted_runs, disturbances, has_measured_point, middle_of, ranking_of
+from sweeps.repeats.points import overlap, places_by_bounds, pooled_spread, ranking_of, t_quantile
+from sweeps.repeats.ranking import (
+    OTHER_MODEL,
+    counted_runs,
+    disturbances,
+    has_measured_point,
+    middle_of,
+    of_other_models,
+)
 from sweeps.search.axes.seen_points import SEED
 from sweeps.trial import SweepRecord
 
@@ -140,7 +147,7 @@ def sought_points(record: SweepRecord, readings: Sequence[TrialReading]) -> list
         if not all(map(math.isfinite, costs[name])) or (by_loss and any(_has_diverged(run.reading) for run in runs))
     }
     readings_of = {name: [run.reading for run in runs] for name, runs in groups.items()}
-    aside = trained_otherwise(readings_of) if by_loss else {}
+    aside = _asides(record, readings, readings_of)
     placed = [name for name in groups if name not in diverged and name not in aside]
     best = {placed[number] for number in front([costs[name] for name in placed])}
     sought = record.objective[0]
@@ -340,16 +347,34 @@ class TrainedOn(NamedTuple):
         return self.steps * self.tokens_per_step
 
 
-def trained_otherwise(points: Mapping[str, Sequence[TrialReading]]) -> dict[str, str]:
-    """Why losses say nothing beside those of the longest training of the present configuration, by point."""
+def _asides(
+    record: SweepRecord, readings: Sequence[TrialReading], points: Mapping[str, Sequence[TrialReading]]
+) -> dict[str, str]:
+    """Why points have no place: what takes time is compared for one model, what is learned after equal training."""
+    others = of_other_models(readings) if any(map(is_of_time, record.objective)) else set()
+    aside = {name: OTHER_MODEL for name, runs in points.items() if runs[0].trial.trial_id in others}
+    if all(map(is_of_time, record.objective)):
+        return aside
+    return trained_otherwise(points, by_loss="loss" in record.objective) | aside
+
+
+def trained_otherwise(points: Mapping[str, Sequence[TrialReading]], *, by_loss: bool = True) -> dict[str, str]:
+    """Why losses say nothing beside those of the longest training of the present configuration, by point.
+
+    A later stage's figures are compared for whatever lengths of training the present configuration asks for.
+    """
     trainings = [(each.trial.role != "kept", _training_of(each)) for runs in points.values() for each in runs]
     present = [training for is_present, training in trainings if is_present]
-    longest = max(present or [training for _, training in trainings], key=lambda each: each.tokens, default=None)
-    if longest is None:
-        return {}
-    found = {name: (_difference(_training_of(each), longest) for each in runs) for name, runs in points.items()}
-    said = {name: next(filter(None, differences), "") for name, differences in found.items()}
-    return {name: difference for name, difference in said.items() if difference}
+    by_length = sorted(present or [training for _, training in trainings], key=lambda each: each.tokens)
+    sought = by_length[-1:] if by_loss else by_length
+
+    def difference(reading: TrialReading) -> str:
+        """The difference to the longest one, where there is one to each."""
+        found = [_difference(_training_of(reading), each, by_loss=by_loss) for each in sought]
+        return found[-1] if all(found) else ""
+
+    said = {name: next(filter(None, map(difference, runs)), "") for name, runs in points.items()}
+    return {name: why for name, why in said.items() if why}
 
 
 def _training_of(reading: TrialReading) -> TrainedOn:
@@ -363,9 +388,9 @@ def _training_of(reading: TrialReading) -> TrainedOn:
     return TrainedOn(experiment, planned if last + (last - before) > planned else last)
 
 
-def _difference(one: TrainedOn, other: TrainedOn) -> str:
-    """What the first training has different, in words; empty where the losses of both may be compared."""
-    if one.experiment.has_held_out_loss != other.experiment.has_held_out_loss:
+def _difference(one: TrainedOn, other: TrainedOn, *, by_loss: bool) -> str:
+    """What the first training has different, in words; empty where what both learned may be compared."""
+    if by_loss and one.experiment.has_held_out_loss != other.experiment.has_held_out_loss:
         return f"judged by its {'held-out' if one.experiment.has_held_out_loss else 'training'} loss"
     data, others = (each.experiment.data.model_copy(update={"cache_dir": None}) for each in (one, other))
     if data != others:

@@ -11,13 +11,21 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, log, pi, sqrt
 from statistics import fmean, median
 
 from conf.units import count_of
 from sweeps.reading import TrialReading
-from sweeps.repeats.ranking import LEAST_RATIO, MEASURED_PEAK, counted_runs, disturbances, measured_groups, middle_of
+from sweeps.repeats.ranking import (
+    LEAST_RATIO,
+    MEASURED_PEAK,
+    counted_runs,
+    disturbances,
+    measured_groups,
+    middle_of,
+    of_other_models,
+)
 from train_core.measurement import Performance
 
 CONFIDENCE = 0.95
@@ -129,12 +137,14 @@ class MeasuredPoint:
         middle: `ranking.middle_of` the runs that count: the steady ones, where any is. All numbers that are
             shown of the point are this run's, so that they belong together.
         disturbed: what disturbed its runs, where none of them was steady; else empty.
+        is_of_other_model: its rate has no place among those of the model that the sweep is about.
     """
 
     runs: tuple[TrialReading, ...]
     middle: TrialReading
     seconds: RepeatInterval
     disturbed: str = ""
+    is_of_other_model: bool = False
 
     @property
     def performance(self) -> Performance:
@@ -174,8 +184,11 @@ def overlap(one: tuple[float, float], other: tuple[float, float]) -> bool:
     return one[0] <= other[1] and other[0] <= one[1]
 
 
-def measured_points(readings: Iterable[TrialReading]) -> list[MeasuredPoint]:
-    """Every point that was measured, fastest per device first; those with disturbed runs alone after all others."""
+def measured_points(readings: Sequence[TrialReading]) -> list[MeasuredPoint]:
+    """Every point that was measured, fastest per device first; those with disturbed runs alone after all others.
+
+    Last come those of another model than the present configuration's.
+    """
     groups = measured_groups(readings)
     disturbed = disturbances(run for runs in groups for run in runs)
     counted = [counted_runs(runs, disturbed) for runs in groups]
@@ -183,7 +196,19 @@ def measured_points(readings: Iterable[TrialReading]) -> list[MeasuredPoint]:
     steady = [runs for runs in counted if runs[0].trial.trial_id not in disturbed]
     spread = pooled_spread([[log(seconds) for seconds in _seconds(runs)] for runs in steady])
     points = [_point(runs, counting, disturbed, spread, noise) for runs, counting in zip(groups, counted, strict=True)]
-    return sorted(points, key=lambda point: (bool(point.disturbed), -point.rate))
+    others = of_other_models(readings)
+    points = [replace(point, is_of_other_model=point.middle.trial.trial_id in others) for point in points]
+    return sorted(points, key=lambda point: (point.is_of_other_model, bool(point.disturbed), -point.rate))
+
+
+def ranked_points(readings: Sequence[TrialReading]) -> list[MeasuredPoint]:
+    """Those of the model that the sweep is about."""
+    return [point for point in measured_points(readings) if not point.is_of_other_model]
+
+
+def ranking_of(readings: Sequence[TrialReading]) -> list[TrialReading]:
+    """Those by their middle runs."""
+    return [point.middle for point in ranked_points(readings)]
 
 
 def _point(
@@ -207,9 +232,10 @@ def _point(
 def places(points: Sequence[MeasuredPoint]) -> list[str]:
     """The place of every point: one more than points are surely faster, and `=` where another may be as fast.
 
-    A point that was measured by disturbed runs alone has no place, and takes nobody's.
+    A point of another model, or that was measured by disturbed runs alone, has no place, and takes nobody's.
     """
-    return places_by_bounds([None if point.disturbed else point.rate_bounds for point in points])
+    has_place = [not (point.disturbed or point.is_of_other_model) for point in points]
+    return places_by_bounds([point.rate_bounds if has else None for has, point in zip(has_place, points, strict=True)])
 
 
 def places_by_bounds(bounds: Sequence[tuple[float, float] | None]) -> list[str]:

@@ -21,6 +21,7 @@ from conf.grouped import grouped
 from sweeps.reading import TrialReading
 from train_core.measurement import Performance
 
+OTHER_MODEL = "of another model, which an earlier command asked for"
 MEASURED_PEAK = "measured"
 """The `peak_source` of a peak that was measured beside the trial, by the same matrix product each time."""
 LATE = "it was far later than predicted, and another run of its point was not"
@@ -35,17 +36,6 @@ RATES = (
 """What of a performance goes with one over the seconds of a step."""
 
 
-def ranking_of(readings: Sequence[TrialReading]) -> list[TrialReading]:
-    """The points that were measured, each by its middle run: the most model FLOP/s per device first.
-
-    Points of which every run was disturbed come last, as nobody knows how fast they are.
-    """
-    disturbed = disturbances(readings)
-    middles = [middle_of(counted_runs(runs, disturbed)) for runs in measured_groups(readings)]
-    rates = {each.name: each.model_flops_per_second_per_device or 0.0 for each in middles}
-    return sorted(middles, key=lambda middle: (middle.trial.trial_id in disturbed, -rates[middle.name]))
-
-
 def measured_groups(readings: Iterable[TrialReading]) -> list[list[TrialReading]]:
     """The trials that measured something, those of the same experiment by the same code together.
 
@@ -58,6 +48,15 @@ def measured_groups(readings: Iterable[TrialReading]) -> list[list[TrialReading]
 def has_measured_point(reading: TrialReading) -> bool:
     """True if it measured a point of the sweep; a later stage is none."""
     return bool(reading.performance and reading.experiment and not reading.trial.stage)
+
+
+def of_other_models(readings: Iterable[TrialReading]) -> set[str]:
+    """The ids of trials that an earlier command left, of a model that none of the present configuration is of."""
+    known = [(each.trial, each.experiment.model) for each in readings if each.experiment]
+    # The model's name is left out, because two files may describe the same model.
+    models = {trial.trial_id: model.model_copy(update={"name": ""}) for trial, model in known}
+    sought = {models[trial.trial_id] for trial, _ in known if trial.role != "kept"}
+    return {trial_id for trial_id, model in models.items() if sought and model not in sought}
 
 
 def disturbances(readings: Iterable[TrialReading]) -> dict[str, str]:

@@ -10,7 +10,6 @@ from results.report.findings.verdict import study_sentence, verdict
 from results.report.section import NamedTable
 from results.report.sections.scaling import section
 from results.scaling import amdahl, gustafson, measured_study, predicted_study
-from sweeps.repeats.ranking import ranking_of
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepRecord
 from tests.results.conftest import WriteSweep, performance, trial
@@ -87,7 +86,7 @@ def test_the_section_keeps_measured_predicted_and_published_apart(write_sweep: W
 def test_the_verdict_on_a_study_is_its_efficiency(write_sweep: WriteSweep) -> None:
     sweep = sweep_of(write_sweep)
     readings = sweep.read()
-    said = verdict(sweep.record, readings, ranking_of(readings))
+    said = verdict(sweep.record, readings)
     assert said.headline.startswith("Weak scaling: 2 devices keep 90.0 % of the baseline's rate per device, between")
 
 

@@ -12,8 +12,7 @@ from results.table import Cell, number, text
 from results.units import ABSENT, count, gib, percent, seconds, share_of_peak, significant, tflops
 from sweeps.reading import TrialReading
 from sweeps.repeats.by_objective import SoughtPoint
-from sweeps.repeats.points import MeasuredPoint
-from sweeps.repeats.ranking import ranking_of
+from sweeps.repeats.points import MeasuredPoint, ranking_of
 from sweeps.trial import SweepRecord, Trial
 
 PREDICTED: dict[str, tuple[str, Callable[[float | None], str]]] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
+from conf.grouped import grouped
 from conf.nearest import listed
 from conf.overrides import Override, command_line
 from conf.types.sweep_spec import Objective, figure_of, is_of_time
@@ -64,13 +65,18 @@ def sought_sentences(record: SweepRecord, results: Sequence[TrialReading], where
         return "", "", ""
     is_over = not any(each.outcome in LIVE for each in results)
     headline, others, sureness = _placed_sentences(record, points, where if is_over else "")
-    return headline, " ".join(filter(None, (others, aside_sentence(measured)))), sureness
+    return (
+        headline,
+        " ".join(filter(None, (others, aside_sentence({each.name: each.aside for each in measured})))),
+        sureness,
+    )
 
 
-def aside_sentence(points: Sequence[SoughtPoint]) -> str:
+def aside_sentence(reasons: Mapping[str, str]) -> str:
     """Which points have no place among the others, and why; empty if all have."""
-    aside = [f"{point.name} ({point.aside})" for point in points if point.aside]
-    return f"Without a place, as losses compare after equal training: {listed(aside, MOST_NAMED)}." if aside else ""
+    alike = grouped((name for name, why in reasons.items() if why), lambda name: reasons[name])
+    aside = "; ".join(f"{listed(names, MOST_NAMED)} ({why})" for why, names in alike.items())
+    return f"Without a place among the others: {aside}." if aside else ""
 
 
 def _placed_sentences(record: SweepRecord, points: Sequence[SoughtPoint], where: str) -> tuple[str, str, str]:

@@ -12,11 +12,12 @@ from conf.units import TRILLION, count_of
 from results.footprint import declared_footprint
 from results.report.findings.circumstances import noise_of
 from results.report.findings.ranking import relations_of_points
-from results.report.findings.sought import sought_sentences, sweep_with
+from results.report.findings.sought import aside_sentence, sought_sentences, sweep_with
 from results.scaling import Scaling, ScalingStudy, measured_study
 from results.units import count, in_three_digits, percent, seconds, share_of_peak, significant, tflops
 from sweeps.reading import CANCELLED_BY_NAME, TrialReading
-from sweeps.repeats.points import MeasuredPoint, measured_points, rivals_of_first
+from sweeps.repeats.points import MeasuredPoint, measured_points, ranked_points, rivals_of_first
+from sweeps.repeats.ranking import OTHER_MODEL
 from sweeps.trial import SweepRecord
 from train_core.measurement import LIVE, Outcome
 
@@ -48,16 +49,11 @@ def words_of_sweep(record: SweepRecord, folder_words: Sequence[str]) -> str:
     return command_line([record.name, *record.overrides, *folder_words])
 
 
-def verdict(
-    record: SweepRecord,
-    results: Sequence[TrialReading],
-    best_first: Sequence[TrialReading],
-    folder_words: Sequence[str] = (),
-) -> SweepVerdict:
+def verdict(record: SweepRecord, results: Sequence[TrialReading], folder_words: Sequence[str] = ()) -> SweepVerdict:
     """The sentences on the fastest layout, or, when nothing was measured, on what to do."""
     where = words_of_sweep(record, folder_words)
     num_live = sum(result.outcome in LIVE for result in results)
-    if best_first:
+    if ranked_points(results):
         answer = _answer(record, results, where) if record.seeks_rate else _objective_verdict(record, results, where)
         answer = answer._replace(details=(*answer.details, *_other_code(results, where)))
         unfinished = f"The sweep is not finished: {count_of(num_live, 'trial', 'has', 'have')} not ended."
@@ -123,21 +119,22 @@ def _objective_verdict(record: SweepRecord, results: Sequence[TrialReading], whe
 def _answer(record: SweepRecord, results: Sequence[TrialReading], where: str) -> SweepVerdict:
     if study := measured_study(record, results):
         return SweepVerdict(study_sentence(study, noise_of(results)))
-    points = measured_points(results)
+    points = ranked_points(results)
     best, rivals, noise = points[0], rivals_of_first(points), noise_of(results)
     relation = relations_of_points(points, results)[best.middle.trial.trial_id]
     experiment, dollars = best.middle.experiment, None
     if record.mode == "cluster" and experiment:  # a trillion tokens of a small stand-in would say nothing
         dollars = declared_footprint(experiment, best.performance).dollars(TRILLION)
     figures = _figures(best, relation, noise, dollars)
-    by_size = _best_by_size(points)
+    others = aside_sentence({each.label: OTHER_MODEL for each in measured_points(results) if each.is_of_other_model})
+    asides = tuple(filter(None, (*_best_by_size(points), others)))
     if not rivals:
-        return SweepVerdict(f"Fastest per device: {best.label} with {figures}.", "", by_size, _sure(best, points))
+        return SweepVerdict(f"Fastest per device: {best.label} with {figures}.", "", asides, _sure(best, points))
     loudness = f", noise x{significant(noise, 2)}" if noise else ""
     others = "1 other" if len(rivals) == 1 else f"{len(rivals)} others"
     headline = f"No clear winner{loudness}: {best.label} was the fastest per device, and {others} may be as fast."
     names = listed([f"{rival.label} ({_range(rival)})" for rival in rivals], MOST_NAMED)
-    details = (f"May be as fast: {names}.", *by_size)
+    details = (f"May be as fast: {names}.", *asides)
     return SweepVerdict(headline, f"{best.label}: {figures}.", details, _decision(where, points))
 
 

@@ -26,7 +26,7 @@ from results.report.section import Block, Heading, NamedTable, Paragraph, Plot, 
 from results.table import Cell, Table, number, text
 from results.units import ABSENT, error_percent, gib, percent, round_to_digits, seconds, tflops
 from sweeps.reading import TrialReading
-from sweeps.repeats.ranking import ranking_of
+from sweeps.repeats.points import ranking_of
 
 ABSENT_NUMBER = number(ABSENT, None)
 MOST_POINTS = 1000

@@ -18,8 +18,8 @@ from results.units import in_three_digits, percent, seconds, share_of_peak, sign
 from sweeps.confidence import Interval, interval_of
 from sweeps.reading import TrialReading
 from sweeps.repeats.by_objective import sought_points
-from sweeps.repeats.points import MeasuredPoint, measured_points
-from sweeps.repeats.ranking import MEASURED_PEAK, ranking_of
+from sweeps.repeats.points import MeasuredPoint, ranked_points
+from sweeps.repeats.ranking import MEASURED_PEAK
 from sweeps.trial import SweepRecord, Trial
 
 
@@ -38,8 +38,8 @@ def section(subject: ReportSubject) -> Section:
     found_by = folder_words(subject.sweep.folder)
     measured = SweepVerdict("Nothing was measured: this sweep has no trials.")
     if results:
-        measured = verdict(record, results, ranking_of(results), found_by)
-    points, best = measured_points(results), _best(record)
+        measured = verdict(record, results, found_by)
+    points, best = ranked_points(results), _best(record)
     if not record.seeks_rate:
         figures = _sought_figures(record, results)
         shown = (KeyFigures(figures),) if figures else ()

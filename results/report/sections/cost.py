@@ -17,7 +17,7 @@ from results.table import Cell, Table, number, text
 from results.units import in_three_digits, round_to_digits
 from sweeps.points.objectives import front
 from sweeps.reading import TrialReading
-from sweeps.repeats.ranking import ranking_of
+from sweeps.repeats.points import ranking_of
 from sweeps.trial import SweepRecord
 from train_core.trial_folder import JobFolder
 

@@ -10,7 +10,7 @@ from results.report.section import NamedTable, Paragraph, ReportSubject, Section
 from results.table import Cell, Table, number, text
 from results.units import gib, percent, tflops
 from sweeps.reading import TrialReading
-from sweeps.repeats.ranking import ranking_of
+from sweeps.repeats.points import ranking_of
 from train_core.measurement import BlockRates
 
 _READ_SO = (

@@ -44,7 +44,7 @@ def section(subject: ReportSubject) -> Section | None:
 
 def _blocks(record: SweepRecord, points: Sequence[SoughtPoint]) -> Iterator[Block]:
     yield NamedTable("sought-points", _table(record, points))
-    if said := aside_sentence(points):
+    if said := aside_sentence({point.name: point.aside for point in points}):
         yield Paragraph(said, is_caution=True)
     yield from _axis_blocks(record, [point for point in points if not point.aside])
     if "loss" in record.objective:

@@ -227,7 +227,7 @@ def test_when_everything_failed_it_says_so_with_the_causes(write_sweep: WriteSwe
 def test_when_everything_was_cancelled_nothing_is_to_be_fixed(write_sweep: WriteSweep, cause: str, again: str) -> None:
     how = {"base": (Outcome.CANCELLED, cause), "two": (Outcome.CANCELLED, cause)}
     sweep = write_sweep([PROXY_TRIALS[0], PROXY_TRIALS[1]], how)
-    said = verdict(sweep.record, sweep.read(), []).headline
+    said = verdict(sweep.record, sweep.read()).headline
     assert said.startswith(f"Nothing was measured: 2 trials were cancelled ({cause}).{again}")
     assert "fix the first" not in said
 
@@ -267,7 +267,7 @@ def test_commands_of_the_verdict_name_the_folder_in_which_the_sweep_is(write_swe
     readings = Sweep(folder, record).read()
     assert (
         "`trisweep sweep made-up output_dir=there --retry-failed`"
-        in verdict(record, readings, (), ["output_dir=there"]).headline
+        in verdict(record, readings, ["output_dir=there"]).headline
     )
 
 

@@ -12,11 +12,13 @@ import pytest
 from conf.types.schema import Value
 from conf.types.sweep_spec import Objective
 from results.mlflow.sweep_content import sweep_runs
+from results.report.findings.sought import aside_sentence
 from results.report.findings.verdict import verdict
 from results.terminal.tables import sought_table
+from results.trial_rows import repeat_columns
 from sweeps.reading import TrialReading
 from sweeps.repeats.by_objective import best_reading, sought_places, sought_points
-from sweeps.repeats.ranking import ranking_of
+from sweeps.repeats.ranking import OTHER_MODEL
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, SweepRecord
 from tests.conftest import BuildRecord
@@ -65,7 +67,7 @@ def test_a_point_that_diverged_says_nothing_of_the_others_spread(sweep: Sweep) -
     assert expected is not None
     # One degree of freedom is left of two, so that the interval is wider, and by no more than that.
     assert points[0].half_width < 5 * expected
-    said = verdict(sweep.record, sweep.read(), ranking_of(sweep.read()))
+    said = verdict(sweep.record, sweep.read())
     assert said.headline.endswith("; 2 diverged.")
 
 
@@ -107,7 +109,7 @@ def test_a_point_that_diverged_has_no_place_and_is_counted_so_in_the_sentence(sw
     best = best_reading(sweep.record, sweep.read())
     assert best is not None
     assert best.label.startswith("lr=1e-3")
-    headline = verdict(sweep.record, sweep.read(), ranking_of(sweep.read())).headline
+    headline = verdict(sweep.record, sweep.read()).headline
     assert headline.endswith("; 2 diverged.")
 
 
@@ -173,7 +175,7 @@ def test_best_and_verdict_follow_the_objective_and_not_the_rate(sweep: Sweep) ->
     best = best_reading(sweep.record, readings)
     assert best is not None
     assert best.label.startswith("lr=0.01")
-    said = verdict(sweep.record, readings, ranking_of(readings))
+    said = verdict(sweep.record, readings)
     assert said.headline == "lr=0.01 reached the lowest loss, 4.100 ± 0.39, against 5.100; lr=0.5 diverged."
 
 
@@ -183,17 +185,13 @@ def test_the_answer_names_trials_that_ran_other_code_than_the_last_one(sweep: Sw
         measured = performance(100.0, losses=(4.0,), final_loss=4.0)
         finish(sweep.folder, trial, measured, ended=CREATED + 60 + index % 4, environment=environment)
     readings = sweep.read()
-    said = verdict(sweep.record, readings, ranking_of(readings))
+    said = verdict(sweep.record, readings)
     (others,) = [detail for detail in said.details if "other code" in detail]
     assert others.startswith(f"4 of 5 trials ran other code of the trainer than {readings[3].title}, the last one,")
     again = replace(readings[3], trial=readings[0].trial)
-    (others,) = [
-        detail
-        for detail in verdict(sweep.record, [*readings, again], ranking_of(readings)).details
-        if "other code" in detail
-    ]
+    (others,) = [detail for detail in verdict(sweep.record, [*readings, again]).details if "other code" in detail]
     assert others.startswith("3 of 6 trials"), "one of the four was measured with the new code too"
-    of_one_code = verdict(sweep.record, readings[:3], ranking_of(readings[:3]))
+    of_one_code = verdict(sweep.record, readings[:3])
     assert not any("other code" in detail for detail in of_one_code.details)
 
 
@@ -203,9 +201,7 @@ def test_of_several_objectives_the_front_comes_first(sweep: Sweep) -> None:
     finite = [each for each in sweep.read() if not _diverged(each)]
     points = sought_points(record, finite)
     assert [(point.name, point.on_front) for point in points] == [("lr=0.01", True), ("lr=1e-3", True)]
-    assert verdict(record, finite, ranking_of(finite)).headline.startswith(
-        "No other of 2 points beats these 2 in loss and"
-    )
+    assert verdict(record, finite).headline.startswith("No other of 2 points beats these 2 in loss and")
 
 
 @pytest.mark.parametrize(
@@ -257,13 +253,13 @@ def test_one_run_of_each_leaves_chance_unknown(sweep: Sweep) -> None:
     first = [each for each in sweep.read() if each.trial.point[SEED] == 1 and not _diverged(each)]
     (best, _) = sought_points(sweep.record, first)
     assert best.half_width is None
-    assert "nobody knows what is chance" in verdict(sweep.record, first, ranking_of(first)).advice
+    assert "nobody knows what is chance" in verdict(sweep.record, first).advice
 
 
 def test_a_hint_names_a_key_once_with_the_value_that_it_is_to_have(sweep: Sweep) -> None:
     first = [each for each in sweep.read() if each.trial.point[SEED] == 1 and not _diverged(each)]
     record = sweep.record.model_copy(update={"overrides": ("search.num_seeds=2", "model=tiny")})
-    words = verdict(record, first, ranking_of(first), ["--config-dir", "my conf"]).advice
+    words = verdict(record, first, ["--config-dir", "my conf"]).advice
     assert "`trisweep sweep test model=tiny --config-dir 'my conf' search.num_seeds=3` would tell" in words
 
 
@@ -272,7 +268,7 @@ def test_a_hint_at_further_seeds_leaves_room_for_them(sweep: Sweep) -> None:
     first = [each for each in sweep.read() if each.trial.point[SEED] == 1 and not _diverged(each)]
     num_taken = sum(trial.selected for trial in sweep.record.trials)
     spec = sweep.record.spec.model_copy(update={"max_trials": num_taken})
-    advice = verdict(sweep.record.model_copy(update={"spec": spec}), first, ranking_of(first)).advice
+    advice = verdict(sweep.record.model_copy(update={"spec": spec}), first).advice
     assert f"search.num_seeds=3 sweep.max_trials={3 * num_taken}` would tell" in advice
 
 
@@ -281,14 +277,14 @@ def test_a_hint_at_further_seeds_counts_no_stages_that_follow_the_points(sweep: 
     later = sweep.record.trials[0].model_copy(update={"trial_id": "later", "stage": "eval"})
     spec = sweep.record.spec.model_copy(update={"max_trials": 1})
     both = sweep.record.model_copy(update={"spec": spec, "trials": (*sweep.record.trials, later)})
-    advice = verdict(both, first, ranking_of(first)).advice
+    advice = verdict(both, first).advice
     assert f"sweep.max_trials={3 * len(sweep.record.trials)}` would tell" in advice
 
 
 def test_no_further_runs_are_advised_while_some_have_not_ended(sweep: Sweep) -> None:
     first = [each for each in sweep.read() if each.trial.point[SEED] == 1 and not _diverged(each)]
     waiting = replace(first[0], folder=sweep.folder.trial("another"))
-    said = verdict(sweep.record, [*first, waiting], ranking_of(first))
+    said = verdict(sweep.record, [*first, waiting])
     assert said.advice == "One run of each so far, so that nobody knows what is chance."
     assert said.details[-1] == "The sweep is not finished: 1 trial has not ended."
 
@@ -331,7 +327,7 @@ def test_a_single_run_has_the_spread_of_points_of_like_value_before_that_of_all_
 def test_a_tie_is_no_win(sweep: Sweep, losses: tuple[float, ...], headline: str, which: str) -> None:
     first, second, third = losses
     readings = [each for each in measured(sweep, first, 1.0, second, 1.0, third) if each.trial.point[SEED] == 1]
-    said = verdict(sweep.record, readings, ranking_of(readings))
+    said = verdict(sweep.record, readings)
     assert (said.headline, said.details) == (headline, (f"Reached the same: {which}.",))
 
 
@@ -370,7 +366,7 @@ def test_a_loss_after_a_shorter_training_has_no_place(
     record, readings = sought(tmp_path, build_record, *left)
     points = sought_points(record, readings)
     assert ([point.name for point in points], [point.aside for point in points]) == (names, aside)
-    said = verdict(record, readings, ranking_of(readings))
+    said = verdict(record, readings)
     assert said.headline.startswith(f"{names[0]} reached the lowest loss")
     assert any("Without a place" in detail for detail in said.details) == any(aside)
     found = best_reading(record, readings)
@@ -403,6 +399,70 @@ def test_a_trial_of_an_earlier_configuration_has_a_place_where_it_trained_on_as_
     assert [point.aside for point in points] == ["", why]
 
 
+def left_beside(tmp_path: Path, build_record: BuildRecord, sought: Objective, *changed: str) -> Sweep:
+    """A sweep of a trial at 100 tokens a second, and one at 200 that an earlier command left with another setting."""
+    common = ["model.seq_length=16", "batch.global_batch_size=8", "training.num_steps=20"]
+    asked, kept = (build_record([{LR: lr}], [*common, *more]).trials[0] for lr, more in ((1.0, ()), (2.0, changed)))
+    trials = (asked, kept.model_copy(update={"role": "kept"}))
+    record = build_record([{}], []).model_copy(update={"objective": (sought,), "trials": trials})
+    folder = SweepFolder(tmp_path / "kept")
+    for each, rate in zip(trials, (100.0, 200.0), strict=True):
+        finish(folder, each, performance(rate))
+    return Sweep(folder, record)
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_first"),
+    [("model.num_layers=1", False), ("batch.micro_batch_size=2", True), ("model.name=another-name", True)],
+)
+@pytest.mark.parametrize("objective", ["throughput", "step_time"])
+def test_a_rate_and_a_time_of_another_model_have_no_place_beside_those_of_the_question(
+    tmp_path: Path, build_record: BuildRecord, objective: Objective, changed: str, is_first: bool
+) -> None:
+    record, readings = (sweep := left_beside(tmp_path, build_record, objective, changed)).record, sweep.read()
+    _, left = (each.label for each in readings)
+    best, said, why = best_reading(record, readings), verdict(record, readings), f"{left} ({OTHER_MODEL})"
+    assert best is not None
+    assert (best.trial.role == "kept") == is_first
+    assert any(why in each for each in said.details) != is_first
+    assert (left in said.headline) == is_first
+    places = [row["place"] for row in repeat_columns(record, readings)]
+    assert places == (["2", "1"] if is_first else ["1", None])
+
+
+def test_points_without_a_place_for_the_same_reason_are_named_together() -> None:
+    said = aside_sentence({"one": "on other data", "two": "", "three": "after 4 steps", "four": "on other data"})
+    assert said == "Without a place among the others: one, four (on other data); three (after 4 steps)."
+    assert aside_sentence({"two": ""}) == ""
+
+
+@pytest.mark.parametrize("objective", ["throughput", "loss"])
+def test_where_another_model_alone_was_measured_there_is_no_answer_yet(
+    tmp_path: Path, build_record: BuildRecord, objective: Objective
+) -> None:
+    sweep = left_beside(tmp_path, build_record, objective, "model.num_layers=1")
+    sweep.folder.trial(sweep.record.trials[0].trial_id).measurement.unlink()
+    said = verdict(sweep.record, sweep.read())
+    assert said.headline.startswith("Nothing has been measured yet: 1 trial has not ended.")
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"), [("training.num_steps=40", "after 40 steps in place of 20"), ("training.weight_decay=0.3", "")]
+)
+def test_a_figure_that_followed_a_training_of_another_length_has_no_place_unless_the_sweep_varies_that(
+    tmp_path: Path, build_record: BuildRecord, changed: str, why: str
+) -> None:
+    sweep = left_beside(tmp_path, build_record, "max:score.skill", changed)
+    readings = [
+        replace(each, figures={"score.skill": skill}) for each, skill in zip(sweep.read(), (0.1, 0.2), strict=True)
+    ]
+    points = sought_points(sweep.record, readings)
+    assert [point.reading.trial.role for point in points] == (["asked", "kept"] if why else ["kept", "asked"])
+    assert [point.aside for point in points] == ["", why]
+    asked = [replace(each, trial=each.trial.model_copy(update={"role": "asked"})) for each in readings]
+    assert [point.aside for point in sought_points(sweep.record, asked)] == ["", ""]
+
+
 @pytest.mark.parametrize(
     ("program", "evaluated"),
     [([], "training.evaluate_every=5"), (OTHER_PROGRAM, r"trainer.log.patterns.v='val (?P<held_out_loss>\S+)'")],
@@ -425,9 +485,9 @@ def test_a_held_out_loss_has_no_place_among_training_losses(
 
 def test_a_program_that_prints_no_loss_is_not_said_to_have_diverged(tmp_path: Path, build_record: BuildRecord) -> None:
     record, readings = sought(tmp_path, build_record, lengths(20), lengths(20, loss=math.nan))
-    headline = verdict(record, readings, ranking_of(readings)).headline
+    headline = verdict(record, readings).headline
     assert headline.endswith("; 1 printed no loss that is a number and that trainer.log.patterns matches.")
-    none = verdict(record, readings[1:], ranking_of(readings[1:])).headline
+    none = verdict(record, readings[1:]).headline
     assert none.startswith("No loss that is a number was printed: nothing matches trainer.log.patterns, or")
 
 
@@ -451,7 +511,7 @@ def test_runs_of_a_program_that_is_not_told_the_seed_say_nothing_where_they_are_
         if loss is not None:
             finish(folder, each, performance(100.0, losses=(loss,), final_loss=loss))
     readings = [each for each in Sweep(folder, record).read() if each.measurement]
-    assert re.search(said, verdict(record, readings, ranking_of(readings)).advice)
+    assert re.search(said, verdict(record, readings).advice)
 
 
 def _diverged(reading: TrialReading) -> bool:
@@ -462,7 +522,7 @@ def test_a_sought_figure_that_no_stage_measured_is_told_from_those_that_they_did
     """The figures of a file are known only afterwards, so that nobody could refuse the misspelt one before."""
     record = sweep.record.model_copy(update={"objective": ("score.rmes",)})
     readings = [replace(each, figures={"score.rmse": 1.0, "score.bias": 0.1}) for each in sweep.read()]
-    said = verdict(record, readings, ranking_of(readings))
+    said = verdict(record, readings)
     assert said.headline.startswith("No trial has measured score.rmes yet")
     assert said.advice == "The stages measured score.rmse, score.bias. Did you mean score.rmse?"
     named = [row[1].text.removesuffix(" *") for row in sought_table(record, readings).rows]

@@ -13,8 +13,8 @@ from conf.types.sweep_spec import Objective
 from results.terminal.tables import sought_table
 from sweeps.reading import TrialReading
 from sweeps.repeats.by_objective import best_first
-from sweeps.repeats.points import RepeatInterval, measured_points, places, rivals_of_first, with_own_steps
-from sweeps.repeats.ranking import LATE, MEASURED_PEAK, PEAK_TOO_LOW, TWO_SPEEDS, disturbances, ranking_of
+from sweeps.repeats.points import RepeatInterval, measured_points, places, ranking_of, rivals_of_first, with_own_steps
+from sweeps.repeats.ranking import LATE, MEASURED_PEAK, PEAK_TOO_LOW, TWO_SPEEDS, disturbances
 from sweeps.repeats.rounds import far_from_prediction
 from sweeps.search.searcher import Answer
 from tests.conftest import BuildRecord

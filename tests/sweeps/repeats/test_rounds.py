@@ -9,8 +9,15 @@ from math import exp, log
 import pytest
 
 from sweeps.reading import TrialReading
-from sweeps.repeats.points import machine_noise, measured_points, of_one_run, of_runs, pooled_spread, rivals_of_first
-from sweeps.repeats.ranking import ranking_of
+from sweeps.repeats.points import (
+    machine_noise,
+    measured_points,
+    of_one_run,
+    of_runs,
+    pooled_spread,
+    ranking_of,
+    rivals_of_first,
+)
 from sweeps.repeats.rounds import Rounds
 from sweeps.search.searcher import Answer
 from sweeps.trial import Trial
