@@ -178,12 +178,17 @@ def repeat_id(first: str, repeat: int) -> str:
     return f"{first}-r{repeat + 1}" if repeat else first
 
 
+JOB_GROUPS = frozenset({"sweep", "slurm", "tracking", "output_dir", "budget", "controller", "launcher", "notify"})
+"""Overrides in these groups name the sweep or say how its jobs are requested. They do not change what is measured."""
+
+
 class SweepRecord(Frozen):
     """The content of `sweep.json`: all that is known of a sweep before it runs, whatever commands asked for it.
 
     Attributes:
         mode: `cluster`: the trials are the full-size points; `proxy`: the trials are the stand-in's, measured here, and
             `plan` holds the full-size points, which are predicted only.
+        overrides: those of the last command, but for `JOB_GROUPS`.
         objective: what the last command sought, by which points are ranked.
         trials: the points that this sweep measures or marks infeasible; those of earlier commands come last.
     """

@@ -37,8 +37,10 @@ def cancel(
     sweep = Sweep.stored_in(folder)
     job_id, number = None, 0
     if training is not None:
-        job_id = cancel_training(training_of(folder.path.parent, sweep.record.name, training))
-        again = command_by_name(sweep, Overrides.parse(overrides or ()), "train", "--from-best")
+        run = training_of(folder.path.parent, sweep.record.name, training)
+        job_id = cancel_training(run)
+        own = Overrides.parse((*(overrides or ()), *run.overrides))
+        again = command_by_name(sweep, own, "train", "--name", training, "--from-best")
         print_unwrapped(f"Job {job_id} cancelled. `{again}` goes on from its last checkpoint.")
     elif trial:
         readings = sweep.read()

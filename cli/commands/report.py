@@ -93,7 +93,7 @@ def report(
 
 def _say_without_effect(asked: Sequence[tuple[SweepRecord, Composition]], restriction: Restriction | None) -> None:
     """Name the overrides that a report cannot follow: what was measured stays what it is."""
-    from sweeps.points.plan import JOB_GROUPS
+    from sweeps.trial import JOB_GROUPS
 
     followed = restriction.values if restriction else {}
     texts = [
@@ -142,6 +142,7 @@ def _write_report_into(out: Path | None, sweep: Sweep, readings: Sequence[TrialR
     from results.documents import report_document
     from results.report.findings.verdict import verdict
     from results.report.report import write_report
+    from results.report.sections.provenance import job_words
     from results.terminal.tables import ranked_table, sought_table
     from sweeps.sweep import points_of
 
@@ -150,7 +151,7 @@ def _write_report_into(out: Path | None, sweep: Sweep, readings: Sequence[TrialR
         console.print(ranked_table(points_of(readings), sweep.record.labels))
     else:
         console.print(sought_table(sweep.record, points_of(readings)))
-    said = verdict(sweep.record, readings, folder_words(sweep.folder.path.parent))
+    said = verdict(sweep.record, readings, [*job_words(sweep.folder), *folder_words(sweep.folder.path.parent)])
     for paragraph in said.paragraphs:
         print_sentences(paragraph)
     console.print(f"Report: {shown_path(paths.html)}\n        {shown_path(paths.markdown)}, {shown_path(paths.csv)}")

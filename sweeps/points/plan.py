@@ -41,7 +41,7 @@ from sweeps.points.axes import (
     value_in,
 )
 from sweeps.points.objectives import require_comparable
-from sweeps.trial import FEWEST_DIGITS, SweepRecord, Trial, named_apart, repeat_id
+from sweeps.trial import FEWEST_DIGITS, JOB_GROUPS, SweepRecord, Trial, named_apart, repeat_id
 from train_core.costs import IMPLEMENTATIONS, Estimate, estimates
 
 MEMORY_MARGIN = 1.1
@@ -49,9 +49,6 @@ MEMORY_MARGIN = 1.1
 
 MOST_BYTES_OF_NAME = 255
 """Of a folder, on the usual file systems."""
-
-JOB_GROUPS = frozenset({"sweep", "slurm", "tracking", "output_dir", "budget", "controller", "launcher", "notify"})
-"""Overrides in these groups name the sweep or say how its jobs are requested. They do not change what is measured."""
 
 
 def plan_sweep(asked: Composition, *, proxy: bool, git_sha: str) -> SweepRecord:

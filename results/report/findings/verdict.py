@@ -44,14 +44,14 @@ class SweepVerdict(NamedTuple):
         return tuple(filter(None, (self.headline, self.figures, *self.details, self.advice)))
 
 
-def words_of_sweep(record: SweepRecord, folder_words: Sequence[str]) -> str:
+def words_of_sweep(record: SweepRecord, further_words: Sequence[str]) -> str:
     """The words by which a command takes the same points of the same sweep."""
-    return command_line([record.name, *record.overrides, *folder_words])
+    return command_line([record.name, *record.overrides, *further_words])
 
 
-def verdict(record: SweepRecord, results: Sequence[TrialReading], folder_words: Sequence[str] = ()) -> SweepVerdict:
+def verdict(record: SweepRecord, results: Sequence[TrialReading], further_words: Sequence[str] = ()) -> SweepVerdict:
     """The sentences on the fastest layout, or, when nothing was measured, on what to do."""
-    where = words_of_sweep(record, folder_words)
+    where = words_of_sweep(record, further_words)
     num_live = sum(result.outcome in LIVE for result in results)
     if ranked_points(results):
         answer = _answer(record, results, where) if record.seeks_rate else _objective_verdict(record, results, where)

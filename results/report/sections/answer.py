@@ -11,7 +11,7 @@ from results.report.findings.ranking import best_on_paper, num_devices, relation
 from results.report.findings.sought import value_text, words_of
 from results.report.findings.verdict import SweepVerdict, predicted_study_sentence, verdict, words_of_sweep
 from results.report.section import Block, Heading, KeyFigure, KeyFigures, NumbersAre, Paragraph, ReportSubject, Section
-from results.report.sections.provenance import folder_words
+from results.report.sections.provenance import folder_words, job_words
 from results.scaling import Scaling, ScalingStudy, measured_study, predicted_study
 from results.terminal.drawing import legend
 from results.units import in_three_digits, percent, seconds, share_of_peak, significant, tflops
@@ -35,7 +35,7 @@ class _PredictedBest:
 def section(subject: ReportSubject) -> Section:
     """Return the sweep's answer. There is always one, even if it is that nothing is known yet."""
     record, results = subject.sweep.record, subject.results
-    found_by = folder_words(subject.sweep.folder)
+    found_by = (*job_words(subject.sweep.folder), *folder_words(subject.sweep.folder))
     measured = SweepVerdict("Nothing was measured: this sweep has no trials.")
     if results:
         measured = verdict(record, results, found_by)

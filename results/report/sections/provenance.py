@@ -14,12 +14,13 @@ from results.report.section import Block, FactList, Heading, NamedTable, Paragra
 from results.table import Table, text
 from sweeps.reading import TrialReading
 from sweeps.repeats.by_objective import best_reading
-from sweeps.trial import SweepFolder
+from sweeps.trial import JOB_GROUPS, SweepFolder
 
 FOLDER = "provenance"
 SHOWN_PACKAGES = ("torch", "numpy", "submitit", "mlflow", "optuna", "nvidia_ml_py", "triton", "flash_attn")
 PLACE_KEYS = ("cluster", "output_dir")
 """Overrides without which a command would look for the sweep in another folder."""
+OF_JOBS = JOB_GROUPS - {"output_dir"}
 MOST_CHARACTERS = 2000
 
 
@@ -111,6 +112,11 @@ def sweep_command(subject: ReportSubject, given: Sequence[GivenCommand]) -> str:
     record = subject.sweep.record
     overrides = _overrides(given) or list(record.overrides)
     return command_line(["trisweep", "sweep", record.spec.name, *overrides, *_config_words(given)])
+
+
+def job_words(folder: SweepFolder) -> list[str]:
+    """The overrides of the last command on record that the sweep's record leaves out, but that of its folder."""
+    return [each for each in _overrides(commands_of(folder)) if Override.parse(each).group in OF_JOBS]
 
 
 def folder_words(folder: SweepFolder) -> list[str]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from io import StringIO
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from cli.commands.cancel import cancel
 from cli.output.status_table import status_table
 from conf.errors import UsageError
 from conf.overrides import Overrides
@@ -84,6 +87,20 @@ def test_a_training_here_waits_runs_and_stops(output_dir: Path) -> None:
     console = Console(width=200, file=screen)
     console.print(status_table([run.read()], 200))
     assert STOPPED in screen.getvalue()
+
+
+@pytest.mark.slow
+def test_the_command_that_goes_on_with_a_cancelled_training_is_its_own(
+    output_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without its name and what it was begun with, another training would begin, or none."""
+    monkeypatch.setattr("launcher.cancel.cancel_training", lambda run: "77")
+    cancel(str(next(output_dir.glob("*/sweep.json")).parent), training="second")
+    command = re.findall("`(.*)`", capsys.readouterr().out)[0]
+    words = shlex.split(command)
+    assert words[:6] == ["trisweep", "train", "--name", "second", "--from-best", "test"]
+    own = Overrides.parse(words[6:]).without({"output_dir"})
+    assert own.texts == tuple(STEPS)
 
 
 @pytest.mark.slow

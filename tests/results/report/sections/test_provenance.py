@@ -54,6 +54,15 @@ def test_the_commands_name_the_folders_of_configuration_that_the_last_one_was_gi
     assert "`trisweep rerun made-up two --config-dir '/my conf'`" in said
 
 
+def test_the_answer_advises_commands_with_all_that_the_sweep_was_given(write_sweep: WriteSweep) -> None:
+    """Without its `sweep.max_trials` the advised command would measure far more than the sweep did."""
+    sweep = write_sweep((TRIALS[0], trial("other", micro_batch_size=2)), {"base": HOW["base"], "other": HOW["base"]})
+    record = sweep.record.model_copy(update={"overrides": ("model=gpt-22b",)})
+    words = ["model=gpt-22b", "sweep.max_trials=3", "budget.device_hours=2"]
+    said = text_of(answer(subject_of(given(sweep._replace(record=record), overrides=["sweep=made-up", *words]))))
+    assert f"`trisweep sweep made-up {' '.join(words)} search.max_rounds=3`" in said
+
+
 def test_the_answer_advises_commands_about_the_same_points_in_the_same_folder(write_sweep: WriteSweep) -> None:
     sweep = write_sweep(TRIALS[:1], HOW, plan=[trial("full", model=FULL, pipeline_parallel_size=16, world_size=16)])
     record = sweep.record.model_copy(update={"overrides": ("cluster=selene", "model=gpt-22b")})
