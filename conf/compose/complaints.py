@@ -234,7 +234,8 @@ def require_no_hidden_mapping(overrides: Overrides) -> None:
         raise ConfigError("slurm", HIDDEN, problem, "Give its values one by one, such as slurm.environment.NAME=VALUE.")
 
 
-def no_option(group: str, value: str) -> ConfigError:
+def no_option(group: str, value: str, key: str | None = None) -> ConfigError:
+    """Return the refusal of what is no file of the group; `key` is that of an option that names files of it."""
     if "," in value:
         return _several(group, value)
     if group == "sweep" and "=" in value:
@@ -247,7 +248,8 @@ def no_option(group: str, value: str) -> ConfigError:
     has_all_words = meant is not None and {*value.split("-")} <= {*meant.split("-")}
     if of is not None and not has_all_words:
         remedy = f"It is an option of another one: write {of}={value}."
-    return ConfigError(group, value, "is not an option of this group", remedy)
+    problem = "is not an option of this group" if key is None else f"is no {group}"
+    return ConfigError(key or group, value, problem, remedy)
 
 
 def _options_in_words(group: str) -> str:

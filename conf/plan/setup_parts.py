@@ -47,7 +47,7 @@ def written_blocks(blocks: Sequence[StageBlock]) -> str:
     return "+".join(map(str, blocks))
 
 
-def named_blocks(text: str, separator: str = "+", example: str = EXAMPLE) -> list[tuple[str, int]]:
+def named_blocks(text: str, key: str = MIXED, separator: str = "+", example: str = EXAMPLE) -> list[tuple[str, int]]:
     """Clusters and numbers of their devices, from a text such as `selene:512+dgx-h100:512`.
 
     Raises:
@@ -57,7 +57,7 @@ def named_blocks(text: str, separator: str = "+", example: str = EXAMPLE) -> lis
     for part in text.split(separator):
         name, _, number = part.strip().partition(":")
         if not name or not is_count(number) or int(number) == 0:
-            raise ConfigError(MIXED, text, "is not a list of clusters and devices", f"Write {example}.")
+            raise ConfigError(key, text, "is not a list of clusters and devices", f"Write {example}.")
         blocks.append((name, int(number)))
     return blocks
 

@@ -314,11 +314,13 @@ def _empty_error(spaces: Sequence[Space], num_strategies: int, shortfall: float)
         given = ", ".join(f"{name}={value_text(value)}" for name, value in spaces[0].pinned.items())
         cause = f" with {given}" if given else ": no sizes divide all of them and leave no stage without a layer"
         problem = f"has no legal plan for one pipeline of {spaces[0].setting.model.name}{cause}"
-        return InfeasiblePlan("mixed", shown, problem, "Choose numbers with more common divisors, or pin fewer knobs.")
+        return InfeasiblePlan(
+            "--mixed", shown, problem, "Choose numbers with more common divisors, or pin fewer knobs."
+        )
     problem = (
         f"lacks memory: of {num_strategies} assignments the best is {shortfall / GIBIBYTE:.1f} GiB short per device"
     )
-    return InfeasiblePlan("mixed", shown, problem, "Use more devices.")
+    return InfeasiblePlan("--mixed", shown, problem, "Use more devices.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -216,9 +216,9 @@ def offers(text: str) -> list[tuple[str, int]]:
     Raises:
         ConfigError: the text is something else.
     """
-    found = named_blocks(text, ",", "selene:512,dgx-h100:512")
+    found = named_blocks(text, "--mixed", ",", "selene:512,dgx-h100:512")
     if len({name for name, _ in found}) < 2:
-        raise ConfigError("mixed", text, "names fewer than two clusters", "Write selene:512,dgx-h100:512.")
+        raise ConfigError("--mixed", text, "names fewer than two clusters", "Write selene:512,dgx-h100:512.")
     return found
 
 

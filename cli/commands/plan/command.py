@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -57,19 +56,21 @@ def _known_word(option: typer.CallbackParam, value: str | None) -> str | None:
     return value
 
 
-def _count(option: str, text: str) -> int:
+def _num_tokens(text: str) -> int:
     """A whole number, which people may write as 300e9 or 300B."""
     try:
         number = float(text[:-1]) * SCALES[text[-1:].upper()] if text[-1:].upper() in SCALES else float(text)
     except ValueError:
         number = math.nan
     if not 1 <= number <= MOST:  # nor is it so of NaN
-        raise ConfigError(option, text, f"must be a number from 1 to {MOST:.0e}", "Write it as 300e9, 300B or 15T.")
+        raise ConfigError("--tokens", text, f"must be a number from 1 to {MOST:.0e}", "Write it as 300e9, 300B or 15T.")
     return round(number)
 
 
 def _possible_steps(steps: int | None) -> int | None:
-    return None if steps is None else _count("--steps", str(steps))
+    if steps is not None and not 1 <= steps <= MOST:
+        raise ConfigError("--steps", steps, f"must be a whole number from 1 to {MOST:.0e}", "Count optimizer steps.")
+    return steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +88,7 @@ class SearchOptions:
     deadline: Annotated[float | None, typer.Option(help="Hours for the whole training.")] = None
     tokens: Annotated[
         int | None,
-        typer.Option(
-            help="Tokens of the whole training: 300e9, 300B or 15T.", parser=partial(_count, "--tokens"), metavar="TEXT"
-        ),
+        typer.Option(help="Tokens of the whole training: 300e9, 300B or 15T.", parser=_num_tokens, metavar="TEXT"),
     ] = None
     steps: Annotated[int | None, typer.Option(help="Steps of the whole training.", callback=_possible_steps)] = None
     devices: Annotated[str | None, typer.Option(help="Numbers of devices: 512, 256,512, 64-512 or all.")] = None
@@ -185,9 +184,15 @@ def _composition(name: str | None, overrides: Sequence[str], as_program: str | N
 
 def _with_usual_values(composition: Composition, options: SearchOptions) -> Composition:
     """The configuration with what nobody gave of batch and precision, which is said: both decide what is best."""
+    from conf.compose.complaints import no_option
+    from conf.folders import options as options_of
     from sweeps.planner.request import offers, usual_overrides
 
-    clusters = [cluster for cluster, _ in offers(options.mixed)] if options.mixed else options.chosen_clusters
+    mixed = [cluster for cluster, _ in offers(options.mixed)] if options.mixed else []
+    clusters = mixed or options.chosen_clusters
+    for name in clusters:
+        if name not in options_of("cluster"):
+            raise no_option("cluster", name, "--mixed" if mixed else "--clusters")
     added = usual_overrides(composition, clusters)
     if not added:
         return composition

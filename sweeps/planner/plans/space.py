@@ -319,7 +319,7 @@ def require_few_types(clusters: list[str]) -> None:
     """
     if len(clusters) > MOST_TYPES:
         problem = f"names {len(clusters)} types of devices, and a search of one job goes through {MOST_TYPES} at most"
-        raise ConfigError("mixed", ",".join(clusters), problem, "Leave the slowest or the smallest out.")
+        raise ConfigError("--mixed", ",".join(clusters), problem, "Leave the slowest or the smallest out.")
 
 
 def padded_model(model: ModelSpec, tensor_parallel_sizes: Iterable[int]) -> ModelSpec:
