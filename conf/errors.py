@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -75,6 +75,12 @@ class ConfigError(TrisweepError):
     # By default, pickle calls an exception with its message alone, which would fail on the way back from a process.
     def __reduce__(self) -> tuple[type[ConfigError], tuple[str, object, str, str]]:
         return type(self), (self.key, self.value, self.problem, self.remedy)
+
+
+def all_at_once(errors: Sequence[ConfigError]) -> ConfigError:
+    """One error that says what all of them say, a line each; its fields are those of the first."""
+    first, *others = errors
+    return ConfigError(first.key, first.value, first.problem, "\n".join((first.remedy, *map(str, others))))
 
 
 class InfeasiblePlan(ConfigError):

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from conf.compose.load import compose, validate
+from conf.compose.complaints import validate
+from conf.compose.load import compose
 from conf.compose.tree import part_at, with_values
 from conf.errors import ConfigError, UsageError
 from conf.overrides import Overrides

@@ -7,10 +7,12 @@ too how Hydra wants right overrides spelled.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from itertools import takewhile
+from operator import eq
 from types import UnionType
-from typing import Annotated, Any, TypeAlias, Union, get_args, get_origin
+from typing import Annotated, Any, TypeAlias, TypeVar, Union, get_args, get_origin
 
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -20,11 +22,12 @@ from pydantic_core import ErrorDetails
 
 from conf.compose.settings import Settings
 from conf.credentials import HIDDEN, shown_value
-from conf.errors import ConfigError
+from conf.errors import ConfigError, all_at_once
 from conf.folders import groups, options, options_of, path_of, shown_file
 from conf.nearest import listed, most_like, nearest
 from conf.overrides import PLAIN, Override, Overrides, for_a_shell, quoted_text, shell_word
 
+Model = TypeVar("Model", bound=BaseModel)
 KEY_ITSELF = "[key]"
 """Pydantic's addition to the place of a mapping's key that is wrong."""
 CORRECT = "Correct it in the override, or in the file of its group."
@@ -51,10 +54,34 @@ EXAMPLE = ("'a=b'", "c")
 LOOK_LIKE = "Overrides look like cluster=frontier or batch.micro_batch_size=2."
 
 
-def first_complaint(error: ValidationError, model: type[BaseModel], prefix: str) -> ConfigError:
-    """The first of the mistakes, with its dotted key, its value and the remedy."""
-    mistakes = error.errors(include_url=False)
-    complaint = mistakes[0]
+def validate(model: type[Model], tree: Mapping[str, Any], prefix: str = "") -> Model:
+    """`tree` validated as a `model`, with pydantic's complaints turned into a `ConfigError`."""
+    try:
+        return model.model_validate(tree)
+    except ValidationError as error:
+        raise all_at_once(_complaints(error, model, prefix)) from None
+
+
+def _complaints(error: ValidationError, model: type[BaseModel], prefix: str) -> list[ConfigError]:
+    """Each of the mistakes, with its dotted key, its value and the remedy."""
+    mistakes, found = error.errors(include_url=False), dict[tuple[int | str, ...], ConfigError]()
+    for mistake in mistakes:
+        place = mistake["loc"]
+        # Of what is missing beside it a complaint tells too, and of a value of several types there is one for each.
+        of = (*place[:-1], KEY_ITSELF) if mistake["type"] == "missing" else tuple(takewhile(_is_of_value, place))
+        if not any(all(map(eq, of, known)) for known in found):  # one of them is the other, or lies in it
+            found[of] = _complaint(mistake, mistakes, model, prefix)
+    return list(found.values())
+
+
+def _is_of_value(part: int | str) -> bool:
+    """True of a part of a key; False of pydantic's word for a type among several."""
+    return isinstance(part, int) or (part not in BRANCHES and "[" not in part)
+
+
+def _complaint(
+    complaint: ErrorDetails, mistakes: Sequence[ErrorDetails], model: type[BaseModel], prefix: str
+) -> ConfigError:
     place = complaint["loc"]
     branches = {each["loc"][-1] for each in mistakes if each["loc"] and each["loc"][:-1] == place[:-1]}
     if place[-1:] and place[-1] in BRANCHES and len(branches) > 1:
@@ -62,7 +89,8 @@ def first_complaint(error: ValidationError, model: type[BaseModel], prefix: str)
     parts = [str(part) for part in place if part != KEY_ITSELF]
     key = prefix + ".".join(parts)
     if complaint["type"] == "missing":
-        places = [each["loc"] for each in mistakes[1:] if each["type"] == "missing" and each["loc"][:-1] == place[:-1]]
+        alike = [each["loc"] for each in mistakes if each["type"] == "missing" and each["loc"][:-1] == place[:-1]]
+        places = [each for each in alike if each != place]
         beside = listed([str(name) for *_, name in places], MOST_NAMED)
         also = f", and so {'are' if len(places) > 1 else 'is'} {beside}" if places else ""
         return ConfigError(key, None, f"is missing{also}", f"Add it: {key}=VALUE, or in the file of its group.")

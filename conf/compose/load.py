@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
 
 import hydra
 import yaml
@@ -25,7 +24,6 @@ from hydra.errors import HydraException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from pydantic import BaseModel, ValidationError
 
 from conf.compose.complaints import (
     LOOK_LIKE,
@@ -33,9 +31,9 @@ from conf.compose.complaints import (
     circle_of,
     cleared_before,
     dotted_fields,
-    first_complaint,
     no_option,
     require_no_hidden_mapping,
+    validate,
     wrong_alone,
 )
 from conf.compose.plausible import doubts
@@ -54,7 +52,6 @@ MOST_OF_HYDRA = 300
 """Characters of a message of Hydra's that are passed on where no better one is known."""
 ROOT = "config"
 """The file from which all groups are composed."""
-Model = TypeVar("Model", bound=BaseModel)
 
 
 class OwnFolders(SearchPathPlugin):
@@ -102,9 +99,9 @@ def compose(overrides: Overrides) -> Composition:
             cluster is impossible in its unit.
     """
     tree = _plain_tree(ROOT, overrides)
-    for group in ("cluster", "model"):
-        _require_own_name(group, tree, overrides)
-    return Composition(overrides, tree, doubts(tree["cluster"]) if isinstance(tree.get("cluster"), dict) else ())
+    wrong = [*_wrong_name("model", tree, overrides), *_wrong_name("cluster", tree, overrides)]
+    cluster = tree.get("cluster")
+    return Composition(overrides, tree, doubts(cluster, wrong) if isinstance(cluster, dict) else ())
 
 
 def compose_tree(texts: Sequence[str] = ()) -> Tree:
@@ -130,8 +127,7 @@ def load_cluster(name: str) -> ClusterSpec:
     if name not in options("cluster"):
         raise no_option("cluster", name)
     tree = _plain_tree(f"cluster/{name}", Overrides())
-    _require_own_name("cluster", tree, Overrides.choosing("cluster", name))
-    doubts(tree["cluster"])
+    doubts(tree["cluster"], _wrong_name("cluster", tree, Overrides.choosing("cluster", name)))
     return validate(ClusterSpec, tree["cluster"], "cluster.")
 
 
@@ -218,14 +214,6 @@ def _with_blocks(tree: Tree, named: str) -> Tree:
     return tree
 
 
-def validate(model: type[Model], tree: Mapping[str, Any], prefix: str = "") -> Model:
-    """`tree` validated as a `model`, with pydantic's first complaint turned into a `ConfigError`."""
-    try:
-        return model.model_validate(tree)
-    except ValidationError as error:
-        raise first_complaint(error, model, prefix) from None
-
-
 def require_name(option: str, text: str | None) -> None:
     """Raises ConfigError where a command's option was given a text that can name neither a file nor a folder."""
     if text is not None and not re.fullmatch(NAME, text):
@@ -241,14 +229,15 @@ def require_name_of_file(option: str, text: str | None) -> None:
         raise ConfigError(option, text, problem, f"Choose another, such as my-{text}.")
 
 
-def _require_own_name(group: str, tree: Tree, overrides: Overrides) -> None:
-    """Refuse a file whose `name` is not its file name: a copy that kept the name would share folders with the first."""
+def _wrong_name(group: str, tree: Tree, overrides: Overrides) -> list[ConfigError]:
+    """The error where a file's `name` is not its file name: a copy that kept it would share folders with the first."""
     # A name that an override states is meant, and no slip.
     chosen, key = overrides.stated_value(group), f"{group}.name"
     named = value_at(tree, key)
-    if chosen is not None and named is not None and named != chosen and key not in overrides.pinned_keys():
-        problem = f"is not the name of the file {shown_file(group, chosen)}"
-        raise ConfigError(key, named, problem, f"Write `name: {chosen}` in that file.")
+    if chosen is None or named in (None, chosen) or key in overrides.pinned_keys():
+        return []
+    problem = f"is not the name of the file {shown_file(group, chosen)}"
+    return [ConfigError(key, named, problem, f"Write `name: {chosen}` in that file.")]
 
 
 def _readable_error(error: Exception, overrides: Overrides) -> ConfigError:

@@ -6,11 +6,13 @@ Configurations that people write are checked when they are composed; what a tria
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from conf.compose.complaints import validate
 from conf.compose.tree import Tree, part_at
-from conf.errors import ConfigError
+from conf.errors import ConfigError, all_at_once
+from conf.types.cluster_spec import ClusterSpec
 from conf.units import count_of
 
 
@@ -48,14 +50,22 @@ PEAKS = "device.peak_flops_per_second"
 OF_LINK = {"bandwidth_bytes_per_second": LINK, "latency_seconds": LATENCY}
 
 
-def doubts(cluster: Tree) -> tuple[str, ...]:
+def doubts(cluster: Tree, wrong: Sequence[ConfigError] = ()) -> tuple[str, ...]:
     """One sentence for each figure of a composed cluster that is unusual; what is no number is not judged here.
 
     Raises:
-        ConfigError: a figure is impossible, or the tiers of links cannot connect such nodes.
+        ConfigError: something is `wrong` already, a figure is impossible, or the tiers of links cannot connect such
+            nodes. It says then all that is wrong in the cluster.
     """
     of_figures = [doubt for key, value, unit in _figures(cluster) if (doubt := _doubt(f"cluster.{key}", value, unit))]
-    return (*of_figures, *_doubts_of_tiers(cluster))
+    said = [*of_figures, *_doubts_of_tiers(cluster)]
+    if errors := [*wrong, *(each for each in said if isinstance(each, ConfigError))]:
+        try:
+            validate(ClusterSpec, cluster, "cluster.")
+        except ConfigError as error:
+            errors.append(error)
+        raise all_at_once(errors)
+    return tuple(map(str, said))
 
 
 def _figures(cluster: Tree) -> Iterator[tuple[str, float, Unit]]:
@@ -69,11 +79,11 @@ def _figures(cluster: Tree) -> Iterator[tuple[str, float, Unit]]:
             yield key, value, unit
 
 
-def _doubt(key: str, value: float, unit: Unit) -> str | None:
+def _doubt(key: str, value: float, unit: Unit) -> str | ConfigError | None:
     if _within(value, unit.usual):
         return None
     if not _within(value, unit.possible):
-        raise ConfigError(key, value, f"no machine has that many {unit.name}", _remedy(value, unit))
+        return ConfigError(key, value, f"no machine has that many {unit.name}", _remedy(value, unit))
     return f"{key} = {value!r} is unusual in {unit.name}, usually from {unit.usual[0]:g} to {unit.usual[1]:g}."
 
 
@@ -86,7 +96,7 @@ def _remedy(value: float, unit: Unit) -> str:
     return f"It is stated in {unit.name}, usually from {unit.usual[0]:g} to {unit.usual[1]:g}."
 
 
-def _doubts_of_tiers(cluster: Tree) -> Iterator[str]:
+def _doubts_of_tiers(cluster: Tree) -> Iterator[str | ConfigError]:
     per_node: Any = cluster.get("devices_per_node")
     num_nodes: Any = cluster.get("num_nodes")
     extents: list[Any] = [link.get("num_devices") for link in _links(cluster)]
@@ -97,7 +107,7 @@ def _doubts_of_tiers(cluster: Tree) -> Iterator[str]:
         if extent < total and per_node % extent and extent % per_node:
             problem = f"a tier of {count_of(extent, 'device')} does not fit nodes of {per_node}"
             remedy = f"Take a divisor of {per_node} (inside a node), or a multiple of it (whole nodes)."
-            raise ConfigError(f"cluster.links.{index}.num_devices", extent, problem, remedy)
+            yield ConfigError(f"cluster.links.{index}.num_devices", extent, problem, remedy)
     if extents[-1] <= per_node < total:
         yield f"cluster.links has none between the {num_nodes} nodes: the last one inside a node is taken for it."
     elif extents[-1] < total:

@@ -14,7 +14,8 @@ from itertools import islice
 import numpy as np
 import numpy.typing as npt
 
-from conf.compose.load import Composition, compose, settings_of, validate
+from conf.compose.complaints import validate
+from conf.compose.load import Composition, compose, settings_of
 from conf.compose.settings import Settings
 from conf.compose.tree import Tree, part_at, value_at, with_values
 from conf.errors import ConfigError, InfeasiblePlan, UsageError

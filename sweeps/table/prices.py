@@ -272,5 +272,5 @@ def _read_row(record: Record, implementation: str | None) -> tuple[Configuration
         record.require_whole()
         configuration = configuration_of(record.row, implementation)
     except ConfigError as error:  # one bad row must not cost the others their prediction
-        return None, str(error)
+        return None, " ".join(str(error).splitlines())  # a table has a line for every row
     return configuration, ""

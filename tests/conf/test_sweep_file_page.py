@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from conf.compose.load import validate
+from conf.compose.complaints import validate
 from conf.types.sweep_spec import PointSet
 from sweeps.points.axes import Point, expand
 from tests.composed import compose_tree

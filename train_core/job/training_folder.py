@@ -14,7 +14,7 @@ from glob import escape
 from pathlib import Path
 from typing import Any
 
-from conf.compose.load import validate
+from conf.compose.complaints import validate
 from conf.compose.tree import with_values
 from conf.errors import TrisweepError, UsageError
 from conf.plan.experiment import Experiment

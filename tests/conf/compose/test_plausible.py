@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+import yaml
 
 from conf.compose.load import compose_tree, load, load_cluster
 from conf.compose.plausible import doubts
 from conf.compose.tree import Tree
 from conf.errors import ConfigError
-from conf.folders import options
+from conf.folders import CONF_DIR, options
 
 SELENE = "cluster=selene"
 
@@ -87,3 +90,29 @@ def test_nodes_without_a_link_between_them_are_doubted() -> None:
     """A person may try a cluster of one node as one of several, as tests of Slurm do."""
     (doubt,) = doubts(selene(16, 8))
     assert doubt.startswith("cluster.links has none between the 16 nodes")
+
+
+def test_all_that_is_wrong_in_a_cluster_s_file_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures in a wrong unit hid values of a wrong type, of which each hid the next, and a wrong name hid all."""
+    cluster = yaml.safe_load((CONF_DIR / "cluster" / "selene.yaml").read_text())
+    cluster |= {"reserved_memory_bytes": -1, "fragmentation": "lots", "num_node": 3}
+    cluster["links"][0]["bandwidth_bytes_per_second"] = 300
+    del cluster["links"][1]["latency_seconds"]
+    (tmp_path / "cluster").mkdir()
+    (tmp_path / "cluster" / "mine.yaml").write_text(yaml.safe_dump(cluster))
+    monkeypatch.setattr("conf.folders._given", (tmp_path,))
+    refusals = []
+    for compose_it in (lambda: load_cluster("mine"), lambda: compose_tree(["cluster=mine"])):
+        with pytest.raises(ConfigError) as caught:
+            compose_it()
+        refusals.append([line.split(" = ")[0] for line in str(caught.value).splitlines()])
+    said = ["name", "links.0.bandwidth_bytes_per_second", "reserved_memory_bytes", "fragmentation"]
+    said += ["links.1.latency_seconds", "num_node"]
+    assert refusals == 2 * [[f"cluster.{key}" for key in said]]
+
+
+def test_values_of_several_groups_that_are_wrong_are_said_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(["training.seed=x", "slurm.time_limit_minutes=soon", "trainer.name=7"])
+    keys = [line.split(" = ")[0] for line in str(caught.value).splitlines()]
+    assert sorted(keys) == ["slurm.time_limit_minutes", "trainer.name", "training.seed"]

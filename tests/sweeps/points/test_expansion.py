@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from conf.compose.load import validate
+from conf.compose.complaints import validate
 from conf.compose.tree import Tree, part_at, with_values
 from conf.errors import ConfigError
 from conf.types.schema import Value
@@ -198,7 +198,7 @@ def test_accumulation_is_an_axis_through_the_batch_that_follows_from_it() -> Non
             r"Write `seeds: null` under trainer\.flags, and the axis sets it\. Or did you mean trainer\.flags\.seed\?",
         ),
         (
-            {"axes": {"b": [[1, 2], [3]]}},
+            {"axes": {"b": [[1, 2], 3]}},
             r"b\.values\.0 = \[1, 2\]: must be a single value \(text, number, true/false or",
         ),
         ({"axes": {"b": [1, {"c": 3}]}}, r"b\.values\.1 = \{'c': 3\}: must be a single value"),

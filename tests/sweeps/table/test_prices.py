@@ -6,8 +6,10 @@ import csv
 from pathlib import Path
 
 import pytest
+import yaml
 
 from conf.errors import UsageError
+from conf.folders import CONF_DIR
 from conf.units import GIBIBYTE
 from sweeps.table.prices import PREDICTED_COLUMNS, price, read_table, write_table
 
@@ -151,3 +153,19 @@ def test_a_record_knows_its_line_though_lines_before_it_are_blank_or_within_a_qu
     lines = (f"source,{header}", "", f"one,{row}", '"two', f'lines",{row}', ",", f"three,{row}")
     (tmp_path / "in.csv").write_text("\n".join(lines))
     assert [record.line for record in read_table(tmp_path / "in.csv").records] == [3, 4, 7]
+
+
+def test_all_that_is_wrong_in_a_row_s_cluster_stands_on_its_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = yaml.safe_load((CONF_DIR / "cluster" / "selene.yaml").read_text())
+    (tmp_path / "cluster").mkdir()
+    wrong = cluster | {"name": "mine", "fragmentation": "lots", "num_nodes": "many"}
+    (tmp_path / "cluster" / "mine.yaml").write_text(yaml.safe_dump(wrong))
+    monkeypatch.setattr("conf.folders._given", (tmp_path,))
+    table = tmp_path / "in.csv"
+    table.write_text(f"cluster,{HEADER}\nmine,{SMALL.replace('A100-80GB-SXM', '')}\n")
+    (row,) = priced_again(table, tmp_path / "out.csv")
+    assert "\n" not in row["reason"]
+    assert "cluster.fragmentation = 'lots'" in row["reason"]
+    assert "cluster.num_nodes = 'many'" in row["reason"]

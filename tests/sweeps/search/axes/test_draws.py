@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from optuna.trial import create_trial
 
-from conf.compose.load import validate
+from conf.compose.complaints import validate
 from conf.types.schema import Value
 from conf.types.sweep_spec import PointSet
 from sweeps.points.axes import spaces_of
