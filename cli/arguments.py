@@ -67,7 +67,7 @@ def overrides_of(sweep: str | None, texts: Sequence[str] | None) -> Overrides:
     if sweep == "":
         raise UsageError("The sweep's name is empty", "Give one, such as 175b.")
     chosen = Overrides() if sweep is None else Overrides.choosing("sweep", sweep)
-    own = Overrides.parse(expand_model_from(texts or ()))
+    own = expand_model_from(texts or ())
     if sweep is not None and (second := own.stated_value("sweep")) is not None:
         raise UsageError(f"sweep={second} names a sweep beside {sweep}", "Name one of them.")
     return chosen + own

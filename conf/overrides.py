@@ -32,11 +32,13 @@ class Override:
         text: the override as it was written, which is what records keep.
         key: its key without Hydra's sign, such as `cluster`, `batch.micro_batch_size` or `device@cluster.device`.
         value: its value without quotes; None if there is none, as in a deletion.
+        word: the word of a command that it is a part of, such as `model_from=config.json`; None where that is its text.
     """
 
     text: str
     key: str
     value: str | None
+    word: str | None = None
 
     @classmethod
     def parse(cls, text: str) -> Override:
@@ -80,6 +82,12 @@ class Overrides:
     @property
     def texts(self) -> tuple[str, ...]:
         return tuple(override.text for override in self.entries)
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The texts as a person gave them; a word that became several overrides comes before those that correct it."""
+        several = dict.fromkeys(override.word for override in self.entries if override.word)
+        return (*several, *(override.text for override in self.entries if not override.word))
 
     def stated_value(self, group: str) -> str | None:
         """The last value for a group or a dotted key; None if that was left to the configuration."""

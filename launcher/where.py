@@ -93,7 +93,7 @@ def existing_folder(composition: Composition) -> SweepFolder:
     if folder is None:
         name = overrides.stated_value("sweep")
         where = f"{root}/{settings.sweep.name}-{chosen}" if chosen else str(root)
-        again = command_line(("trisweep", "sweep", str(name), *overrides.without_choice("sweep").texts, *given_words()))
+        again = command_line(("trisweep", "sweep", str(name), *overrides.without_choice("sweep").words, *given_words()))
         raise UsageError(f"No sweep {name} has been started in {where}", f"Start it with `{again}`.")
     return folder
 

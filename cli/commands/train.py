@@ -57,7 +57,7 @@ def train(overrides: Arguments = None, from_best: FromBest = None, name: RunName
     from train_core.__main__ import main
 
     # Hydra reads the arguments of the process itself.
-    sys.argv = ["train_core", *expand_model_from(texts)]
+    sys.argv = ["train_core", *expand_model_from(texts).texts]
     main()
 
 

@@ -54,7 +54,7 @@ def begun_command(sweep: Sweep) -> str | None:
 
 def same_command(command: str, sweep: str | None, overrides: Overrides, *words: str) -> str:
     """`trisweep COMMAND SWEEP` with the overrides and folders of one's own that the present command was given."""
-    named, own = [sweep] if sweep else [], overrides.without_choice("sweep").texts
+    named, own = [sweep] if sweep else [], overrides.without_choice("sweep").words
     return command_line(["trisweep", command, *named, *own, *words, *given_words(shown_path)])
 
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from conf.errors import ConfigError
 from conf.folders import at_home
-from conf.overrides import Override, override_text
+from conf.overrides import Override, Overrides, override_text
 from conf.types.schema import NORM_EPSILON, ROTARY_BASE
 
 KEY = "model_from"
@@ -39,7 +40,7 @@ LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_positio
 Shape = dict[str, Any]
 
 
-def expand_model_from(texts: Iterable[str]) -> list[str]:
+def expand_model_from(texts: Iterable[str]) -> Overrides:
     """Put the values of a model's file in the place of `model_from=PATH`, and return all overrides.
 
     They are expanded before anything else, so that records and jobs do not depend on the file any more.
@@ -47,18 +48,18 @@ def expand_model_from(texts: Iterable[str]) -> list[str]:
     Raises:
         ConfigError: the file cannot be read, or says what is not understood; or a model was chosen beside it.
     """
-    overrides = [Override.parse(text) for text in texts]
-    named = [override for override in overrides if override.key == KEY]
-    if not named:
-        return [override.text for override in overrides]
+    overrides = Overrides.parse(texts)
+    if not (named := overrides.of({KEY}).entries):
+        return overrides
     if beside := next((override for override in overrides if override.key == "model"), None):
         remedy = f"Give one of them; single values may follow, such as {KEY}=config.json model.seq_length=4096."
         raise ConfigError("model", beside.value, f"was chosen beside {KEY}", remedy)
     if not (path := named[-1].value):  # else it would be the config.json of the current folder
         raise ConfigError(KEY, "", "names no file", NAME_A_FILE)
+    word = override_text(KEY, path)
     values = [override_text(f"model.{key}", value) for key, value in model_in(at_home(path, KEY)).items()]
     # The file's values come first, so that single values of the command line correct them.
-    return [*values, *(override.text for override in overrides if override.key != KEY)]
+    return Overrides(tuple(replace(Override.parse(each), word=word) for each in values)) + overrides.without({KEY})
 
 
 def model_in(path: Path) -> Shape:

@@ -138,7 +138,7 @@ def propose(composition: Composition) -> dict[str, Any]:
         raise UsageError(problem, f"`trisweep plan {record.name}` says why.")
     cluster = points[0][1].setup.cluster
     chosen = [points[index] for index in telling_runs(cluster, [run for _, run in points])]
-    words = command_line([record.name, *composition.overrides.without_choice("sweep").texts, *given_words(shown_path)])
+    words = command_line([record.name, *composition.overrides.without_choice("sweep").words, *given_words(shown_path)])
     _print_proposed(record.name, words, chosen, len(points))
     return {
         "cluster": cluster.name,

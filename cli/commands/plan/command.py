@@ -13,7 +13,7 @@ from cli.arguments import TRAINERS, AsJson, OverrideTexts, ShowConfig, complete_
 from cli.commands.plan.answer import print_best, print_plan, print_space
 from cli.output.console import complaints, print_json
 from conf.errors import EXIT_FAILED, ConfigError, UsageError
-from conf.overrides import Override
+from conf.overrides import Override, Overrides
 
 if TYPE_CHECKING:
     from conf.compose.load import Composition
@@ -185,6 +185,7 @@ def _composition(name: str | None, overrides: Sequence[str], as_program: str | N
 def _with_usual_values(composition: Composition, options: SearchOptions) -> Composition:
     """The configuration with what nobody gave of batch and precision, which is said: both decide what is best."""
     from conf.compose.complaints import no_option
+    from conf.compose.load import compose
     from conf.folders import options as options_of
     from sweeps.planner.request import offers, usual_overrides
 
@@ -197,7 +198,7 @@ def _with_usual_values(composition: Composition, options: SearchOptions) -> Comp
     if not added:
         return composition
     complaints.print(f"Nobody gave these, so that a usual training's are taken: {' '.join(added)}")
-    return composition_of(None, [*composition.overrides.texts, *added])
+    return compose(composition.overrides + Overrides.parse(added))
 
 
 def _answer(composition: Composition, options: SearchOptions, as_json: bool, as_program: str | None) -> None:

@@ -150,7 +150,7 @@ def test_a_mistral_has_no_longer_sequences_than_its_window(tmp_path: Path) -> No
 
 def test_a_qwen2_has_biases_of_queries_keys_and_values_and_its_own_epsilon(tmp_path: Path) -> None:
     qwen2 = {**LLAMA, "model_type": "qwen2", "rope_scaling": None, "rms_norm_eps": 1e-6, "use_sliding_window": False}
-    found = load(expand_model_from([f"model_from={written(tmp_path, qwen2)}"])).model
+    found = load(expand_model_from([f"model_from={written(tmp_path, qwen2)}"]).texts).model
     assert (found.qkv_bias, found.norm_epsilon) == (True, 1e-6)
     plain = ModelSpec.model_validate(model_in(written(tmp_path, LLAMA)))
     assert (plain.qkv_bias, plain.norm_epsilon) == (False, 1e-5)
@@ -161,7 +161,7 @@ def test_a_qwen2_has_biases_of_queries_keys_and_values_and_its_own_epsilon(tmp_p
 def test_a_deepseek_v3_routes_as_its_file_says_and_as_transformers_has_it_where_that_is_silent(tmp_path: Path) -> None:
     silent = {name: value for name, value in DEEPSEEK.items() if name not in ("n_group", "topk_group", "rms_norm_eps")}
     for content, groups in ((silent, (8, 4)), ({**DEEPSEEK, "n_group": 4, "topk_group": 2}, (4, 2))):
-        found = load(expand_model_from([f"model_from={written(tmp_path, content)}"])).model
+        found = load(expand_model_from([f"model_from={written(tmp_path, content)}"]).texts).model
         assert found.experts is not None
         assert (found.experts.num_groups, found.experts.top_groups, found.experts.routed_scale) == (*groups, 2.5)
         assert (found.experts.scores, found.norm_epsilon) == ("sigmoid", 1e-6)
@@ -172,7 +172,7 @@ def test_a_gpt_oss_has_windows_in_every_second_layer_and_nearly_all_of_its_param
     silent: tuple[str, ...], tmp_path: Path
 ) -> None:
     content = {name: value for name, value in GPT_OSS.items() if name not in silent}
-    found = load(expand_model_from([f"model_from={written(tmp_path, content)}"])).model
+    found = load(expand_model_from([f"model_from={written(tmp_path, content)}"]).texts).model
     assert found.attention_window == AttentionWindowSpec(size=128, full_every=2)
     assert (found.qkv_bias, found.head_size, found.seq_length) == (True, 64, 4096)
     # All that is published, but for sinks and biases of projections, of the router and of experts.
@@ -183,7 +183,7 @@ def test_it_is_composed_as_any_model_is_and_single_values_may_follow(tmp_path: P
     folder = tmp_path / "My Llama, é"
     folder.mkdir()
     written(folder, LLAMA)
-    texts = expand_model_from(["model.seq_length=2048", f"model_from={folder}", "cluster=selene"])
+    texts = expand_model_from(["model.seq_length=2048", f"model_from={folder}", "cluster=selene"]).texts
     settings = load(texts)
     assert (settings.model.name, settings.model.num_query_groups, settings.model.seq_length) == ("my-llama", 8, 2048)
     assert settings.model.rotary_scaling is not None

@@ -207,7 +207,7 @@ LLAMA_8B = {
 def test_torchtitans_model_is_found_by_its_shape_whatever_its_name(tmp_path: Path) -> None:
     file = tmp_path / "config.json"
     file.write_text(json.dumps(LLAMA_8B))
-    config = expand_model_from([f"model_from={file}", *LLAMA[1:], "parallel.zero_stage=3"])
+    config = expand_model_from([f"model_from={file}", *LLAMA[1:], "parallel.zero_stage=3"]).texts
     assert has(words("torchtitan", *config), "--model.flavor", "8B")
     assert has(words("torchtitan", *LLAMA, "model=llama-3.1-70b"), "--model.flavor", "70B")
     own = ["model=llama-2-7b", "trainer.values.flavor.to.llama-2-7b=mine"]

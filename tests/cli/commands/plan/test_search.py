@@ -15,6 +15,7 @@ import pytest
 
 from cli.main import main
 from cli.output.console import console
+from conf.compose.model_from import expand_model_from
 from results.units import significant
 from sweeps.planner.plans.space import Space
 from sweeps.planner.plans.whole_space import search_space
@@ -40,6 +41,22 @@ def test_json_is_the_whole_search_and_nothing_else(plan: Plan) -> None:
 
 def test_a_list_of_clusters_that_is_empty_is_as_if_none_was_given(plan: Plan) -> None:
     assert plan("smoke", "--clusters", "") == plan("smoke")
+
+
+@pytest.mark.slow
+def test_the_commands_to_go_on_name_the_model_s_file_as_it_was_named(plan: Plan, tmp_path: Path) -> None:
+    """In place of the twenty values that it comes to; what corrects one of them is printed after it."""
+    named = f"model_from={tmp_path}/config.json"
+    shape = {"model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32}
+    shape |= {"num_attention_heads": 32, "vocab_size": 32000, "max_position_embeddings": 4096}
+    (tmp_path / "config.json").write_text(json.dumps(shape))
+    words = [named, "cluster=selene", "model.seq_length=2048"]
+    for asked in (["175b", *words], [*words, "--mixed", "selene:8,dgx-h100:8"]):
+        (command, *_) = re.findall("trisweep (?:plan|train) .*", plan(*asked))
+        assert command.count("model") == 2
+        kept = [word for word in shlex.split(command)[2:] if "=" in word]
+        assert kept[0] == named
+        assert composed(expand_model_from(kept).texts).settings.model.seq_length == 2048
 
 
 @pytest.mark.slow
