@@ -24,17 +24,36 @@ NAME_A_FILE = "Name a Hugging Face config.json, or the folder that holds it."
 MOST_TOKENS = 8192
 """Sequences are no longer than this unless model.seq_length says so: positions go far beyond those of pretraining."""
 
-MISTRAL_WINDOW = 4096
-"""The window of a Mistral whose file names none. Source: transformers, MistralConfig."""
+ABSENT: dict[object, dict[str, Any]] = {
+    "llama": {"rms_norm_eps": 1e-6, "max_position_embeddings": 2048},
+    "mistral": {"num_key_value_heads": 8, "rms_norm_eps": 1e-6, "sliding_window": 4096},
+    "mixtral": {"num_key_value_heads": 8, "rope_theta": 1e6},
+    "gpt_oss": {
+        "num_key_value_heads": 8,
+        "head_dim": 64,
+        "sliding_window": 128,
+        "rope_theta": 150_000.0,
+        "rope_scaling": {"rope_type": "yarn", "original_max_position_embeddings": 4096},
+    },
+    "qwen2": {"num_key_value_heads": 32, "rms_norm_eps": 1e-6},
+    "qwen3": {"num_key_value_heads": 32, "rms_norm_eps": 1e-6, "head_dim": 128},
+    "qwen3_moe": {"num_key_value_heads": 4, "rms_norm_eps": 1e-6, "norm_topk_prob": False},
+    "deepseek_v2": {"rms_norm_eps": 1e-6, "max_position_embeddings": 2048, "q_lora_rank": 1536, "n_shared_experts": 2},
+    "deepseek_v3": {
+        "rms_norm_eps": 1e-6,
+        "max_position_embeddings": 4096,
+        "q_lora_rank": 1536,
+        "n_shared_experts": 1,
+        "first_k_dense_replace": 3,
+        "routed_scaling_factor": 2.5,
+        "n_group": 8,
+        "topk_group": 4,
+    },
+}
+"""What the file of a type means that does not name a key, where that is no key's own default below.
 
-GPT_OSS_WINDOW = 128
-"""The window of a gpt-oss whose file names none. Source: transformers, GptOssConfig."""
-
-QWEN3_HEAD = 128
-"""The width of a head that a Qwen3's file means that does not name it. Source: transformers, Qwen3Config."""
-
-DEEPSEEK_V3 = {"routed_scaling_factor": 2.5, "n_group": 8, "topk_group": 4, "rms_norm_eps": 1e-6}
-"""What a DeepSeek-V3's file means that does not name these keys. Source: transformers, DeepseekV3Config."""
+Source: the configurations of these types in transformers 5.23.
+"""
 
 LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 Shape = dict[str, Any]
@@ -73,7 +92,7 @@ def model_in(path: Path) -> Shape:
 
 
 class HuggingFaceConfig:
-    """The keys of one file. A key that is absent or null has its default.
+    """The keys of one file. A key that is absent has the default of its type, and one that is null that of the key.
 
     Attributes:
         asked_by: the dotted key that names the file, for errors.
@@ -91,7 +110,9 @@ class HuggingFaceConfig:
             raise ConfigError(asked_by, str(path), f"cannot be read ({error.strerror})", NAME_A_FILE) from None
         except ValueError as error:
             raise ConfigError(asked_by, str(path), f"is not JSON ({error})", "Give it Hugging Face's form.") from None
-        return cls(path, content if isinstance(content, dict) else {}, asked_by)
+        named = content if isinstance(content, dict) else {}
+        kind = named.get("model_type")
+        return cls(path, (ABSENT.get(kind, {}) if isinstance(kind, str) else {}) | named, asked_by)
 
     @property
     def rotary(self) -> HuggingFaceConfig:
@@ -108,9 +129,7 @@ class HuggingFaceConfig:
         """The tokens that attention looks back; None where it sees all of them."""
         if self.text("model_type") in ("qwen2", "qwen3", "qwen3_moe"):  # whose files name one that they do not use
             return None
-        absent = MISTRAL_WINDOW if self.text("model_type") == "mistral" else None
-        window = self.content.get("sliding_window", absent)
-        return None if window is None else self.count("sliding_window", absent)
+        return None if self.content.get("sliding_window") is None else self.count("sliding_window")
 
     def not_understood(self, key: str, remedy: str) -> ConfigError:
         value = self.content.get(key)
@@ -200,7 +219,6 @@ def _llama(config: HuggingFaceConfig) -> Shape:
     scaling = {name: rotary.content.get(name) for name in LLAMA3} if config.rotary_type == "llama3" else None
     tokens = config.count("max_position_embeddings", MOST_TOKENS)
     trained = rotary.count("original_max_position_embeddings", 0) or tokens
-    base = rotary.number("rope_theta", 0.0) or ROTARY_BASE
     return {
         "family": "llama",
         "num_layers": config.count("num_hidden_layers"),
@@ -209,7 +227,7 @@ def _llama(config: HuggingFaceConfig) -> Shape:
         "num_attention_heads": heads,
         "num_query_groups": config.count("num_key_value_heads", heads),
         "head_size": head if head and head * heads != hidden else None,
-        "rotary_base": config.number("rope_theta", base),
+        "rotary_base": rotary.number("rope_theta", 0.0) or config.number("rope_theta", ROTARY_BASE),
         "rotary_scaling": scaling,
         "norm_epsilon": config.number("rms_norm_eps", NORM_EPSILON),
         "qkv_bias": config.text("model_type") == "qwen2",
@@ -245,7 +263,7 @@ def _gpt_oss(config: HuggingFaceConfig) -> Shape:
     is_list = isinstance(types, list) and len(types) == layers
     if types is not None and not (is_list and types == (by_turns * layers)[:layers]):
         raise config.not_understood("layer_types", f"Known: {' and '.join(by_turns)} by turns.")
-    window = {"size": config.count("sliding_window", GPT_OSS_WINDOW), "full_every": 2}
+    window = {"size": config.count("sliding_window"), "full_every": 2}
     return {**shape, "qkv_bias": config.truth("attention_bias", True), "attention_window": window}
 
 
@@ -255,15 +273,13 @@ def _qwen(config: HuggingFaceConfig) -> Shape:
 
 
 def _qwen3(config: HuggingFaceConfig) -> Shape:
-    shape, head = _qwen(config), config.count("head_dim", QWEN3_HEAD)
-    size = head if head * shape["num_attention_heads"] != shape["hidden_size"] else None
-    return {**shape, "head_size": size, "qk_norm": True}
+    return {**_qwen(config), "qk_norm": True}
 
 
 def _qwen3_moe(config: HuggingFaceConfig) -> Shape:
     config.require("mlp_only_layers", [], None)
     config.require("decoder_sparse_step", 1)
-    config.require("norm_topk_prob", True, None)
+    config.require("norm_topk_prob", True)
     # Newer files have Mixtral's name for the number.
     number = config.count("num_local_experts" if config.content.get("num_experts") is None else "num_experts")
     experts = _experts(number, config.count("num_experts_per_tok"), config.count("moe_intermediate_size"))
@@ -293,15 +309,14 @@ def _deepseek(config: HuggingFaceConfig) -> Shape:
 def _deepseek_v3(config: HuggingFaceConfig) -> Shape:
     """With the routing of its own: sigmoids, the best groups of experts, and a factor of what these put out."""
     config.require("norm_topk_prob", True)
-    shape, absent = _deepseek(config), DEEPSEEK_V3
+    shape = _deepseek(config)
     routing = {
         "scores": "sigmoid",
-        "routed_scale": config.number("routed_scaling_factor", absent["routed_scaling_factor"]),
-        "num_groups": config.count("n_group", int(absent["n_group"])),
-        "top_groups": config.count("topk_group", int(absent["topk_group"])),
+        "routed_scale": config.number("routed_scaling_factor", 1.0),
+        "num_groups": config.count("n_group"),
+        "top_groups": config.count("topk_group"),
     }
-    epsilon = config.number("rms_norm_eps", absent["rms_norm_eps"])
-    return {**shape, "norm_epsilon": epsilon, "experts": {**shape["experts"], **routing}}
+    return {**shape, "experts": {**shape["experts"], **routing}}
 
 
 def _experts(number: int, top_k: int, width: int, shared: int = 0, dense: int = 0) -> Shape:

@@ -60,8 +60,6 @@ FIXED: dict[Family, dict[str, Fixed]] = {
         "rope_interleave": Fixed((True,), "positions that turn neighbours of such a model's heads together"),
     },
 }
-ABSENT: dict[str, dict[str, object]] = {QWEN3_MOE: {"norm_topk_prob": False}}
-"""What files of a type mean that do not name a key. Source: transformers, Qwen3MoeConfig."""
 
 
 def is_weights(path: str | None) -> bool:
@@ -134,10 +132,8 @@ def _require_equal(key: str, ours: object, theirs: object, path: Path) -> None:
 
 def _require_computed_here(config: HuggingFaceConfig, spec: ModelSpec) -> None:
     """What no key of the model says must be as this trainer computes it."""
-    absent, rotary = ABSENT.get(config.text("model_type") or "", {}), config.rotary
     for key, fixed in FIXED[spec.family].items():
-        said = (config.content.get(key), rotary.content.get(key), absent.get(key))
-        value = next((each for each in said if each is not None), None)
+        value = config.content.get(key, config.rotary.content.get(key))
         if value is not None and value not in fixed.values:
             remedy = f"Use weights with {key} = {json.dumps(fixed.values[0])}, or checkpoint.load=null for random ones."
             raise _other_model(config, key, value, fixed.computes, remedy)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from conf.compose.model_from import expand_model_from, model_in
+from conf.compose.model_from import READERS, expand_model_from, model_in
 from conf.errors import ConfigError
 from conf.types.model_spec import AttentionWindowSpec, ModelSpec
 from tests.composed import load
@@ -21,6 +21,7 @@ LLAMA = {
     "num_hidden_layers": 32,
     "num_attention_heads": 32,
     "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-5,
     "vocab_size": 128256,
     "max_position_embeddings": 131072,
     "rope_theta": 500000.0,
@@ -59,6 +60,8 @@ QWEN = {
     "head_dim": 128,
     "num_experts": 128,
     "num_experts_per_tok": 8,
+    "norm_topk_prob": True,
+    "rms_norm_eps": 1e-5,
     "decoder_sparse_step": 1,
     "mlp_only_layers": [],
     "use_sliding_window": False,
@@ -167,7 +170,45 @@ def test_a_deepseek_v3_routes_as_its_file_says_and_as_transformers_has_it_where_
         assert (found.experts.scores, found.norm_epsilon) == ("sigmoid", 1e-6)
 
 
-@pytest.mark.parametrize("silent", [(), ("layer_types", "sliding_window", "attention_bias")])
+OF_EVERY_TYPE = {
+    **{"hidden_size": 4096, "intermediate_size": 8192, "num_hidden_layers": 4, "num_attention_heads": 32},
+    **{"vocab_size": 60_000, "num_local_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 512},
+    **{"qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128, "kv_lora_rank": 512},
+    **{"n_routed_experts": 64, "norm_topk_prob": True},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [kind for kind in READERS if kind != "gpt2"])
+def test_a_file_that_names_little_means_what_transformers_takes_it_for(kind: str, tmp_path: Path) -> None:
+    from transformers import AutoConfig
+
+    theirs: Any = AutoConfig.for_model(kind, **OF_EVERY_TYPE)
+    ours = ModelSpec.model_validate(model_in(written(tmp_path, {"model_type": kind, **OF_EVERY_TYPE})))
+    latent, experts = ours.latent_attention, ours.experts
+    assert ours.norm_epsilon == theirs.rms_norm_eps
+    assert (ours.rotary_base, ours.tied_embeddings) == (
+        theirs.rope_parameters["rope_theta"],
+        theirs.tie_word_embeddings,
+    )
+    positions = [theirs.max_position_embeddings, theirs.rope_parameters.get("original_max_position_embeddings")]
+    window = theirs.sliding_window if kind == "mistral" else None
+    assert ours.seq_length == min(8192, *filter(None, [*positions, window]))
+    if latent is None:
+        assert ours.num_query_groups == theirs.num_key_value_heads
+        size = getattr(theirs, "head_dim", None) or theirs.hidden_size // theirs.num_attention_heads
+        assert ours.query_size == size * theirs.num_attention_heads
+    else:
+        assert experts is not None
+        assert latent.query_rank == theirs.q_lora_rank
+        assert experts.num_dense_layers == theirs.first_k_dense_replace
+        assert experts.shared_ffn_hidden_size == theirs.n_shared_experts * theirs.moe_intermediate_size
+
+
+SILENT = ("layer_types", "sliding_window", "attention_bias", "head_dim", "num_key_value_heads", "rope_scaling")
+
+
+@pytest.mark.parametrize("silent", [(), SILENT])
 def test_a_gpt_oss_has_windows_in_every_second_layer_and_nearly_all_of_its_parameters(
     silent: tuple[str, ...], tmp_path: Path
 ) -> None:
