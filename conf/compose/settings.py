@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 from pydantic import field_validator
@@ -14,6 +15,9 @@ from conf.types.schema import Count, Frozen, NonNegative, Positive
 from conf.types.sites import SlurmSpec, TrackingSpec
 from conf.types.stage_spec import StagePlace
 from conf.types.sweep_spec import SearchPlan, SweepSpec
+
+OF_DATABASE = re.compile(r"(postgresql|mysql|mssql|sqlite)(\+\w+)?://")
+"""The databases into which MLflow writes. Source: mlflow, DATABASE_ENGINES."""
 
 
 class BudgetSpec(Frozen):
@@ -109,6 +113,11 @@ class Settings(ExperimentParts):
         if value.kind == "sqlite" and value.uri:
             problem = "is an address, and tracking=sqlite keeps a file in the output folder"
             remedy = "Give tracking=database or tracking=server beside it, or leave it out."
+            raise ConfigError("tracking.uri", without_credentials(value.uri), problem, remedy)
+        is_address = is_web_address if value.kind == "server" else OF_DATABASE.match
+        if value.uri and not is_address(value.uri):
+            remedy = f"Give one such as {'https://host' if value.kind == 'server' else 'postgresql://host/name'}."
+            problem = f"is no address of a tracking {value.kind}"
             raise ConfigError("tracking.uri", without_credentials(value.uri), problem, remedy)
         return value
 

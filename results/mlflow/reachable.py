@@ -41,8 +41,6 @@ def require_server(uri: str) -> None:
     Raises:
         UsageError: nothing answers.
     """
-    if not uri.startswith(("http://", "https://")):
-        return
     address = without_credentials(uri)
     pass_proxy_by(address)
     try:

@@ -186,6 +186,24 @@ def test_a_wrong_override_names_key_value_and_remedy(override: str, message: str
 
 
 @pytest.mark.parametrize(
+    ("kind", "uri", "shown"),
+    [
+        ("server", "ftp://me:pw@host", "ftp://host"),
+        ("server", "host:5000", "host:5000"),
+        ("server", "postgresql://me:pw@host/runs", "postgresql://host/runs"),
+        ("database", "https://host", "https://host"),
+    ],
+)
+def test_an_address_to_which_no_store_answers_is_refused_before_anything_is_submitted(
+    kind: str, uri: str, shown: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"tracking\.uri = '{shown}': is no address of a tracking {kind}\. Give one"):
+        load([f"tracking={kind}", f"tracking.uri={uri}"])
+    accepted = {"server": "http://me:pw@host:5000", "database": "mysql+pymysql://me:pw@host/runs"}[kind]
+    assert load([f"tracking={kind}", f"tracking.uri={accepted}"]).tracking.uri == accepted
+
+
+@pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"cluster.device.memory_bytes": -5}, r"cluster\.device\.memory_bytes = -5: must be greater than 0"),

@@ -362,6 +362,12 @@ def test_an_unreachable_server_is_said_within_seconds(store: Store) -> None:
     assert time.monotonic() - start < 10
 
 
+def test_a_record_whose_address_no_server_has_is_said_by_it(store: Store) -> None:
+    nowhere = TrackingSpec(kind="server", uri="nowhere:5000", experiment="made-up")
+    with pytest.raises(UsageError, match=r"tracking\.uri = 'nowhere:5000': no MLflow server answers"):
+        import_sweep(Sweep(store.folder, store.record), nowhere, store.output_dir)
+
+
 def test_a_password_in_the_address_is_not_in_the_message(store: Store) -> None:
     nowhere = TrackingSpec(kind="server", uri="http://ada:secret@127.0.0.1:9", experiment="made-up")
     with pytest.raises(UsageError, match=r"tracking\.uri = 'http://127\.0\.0\.1:9': no MLflow server answers"):
