@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import field_validator
 
 from conf.credentials import without_credentials
-from conf.errors import ConfigError
+from conf.errors import ConfigError, InfeasiblePlan
 from conf.folders import at_home
 from conf.plan.experiment import Experiment, ExperimentParts
 from conf.types.schema import Count, Frozen, NonNegative, Positive
@@ -137,4 +137,9 @@ class Settings(ExperimentParts):
         Raises:
             InfeasiblePlan: the parts cannot exist together.
         """
+        # Not a rule of the experiment itself: records of earlier sweeps may hold such trials, none of which could run.
+        every, data = self.training.evaluate_every, self.data
+        if self.trainer.is_own and every is not None and data.source != "synthetic" and not data.held_out_fraction:
+            problem, remedy = "would evaluate no sequence, as data.held_out_fraction = 0", "Raise that, or use null."
+            raise InfeasiblePlan("training.evaluate_every", every, problem, remedy)
         return Experiment(**{key: getattr(self, key) for key in ExperimentParts.model_fields}, stage=stage)

@@ -185,6 +185,14 @@ def test_a_wrong_override_names_key_value_and_remedy(override: str, message: str
     assert not isinstance(caught.value, InfeasiblePlan)
 
 
+def test_an_evaluation_of_nothing_is_refused_where_it_is_planned_as_the_trainer_would() -> None:
+    evaluated = ["training.evaluate_every=2"]
+    with pytest.raises(InfeasiblePlan, match=r"training\.evaluate_every = 2: would evaluate no sequence"):
+        load(evaluated).experiment()
+    for more in (["data.held_out_fraction=0.1"], ["data=synthetic"], ["trainer=megatron-lm"]):
+        load(evaluated + more).experiment()
+
+
 @pytest.mark.parametrize(
     ("kind", "uri", "shown"),
     [

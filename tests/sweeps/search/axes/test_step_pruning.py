@@ -153,7 +153,7 @@ def test_a_trial_that_has_made_its_last_step_is_not_ended(sweep: LossSweep, prun
 @pytest.mark.parametrize("held_out", [False, True])
 @pytest.mark.parametrize("pruner", ["median", "halving"])
 def test_running_trials_of_other_batch_sizes_are_compared_after_as_many_tokens(pruner: str, held_out: bool) -> None:
-    every = ("training.evaluate_every=1",) if held_out else ()
+    every = ("training.evaluate_every=1", "data.held_out_fraction=0.1") if held_out else ()
     sweep = LossSweep(*LOSS, "search=random", f"search.pruner={pruner}", *every)
 
     def reading(batch: int, loss: float, since: float, share: float = 1.0, number: int = 0) -> CurveReading:
