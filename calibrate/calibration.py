@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -128,7 +129,12 @@ def draft(
     """The file with `changes` under the name `output`; its comments say when and where they were measured."""
     # Tables of configurations name a GPU, which has to mean a single cluster, so a copy gives up the names.
     named = [Change(("name",), None, output), Change(("gpu_names",), None, ())] if output != cluster.name else []
-    text = cluster_path(cluster.name).read_text()
+    # A remark that tells how to calibrate the file names it, and is copied with it.
+    text = re.sub(
+        rf"(#.*\bcluster=){re.escape(cluster.name)}(?![\w.-])",
+        rf"\g<1>{output}",
+        cluster_path(cluster.name).read_text(),
+    )
     if any(change.path[0] == LINKS for change in changes):
         text = with_links(text, cluster)
     every = [*named, *changes]

@@ -37,6 +37,16 @@ def test_on_a_cpu_the_measured_rates_are_the_peaks(conf_copy: Path) -> None:
     assert new.device.peak_source == "measured"  # utilization is still stated against a peak of the same run
 
 
+def test_a_remark_that_names_its_own_file_names_the_other_one_there(conf_copy: Path) -> None:
+    """As `trisweep init` writes it. It told to calibrate the file from which it was copied."""
+    path = cluster_path("local")
+    said = "`trisweep calibrate cluster={}` writes into this file"
+    path.write_text(f"# {said.format('local')}, and cluster=local-2 is another.\n{path.read_text()}")
+    local = load_cluster("local")
+    text = draft_of_rates(local, "ours", rates_of(local, "cpu", 2, **CPU)).text
+    assert f"# {said.format('ours')}, and cluster=local-2 is another.\n" in text
+
+
 def test_on_a_gpu_rates_become_shares_of_the_data_sheet(conf_copy: Path) -> None:
     frontier = load_cluster("frontier")
     draft_of_rates(frontier, "frontier", rates_of(frontier, "gpu", 16, **GPU)).write()
