@@ -28,7 +28,7 @@ from calibrate.refit_cluster import FinishedTrial, Refit, refit_cluster, telling
 from cli.output.console import console, print_unwrapped, shown_path
 from conf.compose.load import Composition
 from conf.errors import EXIT_INTERRUPTED, UsageError
-from conf.folders import given_words, options
+from conf.folders import given_words, is_own, options
 from conf.overrides import Overrides, command_line, for_a_shell
 from conf.units import GIGA, TERA, count_of
 from results.table import Table, breakable, text
@@ -278,6 +278,11 @@ def _write_file(new: Draft) -> Path:
     """Put the file in its place, say where that is, and return it."""
     path = new.write()
     console.print(f"Written: {shown_path(path)}")
+    if not is_own(path):
+        console.print(
+            "That is the package's own file in this checkout: `git diff` shows what changed in it. --output NAME, or a"
+            " folder of your own (`trisweep init`), leaves it as it is."
+        )
     if new.output != new.cluster.name and new.cluster.name in options("slurm"):
         copy = f"copy slurm/{new.cluster.name}.yaml to slurm/{new.output}.yaml"
         console.print(f"Slurm settings go by the name too: {copy}.")

@@ -14,8 +14,9 @@ import psutil
 import pytest
 
 from benchmarks.replay.run import as_measured
+from calibrate.calibration import Draft
 from calibrate.refit_cluster import FinishedTrial, finished_trials, priced_runs
-from cli.commands.calibrate.work import propose
+from cli.commands.calibrate.work import _write_file, propose
 from conf.compose.load import load_cluster
 from conf.folders import CONF_DIR, draft_first
 from conf.types.cluster_spec import ClusterSpec
@@ -181,6 +182,18 @@ def test_finished_trials_refine_the_file_with_the_errors_before_and_after(
     assert "measured on made-up-host with torch 2.0.0" in text.splitlines()[0]
     assert "# kernel_seconds fitted: 5 trials of sweep smoke, mean error 66.7 % ->" in text
     assert after.efficiency.source.endswith(f"; before: {before.efficiency.source}")
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_a_file_of_the_package_that_was_rewritten_is_called_so(
+    is_ours: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody named it: --from-results takes the cluster of the trials, and in a checkout that is a tracked file."""
+    path = (CONF_DIR if is_ours else tmp_path) / "cluster" / "local.yaml"
+    new = Draft(load_cluster("local"), "local", (), (), "")
+    monkeypatch.setattr(Draft, "write", lambda _: path)
+    assert _write_file(new) == path
+    assert ("the package's own file in this checkout" in " ".join(capsys.readouterr().out.split())) == is_ours
 
 
 @pytest.mark.slow
