@@ -12,6 +12,7 @@ from cli.output.console import console, print_json, shown_path
 from cli.started_sweep import started_sweep
 from conf.errors import EXIT_FAILED, EXIT_INTERRUPTED
 from conf.units import GIBIBYTE, TERA
+from results.units import significant
 
 if TYPE_CHECKING:
     from conf.compose.load import Composition
@@ -137,7 +138,7 @@ def _table(document: dict[str, Any]) -> Table:
         cells = [numbers["measured_before"], numbers["measured_again"]]
         if cells == [None, None]:
             continue
-        entries = ["" if value is None else f"{value / unit:.4g}" for value in cells]
+        entries = ["" if value is None else significant(value / unit, 4) for value in cells]
         table.add_row(heading, *entries, "" if numbers["ratio"] is None else f"{numbers['ratio']:.3f}")
     same = {True: "every loss is the same", False: "losses differ", None: ""}[document["same_losses"]]
     changed = "the trainer's code has changed" if document["same_code"] is False else ""

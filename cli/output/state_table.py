@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from conf.types.sweep_spec import Objective, is_of_time
+from results.report.findings.sought import value_text
 from results.terminal.drawing import LayoutCell, columns_with_room
 from results.terminal.tables import DISTURBED, outcome_style
 from results.units import tflops
@@ -131,7 +132,7 @@ def _loss(state: Reading) -> str:
     # Of a trial that has ended, the one that the report shows; else that of its last step.
     loss = measured_value("loss", state)
     loss = state.loss if loss is None else loss
-    return "" if loss is None else f"{loss:.4g}"
+    return "" if loss is None else value_text("loss", loss)
 
 
 COLUMNS = (

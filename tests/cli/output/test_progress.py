@@ -120,6 +120,20 @@ def test_a_wide_table_is_stretched_for_a_log_alone(read: Read, logged: str, ends
     assert logged in row
 
 
+@pytest.mark.parametrize(
+    ("loss", "shown"), [(2.5, " 2.500 "), (2.5309, " 2.531 "), (float("nan"), " nan "), (0.0, " 0 ")]
+)
+def test_losses_keep_their_zeros_so_that_they_can_be_compared_down_a_column(
+    read: Read, loss: float, shown: str
+) -> None:
+    running = read("runs")
+    running.folder.append_metrics(step(3).model_copy(update={"loss": loss}))
+    console = Console(file=io.StringIO(), width=120, color_system=None)
+    with console.capture() as printed:
+        console.print(state_table([running], 120))
+    assert shown in printed.get().splitlines()[1]
+
+
 def test_a_loss_that_is_sought_is_seen_at_80_columns(read: Read) -> None:
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=True, width=80, height=30, color_system=None)
