@@ -167,7 +167,7 @@ def _extend_training(run: LongRun, request: Overrides, other: str) -> LongRun:
         raise UsageError(problem, f"Give {NUM_STEPS}={before} or more, {other}.")
     if longer.training.num_steps == before:
         return run
-    last = last_whole(run.folder.checkpoints)
+    last = last_whole(run.folder.checkpoints, warns=False)
     schedules = (*run.schedules, *([(before, step_of(last))] if last else []))
     return replace(run, experiment=longer, schedules=schedules, extends=True)
 

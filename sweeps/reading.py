@@ -27,7 +27,7 @@ from sweeps.folder.submission import (
     read_submission,
 )
 from sweeps.trial import Trial, change_time
-from train_core.checkpoints.checkpoint_folder import checkpoints_in, damage, step_of
+from train_core.checkpoints.checkpoint_folder import last_whole, step_of
 from train_core.job.failures import first_cause
 from train_core.measurement import Measurement, Outcome, Performance, RankFailure, StepMetrics
 from train_core.trial_folder import DAMAGED, TrialFolder, last_attempt, steps_of
@@ -329,8 +329,8 @@ class Reading:
         """The last step on record; of a training that is to run again, the last that its checkpoint has saved."""
         if not self.steps or self.outcome is not Outcome.PENDING:
             return self.steps[-1] if self.steps else None
-        whole = (each for each in reversed(checkpoints_in(self.folder.checkpoints)) if damage(each) is None)
-        saved = next(map(step_of, whole), 0)  # of damaged ones whoever goes on will warn, and not each who looks
+        last = last_whole(self.folder.checkpoints, warns=False)
+        saved = step_of(last) if last else 0
         return next((step for step in reversed(self.steps) if step.step <= saved), None)
 
     @property

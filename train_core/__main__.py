@@ -97,7 +97,7 @@ def _say_where(training: StoredTraining) -> None:
 
 
 def _how_to_go_on(training: StoredTraining) -> str:
-    if (last := last_whole(training.folder.checkpoints)) is not None:
+    if (last := last_whole(training.folder.checkpoints, warns=False)) is not None:
         return f"The same command goes on after step {step_of(last)}, from {last}."
     plan = training.experiment.checkpoint
     start = f"after {plan.load}" if plan.resume else "with step 1"

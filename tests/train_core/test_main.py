@@ -110,7 +110,7 @@ def test_a_training_that_runs_keeps_its_trial_from_a_second_command(
     train_core.__main__._run(compose_tree([*command, "training.num_steps=120"]))
     (trial,) = (TrialFolder(path) for path in (tmp_path / "train").iterdir())
     path_of(trial.checkpoints, 48).mkdir(parents=True)
-    monkeypatch.setattr(training_folder, "last_whole", lambda folder: path_of(folder, 48))
+    monkeypatch.setattr(training_folder, "last_whole", lambda folder, **_: path_of(folder, 48))
     written = trial.trial.read_bytes()
     longer = compose_tree([*command, "training.num_steps=300"])
     capsys.readouterr()

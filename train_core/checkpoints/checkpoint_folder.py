@@ -123,11 +123,14 @@ def step_of(checkpoint: Path) -> int:
     return int(checkpoint.name.removeprefix("step-"))
 
 
-def last_whole(folder: Path, unreadable: Mapping[Path, str] = MappingProxyType({})) -> Path | None:
+def last_whole(
+    folder: Path, unreadable: Mapping[Path, str] = MappingProxyType({}), *, warns: bool = True
+) -> Path | None:
     """The latest checkpoint that is whole. Damaged ones that are later are named in the log.
 
     Args:
         unreadable: checkpoints whose tensors have turned out to be damaged, and what is wrong with each.
+        warns: False for who only looks at how far a training is: whoever goes on with it warns.
     """
     passed_over: list[tuple[Path, str]] = []
     found = None
@@ -138,7 +141,7 @@ def last_whole(folder: Path, unreadable: Mapping[Path, str] = MappingProxyType({
             break
         passed_over.append((checkpoint, problem))
     instead = "there is no earlier one that is whole" if found is None else f"going back to step {step_of(found)}"
-    for checkpoint, problem in passed_over:
+    for checkpoint, problem in passed_over if warns else ():
         LOGGER.warning("checkpoint %s %s; %s", checkpoint, problem, instead)
     return found
 

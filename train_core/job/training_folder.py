@@ -89,7 +89,7 @@ def _begun(path: Path, experiment: Experiment) -> StoredTraining | None:
         tree = experiment.model_dump(mode="json")
         alike = validate(Experiment, with_values(tree, {NUM_STEPS: stored.training.num_steps}))
         if alike.fingerprint == stored.fingerprint:
-            last = last_whole(folder.checkpoints)
+            last = last_whole(folder.checkpoints, warns=False)
             schedules = tuple((int(steps), int(done)) for steps, done in content.get("schedules", ()))
             return StoredTraining(folder, stored, step_of(last) if last else 0, schedules)
     return None

@@ -16,6 +16,7 @@ import pytest
 from conf.errors import ConfigError, UsageError
 from conf.plan.experiment import Experiment
 from tests.train_core.conftest import ExperimentOf, TrialOf, Worlds
+from train_core.__main__ import _how_to_go_on
 from train_core.checkpoints.checkpoint_folder import (
     Facts,
     checkpoints_in,
@@ -27,6 +28,7 @@ from train_core.checkpoints.checkpoint_folder import (
     publish,
     require_start,
 )
+from train_core.job.training_folder import StoredTraining
 from train_core.job.trial import run_trial_here
 from train_core.measurement import Outcome, StepMetrics
 from train_core.process.stop import never
@@ -222,6 +224,19 @@ def test_a_truncated_checkpoint_falls_back_to_the_last_whole_one_and_says_so(
         assert last_whole(three_checkpoints) == path_of(three_checkpoints, 1)
     assert "has 5 of the 10 bytes of __0_0.distcp" in caplog.text
     assert "has no readable checkpoint.json" in caplog.text
+
+
+def test_who_only_looks_how_far_a_training_is_does_not_warn_of_its_checkpoints(
+    three_checkpoints: Path, experiment_of: ExperimentOf, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = TrialFolder(three_checkpoints / "training")
+    folder.path.mkdir()
+    for path in sorted(three_checkpoints.glob("step-*")):
+        (folder.checkpoints / path.name).parent.mkdir(exist_ok=True)
+        path.rename(folder.checkpoints / path.name)
+    (path_of(folder.checkpoints, 3) / "__0_0.distcp").write_bytes(b"01234")
+    assert "after step 2, from" in _how_to_go_on(StoredTraining(folder, experiment_of(), 0, ()))
+    assert caplog.text == ""
 
 
 def test_a_draft_is_no_checkpoint_and_old_ones_go(three_checkpoints: Path) -> None:
