@@ -140,7 +140,7 @@ def _body(spec: NotifySpec, sweep: Sweep, notice: Notice, readings: Sequence[Tri
 def _notices(record: SweepRecord, before: LastNotice, now: LastNotice, step: SweepStep) -> Iterator[Notice]:
     best = best_measured(record, step.readings)
     if now.best_cost != before.best_cost and best is not None:
-        yield _best(record, *best)
+        yield _best(record, best.reading, best.values)
     if now.failures > before.failures:
         failed = _failed_trials(step.readings)
         last = max(failed, key=lambda reading: reading.end_time or 0.0)
@@ -149,7 +149,7 @@ def _notices(record: SweepRecord, before: LastNotice, now: LastNotice, step: Swe
     for entry in step.news:
         if isinstance(entry, Finished):
             text = f"it has ended: {entry.because or 'nothing is left to do'}"
-            yield Notice("finished", text, _facts(best[0] if best else None))
+            yield Notice("finished", text, _facts(best.reading if best else None))
 
 
 def _best(record: SweepRecord, best: TrialReading, values: Sequence[float]) -> Notice:
@@ -180,7 +180,7 @@ def _facts(best: TrialReading | None) -> dict[str, Any]:
 def _updated_notice(spec: NotifySpec, record: SweepRecord, before: LastNotice, step: SweepStep) -> LastNotice:
     """Return the record of what people have been told, as it will be once this step has been reported."""
     best, last = best_measured(record, step.readings), before.best_cost
-    now = None if best is None else cost(record.objective[0], best[1][0])
+    now = None if best is None else cost(record.objective[0], best.values[0])
     # Relative to the size, because a cost is below zero where more is better.
     is_better = now is not None and (last is None or now < last - spec.min_gain * abs(last))
     failures = len(_failed_trials(step.readings))

@@ -28,7 +28,7 @@ from results.scaling import Scaling, scalings
 from results.terminal.drawing import legend_text
 from sweeps.labels import whole_point
 from sweeps.reading import Reading, TrialReading
-from sweeps.repeats.by_objective import best_measured, best_middle, best_reading
+from sweeps.repeats.by_objective import best_measured, best_reading
 from sweeps.repeats.ranking import disturbances
 from sweeps.trial import SweepRecord
 from train_core.costs import Estimate, estimate
@@ -96,12 +96,12 @@ def _counts(results: Sequence[TrialReading]) -> dict[str, float]:
 
 def _best(record: SweepRecord, results: Sequence[TrialReading]) -> dict[str, float]:
     """The figures of the best point: those of a step by its middle run, and what the sweep seeks over all its runs."""
-    middle, best = best_middle(record, results), best_measured(record, results)
-    if middle is None or middle.performance is None or best is None:
+    best = best_measured(record, results)
+    if best is None or best.middle.performance is None:
         return {}
-    values = metric_keys.measured_metrics(middle.performance)
+    values = metric_keys.measured_metrics(best.middle.performance)
     of_step = {f"best/{name}": values[f"meas/{name}"] for name in BEST if f"meas/{name}" in values}
-    sought = dict(zip(map(metric_keys.objective_key, record.objective), best[1], strict=True))
+    sought = dict(zip(map(metric_keys.objective_key, record.objective), best.values, strict=True))
     return of_step | {key.replace(SOUGHT, "best/", 1): value for key, value in sought.items() if key.startswith(SOUGHT)}
 
 

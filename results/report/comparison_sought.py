@@ -88,7 +88,7 @@ def sought_winners(before: Side, after: Side) -> Section:
     found = [best_measured(side.sweep.record, side.results) for side in sides]
     headlines = [sought_sentences(side.sweep.record, side.results, "")[0] for side in sides]
     names = [
-        label_without_seed(best[0], labels) if best else "none" if headline else "nothing was measured"
+        label_without_seed(best.reading, labels) if best else "none" if headline else "nothing was measured"
         for best, headline in zip(found, headlines, strict=True)
     ]
     rows = [
@@ -97,7 +97,7 @@ def sought_winners(before: Side, after: Side) -> Section:
             "sweep": text(side.name),
             "seeks": text(" and ".join(map(words_of, record.objective))),
             "best": text(name),
-            "value": text(_values(record, best[1]) if best else ABSENT),
+            "value": text(_values(record, best.values) if best else ABSENT),
             "may be as good": text(_num_as_good(side)),
         }
         for letter, side, record, name, best in zip("AB", sides, records, names, found, strict=True)

@@ -22,7 +22,7 @@ from sweeps.points.objectives import measured_value
 from sweeps.reading import TrialReading
 from sweeps.repeats.by_objective import sought_places, sought_points
 from sweeps.repeats.points import MeasuredPoint, measured_points, places
-from sweeps.repeats.ranking import OTHER_MODEL, disturbances
+from sweeps.repeats.ranking import disturbances
 from sweeps.trial import SweepRecord, Trial
 from train_core.measurement import Outcome
 
@@ -90,12 +90,12 @@ def _never_measured(readings: Sequence[TrialReading], points: Sequence[MeasuredP
 
 
 def _words_on_asides(readings: Sequence[TrialReading], points: Sequence[MeasuredPoint]) -> str:
-    """Sentences on what disturbed the points that are called so, and on those of another model; empty if none is."""
+    """Sentences on what disturbed the points that are called so, and on others without a place; empty if none is."""
     ids = {run.trial.trial_id for point in points if point.disturbed for run in point.runs}
     reasons = dict.fromkeys(reason for trial_id, reason in disturbances(readings).items() if trial_id in ids)
     disturbed = f" DISTURBED, and without a place: {', or '.join(reasons)}." if reasons else ""
-    has_others = any(point.is_of_other_model for point in points)
-    return disturbed + (f" Last and without a place: what is {OTHER_MODEL}." if has_others else "")
+    others = dict.fromkeys(point.aside for point in points if point.aside)
+    return disturbed + (f" Last and without a place: what is {', or '.join(others)}." if others else "")
 
 
 def _peak_note(readings: Sequence[TrialReading]) -> str:

@@ -28,15 +28,8 @@ from conf.types.sweep_spec import Objective, is_of_time
 from conf.units import count_of
 from sweeps.points.objectives import cost, finite_ends, front, is_better_when_larger, measured_value
 from sweeps.reading import TrialReading
-from sweeps.repeats.points import overlap, places_by_bounds, pooled_spread, ranking_of, t_quantile
-from sweeps.repeats.ranking import (
-    OTHER_MODEL,
-    counted_runs,
-    disturbances,
-    has_measured_point,
-    middle_of,
-    of_other_models,
-)
+from sweeps.repeats.points import overlap, places_by_bounds, pooled_spread, ranked_points, ranking_of, t_quantile
+from sweeps.repeats.ranking import counted_runs, disturbances, has_measured_point, middle_of, of_other_models
 from sweeps.search.axes.seen_points import SEED
 from sweeps.trial import SweepRecord
 
@@ -295,10 +288,17 @@ def _scale(mean: float) -> float:
     return abs(mean) or 1.0
 
 
+class BestPoint(NamedTuple):
+    """The best point by what the sweep seeks: its first trial, what it measured of each objective, its middle run."""
+
+    reading: TrialReading
+    values: tuple[float, ...]
+    middle: TrialReading
+
+
 def best_reading(record: SweepRecord, readings: Sequence[TrialReading]) -> TrialReading | None:
-    """The best trial by what the sweep seeks; None where nothing was measured."""
     best = best_measured(record, readings)
-    return best[0] if best is not None else None
+    return best.reading if best is not None else None
 
 
 def best_first(record: SweepRecord, readings: Sequence[TrialReading]) -> list[TrialReading]:
@@ -309,27 +309,12 @@ def best_first(record: SweepRecord, readings: Sequence[TrialReading]) -> list[Tr
     return [first.get(each.trial.mark, each) for each in best]
 
 
-def best_measured(
-    record: SweepRecord, readings: Sequence[TrialReading]
-) -> tuple[TrialReading, tuple[float, ...]] | None:
-    """The best trial, and what its point measured of each objective; None where no number was measured."""
+def best_measured(record: SweepRecord, readings: Sequence[TrialReading]) -> BestPoint | None:
+    """The best point; None where no number was measured."""
     if record.seeks_rate:
-        rates = ((reading, reading.model_flops_per_second_per_device or 0.0) for reading in ranking_of(readings))
-        return next(((reading, (rate,)) for reading, rate in rates), None)
-    best = _best_point(record, readings)
-    return (best.reading, best.values) if best is not None else None
-
-
-def best_middle(record: SweepRecord, readings: Sequence[TrialReading]) -> TrialReading | None:
-    """The run whose figures are those of the best point; None where no number was measured."""
-    if record.seeks_rate:
-        return next(iter(ranking_of(readings)), None)
-    best = _best_point(record, readings)
-    return best.middle if best is not None else None
-
-
-def _best_point(record: SweepRecord, readings: Sequence[TrialReading]) -> SoughtPoint | None:
-    return next((point for point in sought_points(record, readings) if point.has_place), None)
+        return next((BestPoint(point.middle, (point.rate,), point.middle) for point in ranked_points(readings)), None)
+    placed = (point for point in sought_points(record, readings) if point.has_place)
+    return next((BestPoint(point.reading, point.values, point.middle) for point in placed), None)
 
 
 class TrainedOn(NamedTuple):
@@ -351,8 +336,9 @@ def _asides(
     record: SweepRecord, readings: Sequence[TrialReading], points: Mapping[str, Sequence[TrialReading]]
 ) -> dict[str, str]:
     """Why points have no place: what takes time is compared for one model, what is learned after equal training."""
-    others = of_other_models(readings) if any(map(is_of_time, record.objective)) else set()
-    aside = {name: OTHER_MODEL for name, runs in points.items() if runs[0].trial.trial_id in others}
+    others = of_other_models(readings) if any(map(is_of_time, record.objective)) else {}
+    by_point = {name: others.get(runs[0].trial.trial_id) for name, runs in points.items()}
+    aside = {name: why for name, why in by_point.items() if why}
     if all(map(is_of_time, record.objective)):
         return aside
     return trained_otherwise(points, by_loss="loss" in record.objective) | aside

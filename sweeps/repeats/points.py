@@ -137,14 +137,14 @@ class MeasuredPoint:
         middle: `ranking.middle_of` the runs that count: the steady ones, where any is. All numbers that are
             shown of the point are this run's, so that they belong together.
         disturbed: what disturbed its runs, where none of them was steady; else empty.
-        is_of_other_model: its rate has no place among those of the model that the sweep is about.
+        aside: why its rate has no place among the others, as of another model than the sweep's; else empty.
     """
 
     runs: tuple[TrialReading, ...]
     middle: TrialReading
     seconds: RepeatInterval
     disturbed: str = ""
-    is_of_other_model: bool = False
+    aside: str = ""
 
     @property
     def performance(self) -> Performance:
@@ -197,13 +197,13 @@ def measured_points(readings: Sequence[TrialReading]) -> list[MeasuredPoint]:
     spread = pooled_spread([[log(seconds) for seconds in _seconds(runs)] for runs in steady])
     points = [_point(runs, counting, disturbed, spread, noise) for runs, counting in zip(groups, counted, strict=True)]
     others = of_other_models(readings)
-    points = [replace(point, is_of_other_model=point.middle.trial.trial_id in others) for point in points]
-    return sorted(points, key=lambda point: (point.is_of_other_model, bool(point.disturbed), -point.rate))
+    points = [replace(point, aside=others.get(point.middle.trial.trial_id, "")) for point in points]
+    return sorted(points, key=lambda point: (bool(point.aside), bool(point.disturbed), -point.rate))
 
 
 def ranked_points(readings: Sequence[TrialReading]) -> list[MeasuredPoint]:
     """Those of the model that the sweep is about."""
-    return [point for point in measured_points(readings) if not point.is_of_other_model]
+    return [point for point in measured_points(readings) if not point.aside]
 
 
 def ranking_of(readings: Sequence[TrialReading]) -> list[TrialReading]:
@@ -234,8 +234,7 @@ def places(points: Sequence[MeasuredPoint]) -> list[str]:
 
     A point of another model, or that was measured by disturbed runs alone, has no place, and takes nobody's.
     """
-    has_place = [not (point.disturbed or point.is_of_other_model) for point in points]
-    return places_by_bounds([point.rate_bounds if has else None for has, point in zip(has_place, points, strict=True)])
+    return places_by_bounds([None if point.disturbed or point.aside else point.rate_bounds for point in points])
 
 
 def places_by_bounds(bounds: Sequence[tuple[float, float] | None]) -> list[str]:

@@ -50,13 +50,13 @@ def has_measured_point(reading: TrialReading) -> bool:
     return bool(reading.performance and reading.experiment and not reading.trial.stage)
 
 
-def of_other_models(readings: Iterable[TrialReading]) -> set[str]:
-    """The ids of trials that an earlier command left, of a model that none of the present configuration is of."""
+def of_other_models(readings: Iterable[TrialReading]) -> dict[str, str]:
+    """Why trials have no place, by id: an earlier command left them, and no present one is of their model."""
     known = [(each.trial, each.experiment.model) for each in readings if each.experiment]
     # The model's name is left out, because two files may describe the same model.
     models = {trial.trial_id: model.model_copy(update={"name": ""}) for trial, model in known}
     sought = {models[trial.trial_id] for trial, _ in known if trial.role != "kept"}
-    return {trial_id for trial_id, model in models.items() if sought and model not in sought}
+    return {trial_id: OTHER_MODEL for trial_id, model in models.items() if sought and model not in sought}
 
 
 def disturbances(readings: Iterable[TrialReading]) -> dict[str, str]:

@@ -17,7 +17,6 @@ from results.scaling import Scaling, ScalingStudy, measured_study
 from results.units import count, in_three_digits, percent, seconds, share_of_peak, significant, tflops
 from sweeps.reading import CANCELLED_BY_NAME, TrialReading
 from sweeps.repeats.points import MeasuredPoint, measured_points, ranked_points, rivals_of_first
-from sweeps.repeats.ranking import OTHER_MODEL
 from sweeps.trial import SweepRecord
 from train_core.measurement import LIVE, Outcome
 
@@ -126,7 +125,7 @@ def _answer(record: SweepRecord, results: Sequence[TrialReading], where: str) ->
     if record.mode == "cluster" and experiment:  # a trillion tokens of a small stand-in would say nothing
         dollars = declared_footprint(experiment, best.performance).dollars(TRILLION)
     figures = _figures(best, relation, noise, dollars)
-    others = aside_sentence({each.label: OTHER_MODEL for each in measured_points(results) if each.is_of_other_model})
+    others = aside_sentence({each.label: each.aside for each in measured_points(results)})
     asides = tuple(filter(None, (*_best_by_size(points), others)))
     if not rivals:
         return SweepVerdict(f"Fastest per device: {best.label} with {figures}.", "", asides, _sure(best, points))

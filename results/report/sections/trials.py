@@ -22,7 +22,6 @@ from results.units import ABSENT, round_to_digits, significant
 from sweeps.labels import distinct_names
 from sweeps.reading import TrialReading
 from sweeps.repeats.points import MeasuredPoint, measured_points, places
-from sweeps.repeats.ranking import OTHER_MODEL
 from sweeps.trial import SweepRecord
 from train_core.measurement import Outcome
 
@@ -150,12 +149,7 @@ def _measured_row(place: str, position: int, point: MeasuredPoint, relations: di
     name = point.label + (" (baseline)" if point.is_baseline else "")
     cells = measured_cells(point, relations[point.middle.trial.trial_id]) | {
         "#": number(place or ABSENT, -position),
-        "layout": Cell(
-            name,
-            note=(OTHER_MODEL if point.is_of_other_model else point.disturbed)
-            or _sharing_note(point.middle)
-            or point.middle.cause,
-        ),
+        "layout": Cell(name, note=point.aside or point.disturbed or _sharing_note(point.middle) or point.middle.cause),
         "outcome": text("disturbed" if point.disturbed else outcome_words(point.middle.outcome)),
     }
     return _row(cells)
