@@ -216,7 +216,11 @@ def order_of_live_job(command: SweepCommand, job_id: str) -> None:
 
 def _give_orders(sweep: Sweep, command: SweepCommand) -> None:
     if command.orders.remeasure:
-        remeasure_finished(sweep, lambda trial: trial.role == "asked" and command.rules.wants(trial))
+        # Without the points beyond `sweep.max_trials`, though an earlier command may have measured them.
+        marks = {
+            each.mark for each in sweep.record.trials if each.selected and each.role == "asked" and not each.repeat
+        }
+        remeasure_finished(sweep, lambda trial: trial.mark in marks and command.rules.wants(trial))
     if command.orders.retry_failed:
         retry_failed_trials(sweep)
 

@@ -11,13 +11,16 @@ import typer
 
 from cli.commands import pause as commands
 from cli.commands.advance import advance
+from conf.compose.settings import UNLIMITED_BUDGET
 from conf.errors import UsageError
 from conf.types.schema import Value
 from launcher import controller
-from launcher.control.orders import pause, remeasure_finished, resume, retry
+from launcher.control.orders import SweepCommand, SweepOrders, pause, remeasure_finished, resume, retry
+from launcher.control.rules import Budget, Rules
 from launcher.slurm import own_jobs
 from launcher.slurm.own_jobs import LiveJob
 from launcher.slurm.query import SlurmJobState
+from launcher.sweep import _give_orders
 from sweeps.folder.journal import Asked, Begun, Cancelled, Entry, Finished, History, Journal, Paused
 from sweeps.folder.submission import Submission, write_submission
 from sweeps.sweep import Sweep
@@ -58,6 +61,25 @@ def test_thousands_of_trials_that_were_asked_for_are_read_once_and_in_proportion
     history = History.kept_in(sweep.folder)
     assert len(history.complete_record(sweep.record).trials) == len(sweep.record.trials) + MANY
     assert journal.read_new() == []
+
+
+def test_only_the_points_that_the_command_asks_for_are_measured_again(folder: SweepFolder, record_of: RecordOf) -> None:
+    """As with a lower `sweep.max_trials` than that of the command that measured them, which a dry run held to."""
+    record = record_of(seeds(2))
+    first, beyond = record.trials[0], record.trials[1].model_copy(update={"selected": False})
+    folder.write_record(record.model_copy(update={"trials": (first, beyond)}))
+    for each in (first, beyond):
+        finish(folder, each, performance(100.0))
+    rules = Rules(budget=Budget(UNLIMITED_BUDGET, None, 60.0))
+    for number in (2, 3):
+        sweep = Sweep.stored_in(folder)
+        _give_orders(sweep, SweepCommand(sweep, rules, SweepOrders(remeasure=True)))
+        trials = Sweep.stored_in(folder).record.trials
+        assert [each.repeat for each in trials if each.trial_id.startswith(f"{first.trial_id}-r")] == [
+            *range(1, number)
+        ]
+        assert len(trials) == number + 1
+        finish(folder, trials[-1], performance(90.0))
 
 
 def test_a_point_that_is_measured_again_keeps_what_it_measured_before(folder: SweepFolder, record_of: RecordOf) -> None:
