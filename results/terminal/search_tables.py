@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import RenderableType
+from rich.table import Table as RichTable
 from rich.text import Text
 
 from conf.types.schema import DOCUMENTS, DataSpec, PrecisionPlan
@@ -151,12 +152,12 @@ def explanation_lines(explanation: Explanation) -> Iterator[RenderableType]:
         return
     step, capacity = predicted.step_seconds, predicted.memory_capacity_bytes
     yield Text.assemble((explanation.label, "bold"), f": predicted {seconds(step)} s a step")
-    yield "  time    " + _shares(explanation.terms, step, seconds, " s")
-    yield (
-        f"  memory  stage {predicted.worst_stage} of {len(predicted.stages)} needs most,"
-        f" {gib(predicted.peak_memory_bytes)} of {gib(capacity)} GiB: "
-        + _shares(explanation.memory, predicted.peak_memory_bytes, gib, " GiB")
-    )
+    needs = f"stage {predicted.worst_stage} of {len(predicted.stages)} needs most"
+    of_bytes = _shares(explanation.memory, predicted.peak_memory_bytes, gib, " GiB")
+    grid = RichTable.grid(padding=(0, 2))  # which breaks a long line below its own beginning
+    grid.add_row("  time", _shares(explanation.terms, step, seconds, " s"))
+    grid.add_row("  memory", f"{needs}, {gib(predicted.peak_memory_bytes)} of {gib(capacity)} GiB: {of_bytes}")
+    yield grid
     yield f"  What binds: {_binding(explanation)}."
     yield from _casts_sentence(explanation.alternatives, step)
     yield _alternatives(explanation)

@@ -59,6 +59,13 @@ def test_the_commands_to_go_on_name_the_model_s_file_as_it_was_named(plan: Plan,
         assert composed(expand_model_from(kept).texts).settings.model.seq_length == 2048
 
 
+def test_the_parts_of_a_plan_break_below_their_own_beginning(plan: Plan) -> None:
+    lines = plan(*GPT_22B, "--explain", "best", "--top", "1", columns=80).splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith("  time    compute"))
+    assert lines[start + 1].startswith(10 * " ")
+    assert lines[start + 1].strip()
+
+
 @pytest.mark.slow
 def test_the_overrides_of_a_plan_compose_to_the_experiment_that_was_predicted(plan: Plan) -> None:
     best = json.loads(plan(*GPT_22B, "--json", "--top", "3"))["best"]
