@@ -20,6 +20,7 @@ from cli.output.state_table import duration, state_table
 from conf.types.sweep_spec import Objective
 from conf.units import TERA, count_of
 from launcher.control.workplace import ProgressDisplay
+from results.report.findings.sought import value_text
 from sweeps.points.objectives import cost, measured_value
 from sweeps.reading import CANCELLED_BY_NAME, Reading, TrialReading
 from sweeps.sweep import Sweep
@@ -187,7 +188,8 @@ def _numbers(state: Reading) -> str:
         return f"; {state.cause}" if state.cause else ""
     rate = f"{state.model_flops_per_second_per_device / TERA:.4g} TFLOPS per device"
     loss = measured_value("loss", state)  # the one that tables and reports show
-    return f"; {state.step_seconds:.3g} s per step, {rate}{'' if loss is None else f', loss {loss:.4g}'}"
+    shown = "" if loss is None else f", loss {value_text('loss', loss)}"
+    return f"; {state.step_seconds:.3g} s per step, {rate}{shown}"
 
 
 GOOD_ENDS = (Outcome.COMPLETED, Outcome.PRUNED, Outcome.INFEASIBLE)
