@@ -95,6 +95,8 @@ def work_table(rehearsal: Rehearsal, predicted: Prediction) -> Table:
             sizes = [significant(one.num_bytes / GIGA) if one else ABSENT for one in both]
             rows.append(_row(*named, kind.group, kind.kind.replace("_", "-"), *numbers, *sizes))
             named = ["", ""]  # a group of stages is named on its first line only
+        if any(named):  # they communicate nothing
+            rows.append(_row(*named, *[ABSENT] * 6))
     return Table(
         columns,
         tuple(rows),

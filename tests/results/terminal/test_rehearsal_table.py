@@ -29,6 +29,11 @@ BYTES = StageBytes(
 )
 
 
+def test_a_stage_that_communicates_nothing_has_a_line_with_its_products() -> None:
+    alone = predict(experiment())
+    assert ["0", "1.000", *["-"] * 6] in shown(work_table(counted(alone), alone))
+
+
 @pytest.fixture
 def predicted() -> Prediction:
     return predict(FOUR_STAGES)
