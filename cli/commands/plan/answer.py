@@ -173,6 +173,8 @@ def _best_of_a_search(composition: Composition, trial: Trial | None) -> Candidat
 
 
 def _print_search(composition: Composition) -> None:
+    if composition.settings.mixed is not None:  # whose blocks no search varies
+        return
     overrides = composition.overrides
     console.print("Every plan, and where the best one's step goes:")
     print_unwrapped(

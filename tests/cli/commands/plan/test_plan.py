@@ -69,6 +69,12 @@ def test_who_seeks_a_loss_alone_is_not_sent_to_a_search_of_layouts(
     assert "trisweep sweep smoke" in said
 
 
+def test_a_mixed_job_is_not_sent_to_a_search_that_refuses_it(capsys: pytest.CaptureFixture[str]) -> None:
+    composition = compose(Overrides.parse(["sweep=smoke", "mixed=selene:8+dgx-h100:8"]))
+    print_best(composition, plan_sweep(composition, proxy=False, git_sha=""))
+    assert "--search" not in capsys.readouterr().out
+
+
 def test_points_that_cannot_exist_are_counted_by_their_cause(tmp_path: Path, trisweep: Command) -> None:
     done = trisweep("plan", "175b", "cluster=aurora", cwd=tmp_path)
     said = " ".join(done.stdout.split())
