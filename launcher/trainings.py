@@ -27,6 +27,7 @@ from sweeps.folder.submission import shape_of
 from sweeps.points.objectives import cost, predicted_value
 from sweeps.reading import Reading, TrialReading
 from sweeps.repeats.by_objective import best_reading
+from sweeps.repeats.ranking import of_other_models
 from sweeps.sweep import Sweep, points_of
 from sweeps.trial import SweepFolder, Trial
 from train_core.checkpoints.checkpoint_folder import last_whole, step_of
@@ -48,8 +49,8 @@ def best_of(sweep: Sweep) -> Best:
         UsageError: no point of the sweep can run, or it seeks a loss and measured none.
     """
     record = sweep.record
-    models = {trial.experiment.model for trial in record.trials if trial.experiment and trial.role != "kept"}
-    readings = [each for each in sweep.read() if each.experiment is None or each.experiment.model in models]
+    others = of_other_models(all_readings := sweep.read())
+    readings = [each for each in all_readings if each.name not in others]
     # Whatever was measured beats every prediction, which may promise more than the machine keeps.
     measured = best_reading(record, readings)
     if measured is not None and measured.performance is not None:
