@@ -71,6 +71,7 @@ def require_memory(predicted: Estimate) -> None:
 
 
 def _train_best(overrides: Overrides, name: str | None, *, here: bool) -> None:
+    from conf.compose.complaints import require_option
     from conf.compose.load import require_name
     from launcher.trainings import long_run, write_extension, write_long_run
     from launcher.where import choose_place
@@ -78,6 +79,7 @@ def _train_best(overrides: Overrides, name: str | None, *, here: bool) -> None:
     from train_core.data.tokens import prepare, token_folder
     from train_core.job.training_folder import extension_lines
 
+    require_option("sweep", str(overrides.stated_value("sweep")), "--from-best")
     # The name becomes a folder, which must not lie outside of the output folder.
     require_name("--name", name)
     place = choose_place(overrides, here=here, dry_run=False)

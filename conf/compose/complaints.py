@@ -262,8 +262,14 @@ def require_no_hidden_mapping(overrides: Overrides) -> None:
         raise ConfigError("slurm", HIDDEN, problem, "Give its values one by one, such as slurm.environment.NAME=VALUE.")
 
 
+def require_option(group: str, value: str, key: str) -> None:
+    """Raises ConfigError where a command's option, or a table's column, of that name names no file of the group."""
+    if value not in options(group):
+        raise no_option(group, value, key)
+
+
 def no_option(group: str, value: str, key: str | None = None) -> ConfigError:
-    """Return the refusal of what is no file of the group; `key` is that of an option that names files of it."""
+    """Return the refusal of what is no file of the group; `key` is what names it where that is not the group."""
     if "," in value:
         return _several(group, value)
     if group == "sweep" and "=" in value:

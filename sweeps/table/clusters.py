@@ -11,7 +11,7 @@ from functools import cache
 
 import yaml
 
-from conf.compose.complaints import no_option
+from conf.compose.complaints import require_option
 from conf.compose.load import cluster_named
 from conf.errors import ConfigError, not_yaml
 from conf.folders import options, path_of
@@ -35,8 +35,8 @@ def cluster_of(row: Row) -> ClusterSpec:
 
 
 def _usual_cluster(row: Row, cluster: str, gpu: str) -> ClusterSpec:
-    if cluster and cluster not in options("cluster"):
-        raise no_option("cluster", cluster, "cluster")
+    if cluster:
+        require_option("cluster", cluster, "cluster")
     if not gpu and not cluster:
         raise ConfigError("gpu", gpu, "is empty, and no device is taken for granted", _known())
     if not gpu:

@@ -46,6 +46,7 @@ def test_help_names_what_an_option_takes_in_plain_words(command: str) -> None:
             marks=pytest.mark.thorough,  # than train_core/data/test_indexed_dataset
         ),
         (["train", "--name", "x"], r"--name and --here apply only to a training from a sweep"),
+        (["train", "--from-best", "smok"], r"--from-best = 'smok': is no sweep\. Did you mean smoke\?"),
         (["train", "--from-best", "smoke", "--here"], r"No sweep smoke has been started in .*`trisweep sweep smoke`"),
         (
             ["train", "--from-best", "smoke", "--here", "--name", "../../evil"],

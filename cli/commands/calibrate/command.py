@@ -50,6 +50,10 @@ def calibrate(
     kind = _only_one([name for name, value in kinds.items() if value is not None])
     if kind is not None:
         _refuse(kind, {"--nodes": nodes is not None, "--here": here}, "measures")
+    if kind and (sweep := propose or from_results):
+        from conf.compose.complaints import require_option
+
+        require_option("sweep", sweep, kind)
     if propose is not None:
         _refuse("--propose", {"--output": output is not None}, "writes")
         from cli.commands.calibrate.work import propose as propose_runs

@@ -184,16 +184,14 @@ def _composition(name: str | None, overrides: Sequence[str], as_program: str | N
 
 def _with_usual_values(composition: Composition, options: SearchOptions) -> Composition:
     """The configuration with what nobody gave of batch and precision, which is said: both decide what is best."""
-    from conf.compose.complaints import no_option
+    from conf.compose.complaints import require_option
     from conf.compose.load import compose
-    from conf.folders import options as options_of
     from sweeps.planner.request import offers, usual_overrides
 
     mixed = [cluster for cluster, _ in offers(options.mixed)] if options.mixed else []
     clusters = mixed or options.chosen_clusters
     for name in clusters:
-        if name not in options_of("cluster"):
-            raise no_option("cluster", name, "--mixed" if mixed else "--clusters")
+        require_option("cluster", name, "--mixed" if mixed else "--clusters")
     added = usual_overrides(composition, clusters)
     if not added:
         return composition

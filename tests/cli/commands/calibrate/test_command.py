@@ -89,7 +89,8 @@ def run(own: Path, cwd: Path, *arguments: str) -> tuple[int, str, str]:
         (("--from-results", "smoke", "cluster=selene"), "No sweep smoke with trials on cluster selene"),
         (("--from-results", "smoke", "--here"), "--here was given, but --from-results measures nothing"),
         (("--propose", "smoke", "--output", "x"), "--output was given, but --propose writes nothing. Leave it out."),
-        (("--from-results", "nothing"), "sweep = 'nothing': is not an option of this group"),
+        (("--from-results", "nothing"), "--from-results = 'nothing': is no sweep. "),
+        (("--propose", "smok"), "--propose = 'smok': is no sweep. Did you mean smoke?"),
     ],
 )
 def test_what_cannot_be_done_is_one_message_and_leaves_nothing_behind(
