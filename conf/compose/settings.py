@@ -16,6 +16,7 @@ from conf.types.sites import SlurmSpec, TrackingSpec
 from conf.types.stage_spec import StagePlace
 from conf.types.sweep_spec import SearchPlan, SweepSpec
 
+OF_SERVER = re.compile(r"https?://[^\s/?#]+\S*$|databricks(?:-uc)?(?:://\S*)?$")
 OF_DATABASE = re.compile(r"(postgresql|mysql|mssql|sqlite)(\+\w+)?://")
 """The databases into which MLflow writes. Source: mlflow, DATABASE_ENGINES."""
 
@@ -114,8 +115,8 @@ class Settings(ExperimentParts):
             problem = "is an address, and tracking=sqlite keeps a file in the output folder"
             remedy = "Give tracking=database or tracking=server beside it, or leave it out."
             raise ConfigError("tracking.uri", without_credentials(value.uri), problem, remedy)
-        is_address = is_web_address if value.kind == "server" else OF_DATABASE.match
-        if value.uri and not is_address(value.uri):
+        address = OF_SERVER if value.kind == "server" else OF_DATABASE
+        if value.uri and not address.match(value.uri):
             remedy = f"Give one such as {'https://host' if value.kind == 'server' else 'postgresql://host/name'}."
             problem = f"is no address of a tracking {value.kind}"
             raise ConfigError("tracking.uri", without_credentials(value.uri), problem, remedy)
