@@ -100,7 +100,10 @@ def _with_options_of_all(command: Callable[..., None]) -> Callable[..., None]:
         try:
             with further_folders(config_dir or ()):
                 command(*args, **others)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, Exception) as error:
+            # A disk that is full as Ctrl-C is dealt with is said all the same.
+            if isinstance(error, typer.Exit | OSError) or not _stems_from_ctrl_c(error):
+                raise
             complaints.print("Interrupted.")
             raise typer.Exit(EXIT_INTERRUPTED) from None
 
@@ -115,6 +118,13 @@ def _with_options_of_all(command: Callable[..., None]) -> Callable[..., None]:
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
+
+
+def _stems_from_ctrl_c(error: BaseException | None) -> bool:
+    """True of Ctrl-C, also where a library that it met has made an error of its own of it, as pydantic and Hydra do."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 class Command(TyperCommand):

@@ -24,6 +24,21 @@ from cli.entry import main
 main()
 """
 
+INTERRUPTED_LIBRARY = """
+import os, signal
+import hydra
+from pydantic import BaseModel, model_serializer
+
+class Interrupting(BaseModel):
+    @model_serializer
+    def _in_short(self):
+        os.kill(os.getpid(), signal.SIGINT)
+
+hydra.compose = lambda *args, **settings: Interrupting().model_dump()
+from cli.entry import main
+main()
+"""
+
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("module", ["typer", "pydantic", "hydra", "sweeps.points.plan"])
@@ -33,6 +48,12 @@ def test_ctrl_c_while_a_command_is_imported_ends_it_without_a_traceback(module: 
     assert done.returncode == 130, done.stderr
     assert done.stdout == ""
     assert done.stderr in ("", "Interrupted.\n")
+
+
+def test_ctrl_c_of_which_a_library_makes_an_error_is_still_ctrl_c(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", INTERRUPTED_LIBRARY, "plan", "smoke"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "Interrupted.\n")
 
 
 @pytest.mark.slow
