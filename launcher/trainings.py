@@ -320,15 +320,24 @@ def keep_others_out(folder: TrialFolder) -> Iterator[LiveJob | None]:
         yield live_job(folder)
 
 
-def submit_long_run(run: LongRun, slurm: SlurmSpec) -> str:
-    """Submit and return the job's id; what a failed attempt left is forgotten, its checkpoints are not.
+def require_job(slurm: SlurmSpec) -> None:
+    """Refuse settings by which no training can be submitted.
 
     Raises:
-        UsageError: there is no sbatch here, or Slurm refuses the request.
+        UsageError: there is no sbatch here, or jobs go to PBS.
         ConfigError: the time limit is too short.
     """
     require_time_to_save(slurm)
     require_sbatch(slurm)
+
+
+def submit_long_run(run: LongRun, slurm: SlurmSpec) -> str:
+    """Submit and return the job's id; what a failed attempt left is forgotten, its checkpoints are not.
+
+    Raises:
+        UsageError, ConfigError: as `require_job`; or Slurm refuses the request.
+    """
+    require_job(slurm)
     folder = run.folder
     # Read before the measurement is removed, which tells whether the last attempt lost its node. It is removed because
     # Slurm is asked only about jobs that have left none.

@@ -73,7 +73,7 @@ def require_memory(predicted: Estimate) -> None:
 def _train_best(overrides: Overrides, name: str | None, *, here: bool) -> None:
     from conf.compose.complaints import require_option
     from conf.compose.load import require_name
-    from launcher.trainings import long_run, write_extension, write_long_run
+    from launcher.trainings import long_run, require_job, write_extension, write_long_run
     from launcher.where import choose_place
     from train_core.costs import estimate
     from train_core.data.tokens import prepare, token_folder
@@ -98,6 +98,11 @@ def _train_best(overrides: Overrides, name: str | None, *, here: bool) -> None:
     prepare(run.experiment, token_folder(run.folder, run.experiment))
     # A folder that was there already keeps the plan that its training was begun with.
     if run.best is not None:
+        # A training that is refused has begun nothing that another one would have to go on with.
+        if place.on_slurm:
+            require_job(place.settings.slurm)
+        else:
+            _require_machine(run)
         write_long_run(run, sweep, own)
     if run.extends:
         write_extension(run, own)
@@ -173,16 +178,21 @@ def on_this_machine(run: LongRun) -> None:
     _conclude(measurement)
 
 
-def _train_here(run: LongRun) -> Measurement:
+def _require_machine(run: LongRun) -> None:
     from launcher.machine import this_machine, why_impossible
     from train_core.costs import estimate
+
+    if reason := why_impossible(run.experiment, estimate(run.experiment), this_machine()):
+        raise UsageError(f"The best plan cannot run here: {reason}", "Choose a cluster with cluster=NAME.")
+
+
+def _train_here(run: LongRun) -> Measurement:
+    from launcher.machine import this_machine
     from train_core.job.trial import run_trial_here
     from train_core.process.stop import Stopped
 
-    machine = this_machine()
-    if reason := why_impossible(run.experiment, estimate(run.experiment), machine):
-        raise UsageError(f"The best plan cannot run here: {reason}", "Choose a cluster with cluster=NAME.")
-    devices = tuple(range(run.experiment.parallel.world_size)) if machine.num_devices else ()
+    _require_machine(run)
+    devices = tuple(range(run.experiment.parallel.world_size)) if this_machine().num_devices else ()
     try:
         return run_trial_here(run.folder.path, devices, on_step=_Lines())
     except Stopped as stopped:

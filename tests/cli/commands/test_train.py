@@ -24,3 +24,18 @@ def test_the_best_plan_trains_on_and_its_losses_are_in_mlflow(finished: Path, tr
     )
     with closing(sqlite3.connect(finished / "runs" / "mlflow.db")) as store:
         assert [step for (step,) in store.execute(query)] == list(range(1, 13))
+
+
+@pytest.mark.slow
+def test_a_training_that_is_refused_leaves_nothing_that_another_would_go_on_with(
+    finished: Path, trisweep: Command, tmp_path: Path, no_slurm: dict[str, str]
+) -> None:
+    for name in ("sbatch", "srun", "scontrol"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o700)
+    asked = ("train", "--from-best", "smoke", "cluster=local", "training.num_steps=12", "--name", "refused")
+    slurm = {"PATH": f"{tmp_path}:{no_slurm['PATH']}"}
+    refused = trisweep(*asked, "slurm.time_limit_minutes=2", cwd=finished, **slurm)
+    assert refused.returncode == 2
+    assert "slurm.time_limit_minutes = 2: leaves little to train" in refused.stderr
+    assert not (finished / "runs" / "train" / "refused" / "trial.json").exists()
