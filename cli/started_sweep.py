@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cli.arguments import composition_of
+from cli.arguments import composition_of, overrides_of
 from cli.output.console import print_json
 from conf.errors import UsageError
 from conf.folders import options
@@ -16,6 +16,7 @@ from conf.units import count_of
 
 if TYPE_CHECKING:
     from conf.compose.load import Composition
+    from conf.overrides import Overrides
     from sweeps.reading import Reading, TrialReading
     from sweeps.sweep import Sweep
     from sweeps.trial import SweepFolder
@@ -47,6 +48,11 @@ def started_sweep(name: str, overrides: Sequence[str] | None) -> tuple[SweepFold
         raise UsageError(f"{name} holds no sweep", "Name a folder with a sweep.json, or a sweep that was started.")
     known = folder.read_record().name
     return folder, composition_of(known, overrides) if known in options("sweep") else composition
+
+
+def further_overrides(overrides: Sequence[str] | None) -> Overrides:
+    """The overrides but for the cluster, which chooses the folder and was said by the command that began the sweep."""
+    return overrides_of(None, overrides).without_choice("cluster")
 
 
 def refuse_trials_among(overrides: Sequence[str]) -> None:

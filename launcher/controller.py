@@ -134,15 +134,18 @@ def resume_controller(sweep: Sweep) -> str | None:
         return submit_controller(sweep, settings.slurm, settings.controller)
 
 
-def start_now(sweep: Sweep) -> SweepStep | None:
-    """Take one step of a sweep that nobody carries out now, if its trials are Slurm jobs; else None."""
+def start_now(sweep: Sweep, further: Overrides) -> SweepStep | None:
+    """Take one step of a sweep that nobody carries out now, if its trials are Slurm jobs; else None.
+
+    It has the configuration of the sweep's command, with further overrides.
+    """
     begun = History.kept_in(sweep.folder).begun
     if begun is None or not begun.on_slurm or holder(sweep.folder) is not None:
         return None
     if carrying_job(sweep.folder) is not None:
         return None
     with lock_folder(sweep.folder):
-        _, conductor = take_up(sweep.folder)
+        _, conductor = take_up(sweep.folder, further)
         step, place = conductor.advance(), conductor.workplace
         refusal = place.refusal if isinstance(place, SlurmQueue) else None
         return step if refusal is None else replace(step, held=str(refusal))

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import typer
 
-from cli.arguments import AsJson, OverrideTexts, SweepName, overrides_of
+from cli.arguments import AsJson, OverrideTexts, SweepName
 from cli.output.console import print_unwrapped, shown_path
-from cli.started_sweep import print_state, started_sweep
+from cli.started_sweep import further_overrides, print_state, started_sweep
 
 EXIT_GOES_ON = 75
 """The sweep has not ended yet; sysexits.h calls this number a temporary failure, after which one tries again later."""
-
-RECORDED = {"sweep", "cluster", "slurm"}
-"""Overrides in these groups choose the folder. The command that began the sweep has said them."""
 
 
 def advance(name: SweepName, overrides: OverrideTexts = None, as_json: AsJson = False) -> None:
@@ -24,9 +21,8 @@ def advance(name: SweepName, overrides: OverrideTexts = None, as_json: AsJson = 
     from launcher.folder_lock import lock_folder
 
     folder = started_sweep(name, overrides)[0]
-    own = overrides_of(name, overrides)
     with lock_folder(folder):
-        _, conductor = take_up(folder, own.without(RECORDED))
+        _, conductor = take_up(folder, further_overrides(overrides))
         step = conductor.advance()
     if step.finished:
         how = f"The sweep has ended: {step.finished}"

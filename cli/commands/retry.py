@@ -9,8 +9,9 @@ import typer
 from cli.arguments import AsJson, OverrideTexts, SweepName
 from cli.output.console import SILENT, complaints, console, print_unwrapped
 from cli.output.next_command import begun_command, next_command
-from cli.started_sweep import print_state, refuse_trials_among, started_sweep
+from cli.started_sweep import further_overrides, print_state, refuse_trials_among, started_sweep
 from conf.errors import UsageError
+from conf.overrides import shell_word
 from conf.units import count_of
 
 if TYPE_CHECKING:
@@ -29,7 +30,10 @@ def retry(
     trial: Trials = None,
     as_json: AsJson = False,
 ) -> None:
-    """Have trials run again. Whoever carries the sweep out starts them; else this command submits them to Slurm."""
+    """Have trials run again. Whoever carries the sweep out starts them; else this command submits them to Slurm.
+
+    Configuration that is given here, such as a longer time limit, counts for what this command submits.
+    """
     from cli.output.progress import NAMED, ends_in_words
     from launcher.control.orders import failed_trials, retry_failed_trials
     from launcher.control.orders import retry as retry_trials
@@ -41,7 +45,7 @@ def retry(
     refuse_trials_among(overrides or ())
     if not failed and not trial:
         raise UsageError("Nothing to run again was named", "Give --failed, or --trial with a trial's id.")
-    sweep = Sweep.stored_in(started_sweep(name, overrides)[0])
+    sweep, further = Sweep.stored_in(started_sweep(name, overrides)[0]), further_overrides(overrides)
     readings = sweep.read() if trial else []
     named = [reading_called(readings, each) for each in trial or ()]
     again = retry_trials(sweep, named)
@@ -59,13 +63,14 @@ def retry(
         readings = sweep.read()
         otherwise = f": {ends_in_words(sweep, readings)}" if any(each.outcome in NAMED for each in readings) else ""
         print_unwrapped(f"No trial{' of the last command' if others else ''} has failed{otherwise}.")
-    elif (step := start_now(sweep)) is not None:
+    elif (step := start_now(sweep, further)) is not None:
         why = step.held or step.finished
         not_all = f": {why}" if why and not set(again) <= set(step.started) else ""
         print_unwrapped(f"{to_run}; {count_of(len(step.started), 'job')} submitted{not_all}.")
     else:
         command = begun_command(sweep) or next_command("advance", sweep)
-        print_unwrapped(f"{to_run}. If nobody carries the sweep out: {command}")
+        words = [command, *map(shell_word, further.without({"output_dir"}).texts)]
+        print_unwrapped(f"{to_run}. If nobody carries the sweep out: {' '.join(words)}")
     if others:
         one, left = next_command("retry", sweep, "--trial", "ID"), count_of(len(others), "failed trial")
         print_unwrapped(f"{left} of earlier commands left alone; `{one}` runs one of them again.")

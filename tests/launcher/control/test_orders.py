@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
+from functools import partial
 
 import pytest
 import typer
 
 from cli.commands import pause as commands
 from cli.commands.advance import advance
+from cli.commands.retry import retry as retry_trials
 from conf.compose.settings import UNLIMITED_BUDGET
 from conf.errors import UsageError
 from conf.types.schema import Value
@@ -21,6 +23,7 @@ from launcher.slurm import own_jobs
 from launcher.slurm.own_jobs import LiveJob
 from launcher.slurm.query import SlurmJobState
 from launcher.sweep import _give_orders
+from launcher.workplaces.queue import SlurmQueue
 from sweeps.folder.journal import Asked, Begun, Cancelled, Entry, Finished, History, Journal, Paused
 from sweeps.folder.submission import Submission, write_submission
 from sweeps.sweep import Sweep
@@ -134,6 +137,24 @@ def test_a_step_of_a_sweep_that_is_only_paused_asks_to_be_taken_again(
     with pytest.raises(typer.Exit) if code else nullcontext() as ended:
         advance(str(sweep.folder.path))
     assert (ended.value.exit_code if ended else None) == code
+
+
+@pytest.mark.parametrize("command", [advance, partial(retry_trials, trial=["tp1"])], ids=["advance", "retry"])
+def test_what_is_given_to_a_command_that_submits_counts_for_what_it_submits(
+    sweep: Sweep, command: Callable[[str, list[str]], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep.folder.write_record(sweep.record)
+    Journal(sweep.folder.journal).append(Begun(overrides=("sweep=smoke", "cluster=local"), on_slurm=True))
+    limits: list[int] = []
+
+    def note(queue: SlurmQueue, *trials: object) -> list[str]:
+        limits.append(queue.slurm.time_limit_minutes)
+        return []
+
+    monkeypatch.setattr(SlurmQueue, "start", note)
+    with suppress(typer.Exit):  # of `advance`: the sweep goes on
+        command(str(sweep.folder.path), ["cluster=local", "slurm.time_limit_minutes=7"])
+    assert limits == [7]
 
 
 @pytest.mark.parametrize("command", [commands.pause, commands.resume])
