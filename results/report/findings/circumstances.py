@@ -115,11 +115,15 @@ def notes(record: SweepRecord, results: Sequence[TrialReading], folder: SweepFol
     sentences = []
     if any(result.trial.repeat for result in results) and (why := History.kept_in(folder).finished):
         sentences.append(f"Leaders and baseline were measured again in turn. The sweep ended because {why}.")
-    if left_out := sum(result.outcome is None for result in results):
+    left_out = Counter(result.trial.role == "asked" for result in results if result.outcome is None)
+    if beyond := left_out[True]:
         sentences.append(
-            f"{count_of(left_out, 'point', 'that fits was', 'that fit were')} left out,"
+            f"{count_of(beyond, 'point', 'that fits was', 'that fit were')} left out,"
             f" beyond `sweep.max_trials={record.spec.max_trials}`."
         )
+    if earlier := left_out[False]:
+        words = "that only an earlier command asked for"
+        sentences.append(f"{count_of(earlier, 'trial', f'{words} was', f'{words} were')} left out, and not measured.")
     for result in results:
         sentences += [f"A damaged file of {result.label} was set aside: {path.name}." for path in result.damaged_files]
     return tuple(sentences)
