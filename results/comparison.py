@@ -161,18 +161,18 @@ def compare_sought(before: Side, after: Side) -> SoughtComparison | None:
         return None
     labels = joint_labels(before.results, after.results)
     first, second = (_sought_by_label(side, labels) for side in (before, after))
-    by_loss = "loss" in record.objective
-    pairs = tuple(_sought_pair(label, first[label], second[label], by_loss) for label in first if label in second)
-    return SoughtComparison(record.objective, pairs)
+    sought = record.objective
+    pairs = tuple(_sought_pair(label, first[label], second[label], sought) for label in first if label in second)
+    return SoughtComparison(sought, pairs)
 
 
-def _sought_pair(label: str, before: SoughtPoint, after: SoughtPoint, by_loss: bool) -> SoughtPair:
+def _sought_pair(label: str, before: SoughtPoint, after: SoughtPoint, sought: Sequence[Objective]) -> SoughtPair:
     common = before.seeds & after.seeds
-    lengths = trained_otherwise({"A": [before.reading], "B": [after.reading]}) if by_loss else {}
+    lengths = trained_otherwise({"A": [before.reading], "B": [after.reading]}) if "loss" in sought else {}
     trained = [f"{side} was trained {how}" for side, how in lengths.items()]
     why_not = "; ".join(filter(None, (why_incomparable(before.reading, after.reading), *trained)))
     others = bool(common) and before.seeds != after.seeds
-    one, other = (point.of_seeds(common) if others else point for point in (before, after))
+    one, other = (point.of_seeds(common, sought) if others else point for point in (before, after))
     return SoughtPair(label, one, other, why_not, others)
 
 

@@ -106,13 +106,14 @@ class SoughtPoint:
     def seeds(self) -> frozenset[int]:
         return frozenset(run.reading.planned.training.seed for run in self.runs)
 
-    def of_seeds(self, seeds: Collection[int]) -> SoughtPoint:
+    def of_seeds(self, seeds: Collection[int], objectives: Sequence[Objective]) -> SoughtPoint:
         """The point by the runs of these seeds alone, of which it has some; its interval is that of so few runs."""
         kept = tuple(run for run in self.runs if run.reading.planned.training.seed in seeds)
-        values = _means(kept)
+        values = _means(objectives, kept)
         half = self.half_width
         if half is not None:
-            half *= _scale(values[0]) / _scale(self.values[0]) * math.sqrt(len(self.runs) / len(kept))
+            drawn, drawn_of_these = (len(_drawn_values(objectives[0], runs, 0)) for runs in (self.runs, kept))
+            half *= _scale(values[0]) / _scale(self.values[0]) * math.sqrt(drawn / drawn_of_these)
         return replace(self, runs=kept, values=values, half_width=half)
 
     @property
@@ -131,7 +132,7 @@ def sought_points(record: SweepRecord, readings: Sequence[TrialReading]) -> list
     A training that diverged comes after them, and last what has no place among the others.
     """
     groups = _runs_by_point(record, readings)
-    means = {name: _means(runs) for name, runs in groups.items()}
+    means = {name: _means(record.objective, runs) for name, runs in groups.items()}
     costs = {name: _costs(record.objective, mean) for name, mean in means.items()}
     by_loss = "loss" in record.objective
     diverged = {
@@ -144,9 +145,7 @@ def sought_points(record: SweepRecord, readings: Sequence[TrialReading]) -> list
     placed = [name for name in groups if name not in diverged and name not in aside]
     best = {placed[number] for number in front([costs[name] for name in placed])}
     sought = record.objective[0]
-    kept = {
-        name: _drawn_values(sought, _runs_that_count(runs, 0)) for name, runs in groups.items() if name not in diverged
-    }
+    kept = {name: _drawn_values(sought, runs, 0) for name, runs in groups.items() if name not in diverged}
     in_vain = not is_of_time(sought) and _are_repeated_in_vain(list(groups.values()))
     half_widths = {} if in_vain else _half_widths(sought, kept)
     return [
@@ -163,21 +162,21 @@ def sought_points(record: SweepRecord, readings: Sequence[TrialReading]) -> list
     ]
 
 
-def _means(runs: Sequence[Run]) -> tuple[float, ...]:
-    numbers = range(len(runs[0].values))
-    return tuple(fmean(run.values[number] for run in _runs_that_count(runs, number)) for number in numbers)
+def _means(objectives: Sequence[Objective], runs: Sequence[Run]) -> tuple[float, ...]:
+    return tuple(fmean(_drawn_values(objective, runs, number)) for number, objective in enumerate(objectives))
 
 
-def _drawn_values(sought: Objective, runs: Sequence[Run]) -> list[float]:
-    """What chance drew of the objective: where a program is told its seed, a loss is drawn once a seed.
+def _drawn_values(sought: Objective, runs: Sequence[Run], number: int) -> list[float]:
+    """What chance drew of the objective of that number: where a program is told its seed, a loss is drawn once a seed.
 
     So is a figure that came out the same; one that did not, as of a server that was timed, varies by itself.
     """
-    if is_of_time(sought) or not all(run.reading.planned.trainer.is_told(SEED) for run in runs):
-        return [run.values[0] for run in runs]
+    counted = _runs_that_count(runs, number)
+    if is_of_time(sought) or not all(run.reading.planned.trainer.is_told(SEED) for run in counted):
+        return [run.values[number] for run in counted]
     by_loss = sought == "loss"
-    draws = grouped(runs, lambda run: (run.reading.planned.training.seed, None if by_loss else run.values[0]))
-    return [fmean(run.values[0] for run in same) for same in draws.values()]
+    draws = grouped(counted, lambda run: (run.reading.planned.training.seed, None if by_loss else run.values[number]))
+    return [fmean(run.values[number] for run in same) for same in draws.values()]
 
 
 def _runs_that_count(runs: Sequence[Run], number: int) -> Sequence[Run]:

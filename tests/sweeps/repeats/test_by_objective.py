@@ -231,6 +231,20 @@ def test_a_seed_that_ran_twice_says_nothing_of_chance(sweep: Sweep) -> None:
     assert rate.half_width is not None
 
 
+def test_a_seed_that_ran_twice_counts_once(sweep: Sweep) -> None:
+    # A command with --remeasure that is interrupted leaves some seeds twice.
+    first = sweep.record.trials[0]
+    again = first.model_copy(update={"trial_id": f"{first.trial_id}-r2", "repeat": 1})
+    finish(sweep.folder, again, performance(100.0, losses=(5.0,), final_loss=5.0))
+    record = sweep.record.model_copy(update={"trials": (*sweep.record.trials, again)})
+    (_, once, _) = sought_points(sweep.record, sweep.read())
+    (_, twice, _) = sought_points(record, Sweep(sweep.folder, record).read())
+    assert (len(once.runs), len(twice.runs)) == (2, 3)
+    for one, other in ((once, twice), (once.of_seeds({1}, ["loss"]), twice.of_seeds({1}, ["loss"]))):
+        assert one.values == pytest.approx(other.values)
+        assert one.half_width == pytest.approx(other.half_width)
+
+
 def test_the_loss_of_a_run_counts_though_its_times_were_disturbed(
     sweep: Sweep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
