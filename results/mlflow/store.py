@@ -7,6 +7,7 @@ import os
 import shutil
 import sqlite3
 import tempfile
+from contextlib import closing, suppress
 from pathlib import Path
 from stat import S_IMODE
 from typing import TYPE_CHECKING
@@ -80,6 +81,7 @@ def connect(tracking: TrackingSpec, output_dir: Path) -> MlflowClient:
         require_sqlite(database_path(output_dir))
         _leave_flushing_to_the_end()
         _make_tables(database_path(output_dir))
+        _keep_artifacts_beside(database_path(output_dir), tracking.experiment)
     elif tracking.kind == "database":
         require_database(uri)
     else:
@@ -113,6 +115,24 @@ def _make_tables(database: Path) -> None:
         path.unlink()
     draft.replace(database)
     _open_as_before(artifact_dir(database.parent), artifact_dir(database.parent))
+
+
+def _keep_artifacts_beside(database: Path, experiment: str) -> None:
+    """Have MLflow look for artifacts beside a store that was moved or copied, and no longer where it was made.
+
+    It keeps the whole path, and would write into the other folder, or make that again.
+    """
+    here, is_ours = artifact_dir(database.parent).as_uri(), "name = ? AND artifact_location LIKE '%/mlartifacts'"
+    # A store that cannot be read or written is told of by whoever needs it.
+    with suppress(sqlite3.Error), closing(sqlite3.connect(database)) as store, store:
+        found = store.execute(f"SELECT artifact_location FROM experiments WHERE {is_ours}", (experiment,)).fetchone()
+        if found is None or found[0] == here:
+            return
+        (there,) = found
+        store.execute("UPDATE experiments SET artifact_location = ? WHERE artifact_location = ?", (here, there))
+        moved = "artifact_uri = ? || substr(artifact_uri, ?) WHERE substr(artifact_uri, 1, ?) = ?"
+        lengths = (len(there) + 1, len(there) + 1)
+        store.execute(f"UPDATE runs SET {moved}", (here, *lengths, f"{there}/"))
 
 
 def _open_as_before(path: Path, made: Path) -> None:

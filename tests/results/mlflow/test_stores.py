@@ -140,6 +140,19 @@ def test_a_store_whose_making_was_cut_short_is_made_by_the_next_import(
     assert [path.stat().st_mode & 0o777 for path in made_anew] == [0o660, 0o770]
 
 
+def test_a_store_that_was_moved_keeps_its_artifacts_beside_it(write_sweep: WriteSweep, output_dir: Path) -> None:
+    import_sweep(write_sweep(TRIALS, HOW), SQLITE, output_dir)
+    moved = output_dir.rename(output_dir.with_name("elsewhere"))
+    sweep = Sweep.stored_in(SweepFolder(moved / "made-up"))
+    finish(sweep.folder, STRONG, performance(170.0, 2))
+    assert import_sweep(sweep, SQLITE, moved).updated > 0
+    assert not output_dir.exists()
+    runs, client = runs_in(moved), connect(SQLITE, moved)
+    for name in ("base", "strong"):
+        assert runs[name].info.artifact_uri.startswith(artifact_dir(moved).as_uri())
+        assert "measurement.json" in [each.path for each in client.list_artifacts(runs[name].info.run_id)]
+
+
 def test_every_trial_has_its_efficiency_with_its_kind_what_is_held_constant_and_the_baseline(
     write_sweep: WriteSweep, output_dir: Path
 ) -> None:
