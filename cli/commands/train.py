@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.arguments import complete_sweep, composition_of, overrides_of
-from cli.output.console import print_unwrapped
+from cli.output.console import print_complaint, print_unwrapped
 from cli.output.next_command import same_command, ui_command
 from conf.compose.model_from import expand_model_from
-from conf.errors import EXIT_FAILED, ConfigError, UsageError
+from conf.errors import EXIT_FAILED, ConfigError, TrisweepError, UsageError
 from conf.overrides import Overrides
 from conf.units import GIBIBYTE, TERA
 
@@ -110,6 +110,7 @@ def _train_best(overrides: Overrides, name: str | None, *, here: bool) -> None:
     for line in extension_lines(run.schedules, run.experiment.training.num_steps):
         print_unwrapped(line)
     # MLflow is brought up to date even after Ctrl-C or a failure, as the steps until then are worth a look.
+    is_taken = True
     try:
         if place.on_slurm:
             _train_on_slurm(run, place)
@@ -117,18 +118,26 @@ def _train_best(overrides: Overrides, name: str | None, *, here: bool) -> None:
             on_this_machine(run)
     finally:
         if run.folder.metrics.exists():
-            _import_into_mlflow(run, place)
+            is_taken = _import_into_mlflow(run, place)
+    if not is_taken:
+        raise typer.Exit(EXIT_FAILED)
 
 
-def _import_into_mlflow(run: LongRun, place: SweepPlace) -> None:
+def _import_into_mlflow(run: LongRun, place: SweepPlace) -> bool:
+    """Write the training's run; False where MLflow did not take it, which takes no end from a training that has one."""
     from results.mlflow.sweep_import import import_training
 
     record = place.folder.read_record()
     tracking = record.tracking.signed_in_as(place.settings.tracking)
-    imported = import_training(run.read(), record, run.source, tracking, place.folder.path.parent)
+    try:
+        imported = import_training(run.read(), record, run.source, tracking, place.folder.path.parent)
+    except TrisweepError as error:
+        print_complaint(str(error))
+        return False
     if not imported.unchanged:
         ui = ui_command(place.folder.path.parent, tracking)
         print_unwrapped(f"MLflow: training {run.folder.path.name} is up to date. Look at it with: {ui}")
+    return True
 
 
 def _introduction(run: LongRun) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -39,3 +40,16 @@ def test_a_training_that_is_refused_leaves_nothing_that_another_would_go_on_with
     assert refused.returncode == 2
     assert "slurm.time_limit_minutes = 2: leaves little to train" in refused.stderr
     assert not (finished / "runs" / "train" / "refused" / "trial.json").exists()
+
+
+@pytest.mark.slow
+def test_a_store_that_takes_nothing_is_said_and_takes_no_end_from_a_training(
+    finished: Path, trisweep: Command, tmp_path: Path
+) -> None:
+    shutil.copytree(finished / "runs", tmp_path / "runs")
+    (tmp_path / "runs" / "mlflow.db").write_text("no database " * 100)
+    asked = ("train", "--from-best", "smoke", "--here", "training.num_steps=4", "--name", "untaken")
+    done = trisweep(*asked, cwd=tmp_path)
+    assert "COMPLETED: loss " in done.stdout
+    assert "`trisweep reindex` makes it anew" in done.stderr
+    assert done.returncode == 1
