@@ -116,18 +116,20 @@ class Conductor:
     ) -> SweepStep:
         """Start what is to run, and ask for more where slots are left."""
         admission = Admission(self.rules.budget, self.history, self.rules.max_concurrent_trials, in_flight)
-        started = self._start([each for each in waiting if admission.admits(each.trial)])
-        not_started, answer = [each for each in waiting if each.name not in started], Answer()
+        admitted = [each for each in waiting if admission.admits(each.trial)]
+        started, answer = self._start(admitted), Answer()
+        not_started = [each for each in waiting if each.name not in started]
         # The search is asked only once everything known has started: it learns from what has ended meanwhile.
         if not not_started:
             answer = self._ask_search(readings, admission)
-            proposed = self._add_proposed_trials(answer, admission)
-            started |= self._start(proposed)
-            not_started = [each for each in proposed if each.name not in started]
+            admitted = self._add_proposed_trials(answer, admission)
+            started |= self._start(admitted)
+            not_started = [each for each in admitted if each.name not in started]
             # Nothing has changed, so that the next step would get the same proposals, and so on for ever.
-            if answer.proposals and not proposed and not self._news:
+            if answer.proposals and not admitted and not self._news:
                 answer = Answer(finished="the search proposes only points that were tried already")
-        is_over = not (in_flight or started or (not_started and not admission.refusal))
+        # What is admitted may find no room yet: a process that has measured may still hold its cores.
+        is_over = not (in_flight or started or admitted or (not_started and not admission.refusal))
         if is_over and not admission.refusal and (of_best := self._add_stages_of_best(readings)):
             return self._summary(readings, waiting=of_best)
         finished = (admission.refusal or answer.finished) if is_over else ""

@@ -423,6 +423,24 @@ def test_the_budget_counts_what_is_in_flight_at_its_limit_and_says_what_would_ha
     assert len(conductor.sweep.record.trials) == NUM_POINTS
 
 
+def test_a_budget_ends_no_sweep_whose_next_trial_it_admits_and_only_room_is_wanting(
+    folder: SweepFolder, record_of: RecordOf
+) -> None:
+    """As where the process of a trial that has measured still holds its cores, or Slurm takes no more jobs for now."""
+
+    class Full(AtOnce):
+        def start(self, sweep: Sweep, readings: Sequence[TrialReading]) -> list[str]:
+            return []
+
+    sweep = Sweep(folder, record_of(seeds(2)))
+    folder.write_record(sweep.record)
+    # Each of the trials could take 0.01 device-hours.
+    rules = adaptive(limits=UNLIMITED_BUDGET.model_copy(update={"device_hours": 0.015}))
+    step = Conductor(sweep, Full(make_job()), rules).advance()
+    assert (step.finished, step.num_waiting) == ("", 2)
+    assert "Next would have been" in step.held
+
+
 def test_the_budget_is_not_forgotten_between_commands_nor_by_what_is_tried_again(sweep: Sweep) -> None:
     limits = UNLIMITED_BUDGET.model_copy(update={"device_hours": 0.0101})
     rules = adaptive(Seeds(3), limits)
