@@ -144,6 +144,7 @@ def _write_report_into(out: Path | None, sweep: Sweep, readings: Sequence[TrialR
     from results.report.report import write_report
     from results.report.sections.provenance import job_words
     from results.terminal.tables import ranked_table, sought_table
+    from sweeps.folder.journal import History
     from sweeps.sweep import points_of
 
     paths = write_report(sweep, readings, out)
@@ -151,7 +152,9 @@ def _write_report_into(out: Path | None, sweep: Sweep, readings: Sequence[TrialR
         console.print(ranked_table(points_of(readings), sweep.record.labels))
     else:
         console.print(sought_table(sweep.record, points_of(readings)))
-    said = verdict(sweep.record, readings, [*job_words(sweep.folder), *folder_words(sweep.folder.path.parent)])
+    ended = History.kept_in(sweep.folder).why_cut_short([each.outcome for each in readings])
+    further_words = [*job_words(sweep.folder), *folder_words(sweep.folder.path.parent)]
+    said = verdict(sweep.record, readings, further_words, ended)
     for paragraph in said.paragraphs:
         print_sentences(paragraph)
     console.print(f"Report: {shown_path(paths.html)}\n        {shown_path(paths.markdown)}, {shown_path(paths.csv)}")

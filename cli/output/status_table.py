@@ -28,7 +28,6 @@ from launcher.trainings import trainings_of
 from results.terminal.tables import outcome_style
 from sweeps.folder.journal import History, Journal
 from sweeps.reading import Reading, TrialReading
-from sweeps.search.searcher import ALL_TRIED
 from sweeps.sweep import Sweep, in_chains
 from sweeps.trial import SweepFolder
 from train_core.measurement import LIVE, Outcome
@@ -150,7 +149,7 @@ def state_lines(sweep: Sweep, trials: Sequence[TrialReading]) -> list[str]:
         lines.append("Cancelled: nothing is started until `trisweep sweep` is given again.")
     elif history.is_paused:
         lines.append("Paused: nothing new is started until `trisweep resume`.")
-    elif history.finished and (history.asked or _is_cut_short(history, trials)):
+    elif history.finished and (history.asked or history.why_cut_short([each.outcome for each in trials])):
         lines.append(f"Ended: {history.finished}.")
     # Until a further attempt begins, a trial's own line tells of its last end, such as that it was cancelled.
     again = [each for each in sweep.record.trials if history.course_of(each.trial_id).retry_after is not None]
@@ -163,11 +162,6 @@ def state_lines(sweep: Sweep, trials: Sequence[TrialReading]) -> list[str]:
         numbers = ", ".join(map(str, journal.damaged))
         lines.append(f"{journal.path.name}: lines {numbers} cannot be read, and are passed over.")
     return lines
-
-
-def _is_cut_short(history: History, trials: Sequence[TrialReading]) -> bool:
-    """True if a limit, such as a budget's, has ended a sweep of which trials are left."""
-    return history.finished != ALL_TRIED and any(each.outcome is Outcome.PENDING for each in trials)
 
 
 class PlainWatch(PlainProgress):

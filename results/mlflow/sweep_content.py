@@ -41,8 +41,14 @@ GROUPS = ("model", "parallel", "batch", "precision", "training")
 BEST = ("TFLOPS", "MFU_pct", "step_s", "tok_per_s", "mem_GiB")
 
 
-def sweep_runs(record: SweepRecord, results: Sequence[TrialReading], report: str = "") -> list[RunContent]:
-    """The parent, and after it one child for every trial in the order of the results."""
+def sweep_runs(
+    record: SweepRecord, results: Sequence[TrialReading], report: str = "", ended: str = ""
+) -> list[RunContent]:
+    """The parent, and after it one child for every trial in the order of the results.
+
+    Args:
+        ended: the limit that has ended the sweep while trials were left; else empty.
+    """
     relations, disturbed = scalings(results), disturbances(results)
     baseline = next((result for result in results if result.trial.is_baseline), None)
     name = _run_title(baseline) if baseline else ""
@@ -54,17 +60,18 @@ def sweep_runs(record: SweepRecord, results: Sequence[TrialReading], report: str
         _trial_run(record, result, relation, name, since, disturbed.get(result.name, ""), keys)
         for result, relation in both
     ]
-    return [_parent(record, results, relations, report), *trials]
+    return [_parent(record, results, relations, report, ended), *trials]
 
 
 def _parent(
-    record: SweepRecord, results: Sequence[TrialReading], relations: Sequence[Scaling], report: str
+    record: SweepRecord, results: Sequence[TrialReading], relations: Sequence[Scaling], report: str, ended: str
 ) -> RunContent:
-    is_live = any(result.outcome in LIVE for result in results)
+    is_live = not ended and any(result.outcome in LIVE for result in results)
     ends = [result.measurement.ended for result in results if result.measurement]
     end_ms = milliseconds(max(ends, default=record.created))
     best = best_reading(record, results)
-    tags = {"kind": "sweep", "question": record.spec.question, "mlflow.note.content": _note(record, results)}
+    note = _note(record, results, ended)
+    tags = {"kind": "sweep", "question": record.spec.question, "mlflow.note.content": note}
     tags |= {"best_layout": best.label} if best else {}
     return RunContent(
         key=SWEEP,
@@ -125,9 +132,9 @@ def _baseline_tags(results: Sequence[TrialReading]) -> dict[str, str]:
     return {"baseline": "none"}
 
 
-def _note(record: SweepRecord, results: Sequence[TrialReading]) -> str:
+def _note(record: SweepRecord, results: Sequence[TrialReading], ended: str) -> str:
     """Markdown, which MLflow shows at the top of the parent's page; its answer is the report's, word for word."""
-    finding = verdict(record, results)
+    finding = verdict(record, results, ended=ended)
     answer = " ".join(filter(None, (finding.headline, finding.figures)))
     where = "a small stand-in, measured on one machine" if record.mode == "proxy" else "at full size"
     setups = (result.experiment for result in results if result.experiment)

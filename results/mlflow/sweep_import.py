@@ -30,6 +30,7 @@ from results.mlflow.sweep_content import sweep_runs, training_run
 from results.mlflow.views import keep_view
 from results.mlflow.writer import RunWriter
 from results.tensorboard import TENSORBOARD, write_events
+from sweeps.folder.journal import History
 from sweeps.reading import Reading, TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepRecord
@@ -77,7 +78,8 @@ def import_sweep(
         if last and not anew and has_events and (parent := last.parent_if_all_stored()):
             return _summary_of_no_change(parent, 1 + len(sweep.record.trials), tracking, output_dir)
         results = read(sweep)
-        contents = sweep_runs(sweep.record, results, report_digest(sweep.folder))
+        ended = History.kept_in(sweep.folder).why_cut_short([each.outcome for each in results])
+        contents = sweep_runs(sweep.record, results, report_digest(sweep.folder), ended)
         done = None if anew else _nothing_to_do(contents, tracking, output_dir, sweep_id)
         done = done or _write(sweep, results, contents, _writer(tracking, output_dir, sweep_id, anew=anew))
         write_events(contents, tracking, sweep.folder.path)

@@ -123,6 +123,9 @@ class Finished(Event):
     because: str
 
 
+ALL_TRIED = "every listed point was tried"
+"""Why a sweep has ended that no limit cut short. Of a part of it, the points of that part are meant."""
+
 Entry = Begun | Asked | Submitted | Started | Ended | Pruned | Retried | Cancelled | Paused | Resumed | Finished
 BEGIN_BYTES = 128
 """Enough of a journal's first entry to hold its time."""
@@ -289,6 +292,14 @@ class History:
             return Outcome.RUNNING not in outcomes
         # A search that has asked for trials may ask for more, until it says that it has ended.
         return not any(outcome in LIVE for outcome in outcomes) and (not self.asked or bool(self.finished))
+
+    def why_cut_short(self, outcomes: Collection[Outcome | None]) -> str:
+        """The limit, such as a budget's, that has ended the sweep while trials were left; empty where none has.
+
+        Args:
+            outcomes: of all its trials.
+        """
+        return self.finished if self.finished != ALL_TRIED and Outcome.PENDING in outcomes else ""
 
     def complete_record(self, record: SweepRecord) -> SweepRecord:
         """The record with the trials that were asked for since it was written."""

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from conf.types.schema import Value
+from sweeps.folder.journal import ALL_TRIED
 from sweeps.reading import TrialReading
 from train_core.measurement import Outcome
-
-ALL_TRIED = "every listed point was tried"
-"""Why a sweep has ended that no limit cut short. Of a part of it, the points of that part are meant."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,15 +48,28 @@ def words_of_sweep(record: SweepRecord, further_words: Sequence[str]) -> str:
     return command_line([record.name, *record.overrides, *further_words])
 
 
-def verdict(record: SweepRecord, results: Sequence[TrialReading], further_words: Sequence[str] = ()) -> SweepVerdict:
-    """The sentences on the fastest layout, or, when nothing was measured, on what to do."""
+def verdict(
+    record: SweepRecord, results: Sequence[TrialReading], further_words: Sequence[str] = (), ended: str = ""
+) -> SweepVerdict:
+    """The sentences on the fastest layout, or, when nothing was measured, on what to do.
+
+    Args:
+        ended: the limit that has ended the sweep while trials were left; else empty.
+    """
     where = words_of_sweep(record, further_words)
     num_live = sum(result.outcome in LIVE for result in results)
     if ranked_points(results):
         answer = _answer(record, results, where) if record.seeks_rate else _objective_verdict(record, results, where)
         answer = answer._replace(details=(*answer.details, *_other_code(results, where)))
         unfinished = f"The sweep is not finished: {count_of(num_live, 'trial', 'has', 'have')} not ended."
+        if ended:
+            unfinished = f"The sweep has ended, and {count_of(num_live, 'trial', 'was', 'were')} not run: {ended}."
         return answer._replace(details=(*answer.details, unfinished)) if num_live else answer
+    if num_live and ended:
+        return SweepVerdict(
+            f"Nothing was measured, and the sweep has ended: {ended}."
+            f" `trisweep sweep {where}` with a higher limit goes on."
+        )
     if num_live:
         return SweepVerdict(
             f"Nothing has been measured yet: {count_of(num_live, 'trial', 'has', 'have')} not ended."

@@ -16,6 +16,7 @@ from results.scaling import Scaling, ScalingStudy, measured_study, predicted_stu
 from results.terminal.drawing import legend
 from results.units import in_three_digits, percent, seconds, share_of_peak, significant, tflops
 from sweeps.confidence import Interval, interval_of
+from sweeps.folder.journal import History
 from sweeps.reading import TrialReading
 from sweeps.repeats.by_objective import sought_points
 from sweeps.repeats.points import MeasuredPoint, ranked_points
@@ -38,7 +39,8 @@ def section(subject: ReportSubject) -> Section:
     found_by = (*job_words(subject.sweep.folder), *folder_words(subject.sweep.folder))
     measured = SweepVerdict("Nothing was measured: this sweep has no trials.")
     if results:
-        measured = verdict(record, results, found_by)
+        ended = History.kept_in(subject.sweep.folder).why_cut_short([each.outcome for each in results])
+        measured = verdict(record, results, found_by, ended)
     points, best = ranked_points(results), _best(record)
     if not record.seeks_rate:
         figures = _sought_figures(record, results)

@@ -19,6 +19,7 @@ from conf.compose.tree import Tree
 from conf.errors import ConfigError
 from conf.types.sweep_spec import SearchPlan
 from conf.units import count_of
+from sweeps.folder.journal import ALL_TRIED
 from sweeps.points.axes import AxisSpace, Point, spaces_of, stated_points
 from sweeps.points.objectives import front
 from sweeps.points.plan import SweepPart, trial_of
@@ -27,7 +28,7 @@ from sweeps.search.axes.draws import MOST_LISTED, Draws, RandomChooser, draw_poi
 from sweeps.search.axes.seen_points import PointKey, SeenPoint, best_points, point_key, seen_points, with_seed
 from sweeps.search.axes.step_pruning import prunings
 from sweeps.search.axes.tpe import TpeDraws
-from sweeps.search.searcher import ALL_TRIED, Answer, Proposal, Pruning, num_taken
+from sweeps.search.searcher import Answer, Proposal, Pruning, num_taken
 from sweeps.trial import SweepRecord
 from train_core.measurement import LIVE, Outcome
 

@@ -7,18 +7,20 @@ import html
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pandas
 import pytest
 
 from conf.errors import ConfigError
 from conf.plan.experiment import Experiment
+from results.mlflow.sweep_content import sweep_runs
 from results.report.findings.verdict import verdict
 from results.report.page import plot_library
 from results.report.report import ReportPaths
 from results.report.section import head_of
 from results.table import Cell, Table
-from sweeps.folder.journal import Cancelled, Journal
+from sweeps.folder.journal import Begun, Cancelled, Finished, Journal
 from sweeps.reading import CALLED_OFF, CANCELLED_BY_NAME
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
@@ -50,6 +52,7 @@ PLAN = (
 )
 OF_THE_COST_MODEL = ("Predicted against measured", "Memory by pipeline stage", "Timeline of the pipeline")
 """Sections whose numbers follow the cost model; they have tests of their own, and golden files outlive its changes."""
+LIMIT = "budget.device_hours = 1 leaves 0.2 device-hours, and the next trial could take 0.5"
 PUBLISHED = ("frontier-175b", "frontier-175b-weak", "frontier-175b-recipe")
 
 
@@ -206,6 +209,27 @@ def test_before_anything_is_measured_it_says_what_to_do(write_sweep: WriteSweep)
 
 def test_a_sweep_that_is_still_running_says_so_beside_its_best(proxy_report: ReportPaths) -> None:
     assert "The sweep is not finished: 1 trial has not ended." in proxy_report.markdown.read_text()
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ({"base": performance(100.0)}, f"The sweep has ended, and 1 trial was not run: {LIMIT}."),
+        ({}, f"Nothing was measured, and the sweep has ended: {LIMIT}. `trisweep sweep made-up` with a higher limit"),
+    ],
+    ids=["one was measured", "none was"],
+)
+def test_a_sweep_that_a_limit_has_ended_is_not_called_unfinished(
+    write_sweep: WriteSweep, how: dict[str, Any], says: str
+) -> None:
+    sweep = write_sweep([PROXY_TRIALS[0], PROXY_TRIALS[1]], how)
+    Journal(sweep.folder.journal).append(Begun(overrides=(), on_slurm=False), Finished(because=LIMIT))
+    text = report_of(sweep).markdown.read_text()
+    assert says in text
+    assert "not finished" not in text
+    assert "measured yet" not in text
+    parent = sweep_runs(sweep.record, sweep.read(), ended=LIMIT)[0]
+    assert parent.status == "FINISHED"
 
 
 def test_when_everything_failed_it_says_so_with_the_causes(write_sweep: WriteSweep) -> None:

@@ -9,8 +9,7 @@ import pytest
 from rich.console import Console
 
 from cli.output import status_table
-from sweeps.folder.journal import Begun, Finished, Journal
-from sweeps.search.searcher import ALL_TRIED
+from sweeps.folder.journal import ALL_TRIED, Begun, Finished, Journal
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import BuildRecord
