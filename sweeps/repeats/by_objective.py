@@ -237,15 +237,19 @@ def _runs_by_point(record: SweepRecord, readings: Sequence[TrialReading]) -> dic
 def _told_apart(name: str, alike: Sequence[TrialReading]) -> Iterator[tuple[str, list[TrialReading]]]:
     """The points among trials whose labels differ in the seed alone: experiments and trainers may differ in more.
 
-    Where the seeds alone told two experiments apart, each is called by the whole label of its first run.
+    Where the seeds alone told two experiments apart, each is called by the whole label of its first run; where only
+    the code of the trainer does, all but the newest say so.
     """
     has_seeds = len({reading.trial.mark for reading in alike}) > 1
     points: dict[tuple[str, str], list[TrialReading]] = {}
     for reading in alike:
         mark = _with_seed_zero(reading.planned).fingerprint if has_seeds else reading.trial.mark
         points.setdefault((mark, reading.code), []).append(reading)
-    for runs in points.values():
-        yield (name if len(points) == 1 else runs[0].label), runs
+    newest = max(alike, key=lambda each: each.measurement.started if each.measurement else 0.0).code
+    is_one_experiment = len({mark for mark, _ in points}) == 1
+    for (_, code), runs in points.items():
+        by_code = name if code == newest else f"{name} (code {code[:4]})"
+        yield (by_code if is_one_experiment else runs[0].label), runs
 
 
 def _with_seed_zero(experiment: Experiment) -> Experiment:

@@ -9,7 +9,26 @@ from sweeps.repeats.points import measured_points
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import BuildRecord
-from tests.results.conftest import ENVIRONMENT, finish, performance
+from tests.results.conftest import CREATED, ENVIRONMENT, finish, performance
+
+
+def test_points_of_several_seeds_that_the_code_tells_apart_are_called_by_no_seed(
+    tmp_path: Path, build_record: BuildRecord
+) -> None:
+    lr, seed = "training.learning_rate", "training.seed"
+    record = build_record([{lr: each, seed: number} for each in (0.1, 0.2) for number in (1, 2)], [])
+    record = record.model_copy(update={"objective": ("loss",)})
+    folder = SweepFolder(tmp_path / "sweep")
+    for number, (trial, code) in enumerate(zip(record.trials, ("old1", "new1", "new1", "new1"), strict=True)):
+        measured = performance(100.0, losses=(number + 1.0,), final_loss=number + 1.0)
+        by = ENVIRONMENT.model_copy(update={"trainer_code": code})
+        finish(folder, trial, measured, started=CREATED + number, environment=by)
+    points = sought_points(record, Sweep(folder, record).read())
+    assert [(point.name, len(point.runs)) for point in points] == [
+        ("lr=0.1 (code old1)", 1),
+        ("lr=0.1", 1),
+        ("lr=0.2", 2),
+    ]
 
 
 def test_what_another_version_of_the_code_measured_is_another_point(tmp_path: Path, build_record: BuildRecord) -> None:
