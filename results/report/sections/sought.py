@@ -94,7 +94,9 @@ def _axis_plot(record: SweepRecord, points: Sequence[SoughtPoint], key: str, num
         "axis": {"values": values, "format": "~g"} if len(values) <= MOST_TICKS else {},
     }
     title = f"measured {words_of(objective)}"
-    y = quantity("value", title, scale={"zero": False})
+    is_one_value = len({end for point in points for end in (point.values[0], *point.bounds)}) == 1
+    # The tick of an axis from a value to itself is rounded to a whole number, unless its digits are given.
+    y = quantity("value", title, scale={"zero": False}, axis={"format": ".4~g"} if is_one_value else {})
     best = "max" if is_better_when_larger(objective) else "min"
     rows = [
         {

@@ -84,6 +84,22 @@ def test_what_diverged_does_not_press_the_others_onto_the_axis(write_sweep: Writ
     assert losses.caption.endswith("Of those that diverged, losses above 5.500 are left out.")
 
 
+def test_losses_that_are_all_the_same_are_not_rounded_on_their_axis(write_sweep: WriteSweep) -> None:
+    trials = [
+        trial(f"t{size}", micro_batch_size=size).model_copy(update={"point": {"batch.micro_batch_size": size}})
+        for size in (1, 2)
+    ]
+    formats = []
+    for last in (0.571, 0.6):
+        losses = dict(zip(("t1", "t2"), (0.571, last), strict=True))
+        how = {name: performance(100.0, losses=(4.0, loss), final_loss=loss) for name, loss in losses.items()}
+        sweep = write_sweep(trials, how, name=f"last-{last}")
+        found = shown_of(section, sweep._replace(record=sweep.record.model_copy(update={"objective": ("loss",)})))
+        (over,) = (plot for plot in plots_of(found) if plot.name == "over-batch-micro_batch_size")
+        formats.append(over.spec["layer"][0]["encoding"]["y"]["axis"])
+    assert formats == [{"format": ".4~g"}, {}]
+
+
 def test_every_line_through_the_values_is_in_a_colour_that_follows_the_page(write_sweep: WriteSweep) -> None:
     axes = [(tensor, micro) for tensor in (1, 2) for micro in (1, 2)]
     keys = ("parallel.tensor_parallel_size", "batch.micro_batch_size")
