@@ -12,11 +12,11 @@ from conf.errors import ConfigError, InfeasiblePlan
 from conf.folders import at_home
 from conf.plan.experiment import Experiment, ExperimentParts
 from conf.types.schema import Count, Frozen, NonNegative, Positive
-from conf.types.sites import SlurmSpec, TrackingSpec
+from conf.types.sites import OF_CLOUD, SlurmSpec, TrackingSpec
 from conf.types.stage_spec import StagePlace
 from conf.types.sweep_spec import SearchPlan, SweepSpec
 
-OF_SERVER = re.compile(r"https?://[^\s/?#]+\S*$|databricks(?:-uc)?(?:://\S*)?$")
+OF_SERVER = re.compile(rf"https?://[^\s/?#]+\S*$|{OF_CLOUD.pattern}")
 OF_DATABASE = re.compile(r"(postgresql|mysql|mssql|sqlite)(\+\w+)?://")
 """The databases into which MLflow writes. Source: mlflow, DATABASE_ENGINES."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -133,6 +134,10 @@ class SlurmSpec(Frozen):
         """The settings for the nodes of one cluster of a mixed job."""
         own = {key: value for key, value in self.components.get(cluster, SlurmComponent()) if value is not None}
         return self.model_copy(update=own | {"extra_sbatch": self.extra_sbatch | own.get("extra_sbatch", {})})
+
+
+OF_CLOUD = re.compile(r"databricks(?:-uc)?(?:://\S*)?$|azureml://\S+$|arn:\S+$")
+"""Tracking servers that MLflow or a plugin of it finds by itself: those of Databricks, Azure and SageMaker."""
 
 
 class TrackingSpec(Frozen):

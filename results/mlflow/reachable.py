@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from conf.credentials import hide_credentials, without_credentials
 from conf.errors import UsageError
 from conf.private_files import owner_of
+from conf.types.sites import OF_CLOUD
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -33,7 +34,7 @@ KEPT = "The sweeps' folders keep everything"
 
 
 def require_server(uri: str) -> None:
-    """Ask whether a server answers.
+    """Ask whether a server answers, but for those that MLflow finds by itself.
 
     Any HTTP answer will do, because a proxy in front may refuse `/health` and still pass the API on. The user and the
     password that the address may hold are left out: urllib takes none there, and messages must not show them.
@@ -41,6 +42,8 @@ def require_server(uri: str) -> None:
     Raises:
         UsageError: nothing answers.
     """
+    if OF_CLOUD.match(uri):
+        return
     address = without_credentials(uri)
     pass_proxy_by(address)
     try:

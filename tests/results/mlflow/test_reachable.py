@@ -13,6 +13,7 @@ import requests
 
 from conf.errors import UsageError
 from results.mlflow.reachable import pass_proxy_by, require_server
+from tests.composed import load
 
 NOWHERE = "http://somebody:secret@127.0.0.1:9"
 
@@ -41,6 +42,14 @@ def server() -> Iterator[int]:
 def test_a_server_of_this_machine_is_reached_without_the_proxy(server: int, host: str) -> None:
     require_server(f"http://{host}:{server}")
     assert requests.get(f"http://{host}:{server}/health", timeout=5).status_code
+
+
+@pytest.mark.parametrize(
+    "uri", ["databricks", "databricks://profile", "azureml://region.api/mlflow", "arn:aws:sagemaker:x"]
+)
+def test_a_server_that_mlflow_finds_by_itself_is_accepted_and_not_asked(uri: str) -> None:
+    assert load(["tracking=server", f"tracking.uri='{uri}'"]).tracking.uri == uri
+    require_server(uri)
 
 
 @pytest.mark.parametrize("before", ["", "example.org,.site"])
