@@ -8,6 +8,7 @@ from pathlib import Path
 
 from conf.compose.load import Composition, compose
 from conf.compose.settings import Settings
+from conf.credentials import HIDDEN, has_hidden_variables
 from conf.errors import ConfigError, UsageError
 from conf.folders import given_words, options
 from conf.overrides import Overrides, command_line
@@ -47,6 +48,9 @@ def choose_place(overrides: Overrides, *, here: bool, dry_run: bool) -> SweepPla
         UsageError: Slurm was asked for and is not here, or it is here and no cluster was chosen.
         ConfigError: the configuration is wrong.
     """
+    if hidden := next((each for each in overrides if has_hidden_variables(each.text)), None):
+        problem = "stands for a value that no record keeps and no message shows"
+        raise ConfigError(hidden.key, HIDDEN, problem, "Give the value itself.")
     on_slurm = not here and (dry_run or overrides.stated_value("cluster") is not None)
     composition = compose_for_slurm(overrides) if on_slurm else compose(overrides)
     assert composition.settings.sweep is not None

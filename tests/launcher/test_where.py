@@ -24,6 +24,13 @@ def test_a_job_of_slurms_is_refused_for_a_sweep_on_this_machine(asked: str) -> N
     assert choose_place(Overrides.parse(["sweep=smoke", "cluster=selene", asked]), here=False, dry_run=True).on_slurm
 
 
+def test_what_stands_for_a_hidden_value_in_a_command_that_is_shown_is_no_value() -> None:
+    """A report advises the commands of its sweep so, and the jobs would get three stars for their token."""
+    hidden = r"slurm\.environment\.TOKEN = '\*\*\*': stands for a value.*Give the value itself"
+    with pytest.raises(ConfigError, match=hidden):
+        choose_place(Overrides.parse(["sweep=smoke", "slurm.environment.TOKEN=***"]), here=False, dry_run=True)
+
+
 def test_a_sweeps_folder_is_not_that_of_one_whose_name_goes_on(tmp_path: Path, record_of: RecordOf) -> None:
     record = record_of([{}])
     composition = composed(["sweep=smoke", f"output_dir={tmp_path}"])
