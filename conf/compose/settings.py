@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import field_validator
 
-from conf.credentials import without_credentials
+from conf.credentials import HIDDEN, without_credentials
 from conf.errors import ConfigError, InfeasiblePlan
 from conf.folders import at_home
 from conf.plan.experiment import Experiment, ExperimentParts
@@ -86,6 +86,14 @@ class NotifySpec(Frozen):
     style: Literal["generic", "slack"]
     after_failures: Count
     min_gain: NonNegative
+
+    @field_validator("url_file")
+    @classmethod
+    def _is_no_address(cls, value: str | None) -> str | None:
+        if value is not None and "://" in value:
+            remedy = "Write the address into a file that only you can read, and give the file's path."
+            raise ConfigError("notify.url_file", HIDDEN, "is an address, which every record would keep", remedy)
+        return value
 
 
 class Settings(ExperimentParts):

@@ -7,7 +7,7 @@ import pytest
 from conf.credentials import hide_credentials, overrides_for_records, shown_tree, without_credentials
 from conf.errors import ConfigError
 from conf.types.sites import TrackingSpec
-from tests.composed import compose_tree
+from tests.composed import compose_tree, load
 
 SIGNED_IN = TrackingSpec(kind="server", uri="https://ada:p%40ss@runs.example:5000/mlflow", experiment="layouts")
 
@@ -39,6 +39,13 @@ def test_a_record_gets_its_credentials_back_from_the_configuration_of_the_same_s
     local = TrackingSpec(kind="sqlite", uri=None, experiment="layouts")
     assert local.without_credentials() == local
     assert kept.signed_in_as(local) == kept
+
+
+def test_the_address_of_a_webhook_is_no_file() -> None:
+    with pytest.raises(
+        ConfigError, match=r"notify\.url_file = '\*\*\*': is an address.* Write the address into a file"
+    ):
+        load(["notify=slack", "notify.url_file=https://hooks.example.org/t0ken"])
 
 
 def test_records_keep_no_password() -> None:
