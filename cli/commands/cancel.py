@@ -27,7 +27,7 @@ def cancel(
     """End what is queued or running of the sweep, or a training from it. Finished points keep their results."""
     from launcher.cancel import cancel_sweep, cancel_training, cancel_trials
     from launcher.control.orders import give_up_retries
-    from launcher.trainings import training_of
+    from launcher.trainings import PLACE_GROUPS, training_of
     from sweeps.log_choice import reading_called
     from sweeps.sweep import Sweep
     from train_core.measurement import Outcome
@@ -39,7 +39,8 @@ def cancel(
     if training is not None:
         run = training_of(folder.path.parent, sweep.record.name, training)
         job_id = cancel_training(run)
-        own = Overrides.parse((*(overrides or ()), *run.overrides))
+        # Of what chose the sweep, a training takes what says where it runs.
+        own = Overrides.parse(overrides or ()).of(PLACE_GROUPS) + Overrides.parse(run.overrides)
         again = command_by_name(sweep, own, "train", "--name", training, "--from-best")
         print_unwrapped(f"Job {job_id} cancelled. `{again}` goes on from its last checkpoint.")
     elif trial:

@@ -95,12 +95,12 @@ def test_the_command_that_goes_on_with_a_cancelled_training_is_its_own(
 ) -> None:
     """Without its name and what it was begun with, another training would begin, or none."""
     monkeypatch.setattr("launcher.cancel.cancel_training", lambda run: "77")
-    cancel(str(next(output_dir.glob("*/sweep.json")).parent), training="second")
+    cancel(str(next(output_dir.glob("*/sweep.json")).parent), ["model=tiny", "slurm=default"], training="second")
     command = re.findall("`(.*)`", capsys.readouterr().out)[0]
     words = shlex.split(command)
     assert words[:6] == ["trisweep", "train", "--name", "second", "--from-best", "test"]
     own = Overrides.parse(words[6:]).without({"output_dir"})
-    assert own.texts == tuple(STEPS)
+    assert own.texts == ("slurm=default", *STEPS)
 
 
 @pytest.mark.slow
