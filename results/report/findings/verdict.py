@@ -17,6 +17,7 @@ from results.scaling import Scaling, ScalingStudy, measured_study
 from results.units import count, in_three_digits, percent, seconds, share_of_peak, significant, tflops
 from sweeps.reading import CANCELLED_BY_NAME, TrialReading
 from sweeps.repeats.points import MeasuredPoint, measured_points, ranked_points, rivals_of_first
+from sweeps.repeats.ranking import of_other_models
 from sweeps.trial import SweepRecord
 from train_core.measurement import LIVE, Outcome
 
@@ -97,7 +98,9 @@ def _all_cancelled(results: Sequence[TrialReading], where: str) -> str:
 
 def _other_code(results: Sequence[TrialReading], where: str) -> tuple[str, ...]:
     """A sentence on points that were measured with other code than the newest one alone; none where there is none."""
-    measured = [each for each in results if each.performance and each.code and not each.trial.stage]
+    found = [each for each in results if each.performance and each.code and not each.trial.stage]
+    aside = of_other_models(results)
+    measured = [each for each in found if each.trial.trial_id not in aside]
     newest = max(measured, key=lambda each: each.end_time or 0.0, default=None)
     if newest is None:
         return ()

@@ -444,6 +444,20 @@ def test_a_rate_and_a_time_of_another_model_have_no_place_beside_those_of_the_qu
     assert places == (["2", "1"] if is_first else ["1", None])
 
 
+@pytest.mark.parametrize(("changed", "is_named"), [("model.num_layers=1", False), ("batch.micro_batch_size=2", True)])
+def test_what_another_model_measured_with_other_code_is_not_measured_again(
+    tmp_path: Path, build_record: BuildRecord, changed: str, is_named: bool
+) -> None:
+    """The command that the answer would advise measures the points of the present model alone."""
+    sweep = left_beside(tmp_path, build_record, "throughput", changed)
+    for each, code in zip(sweep.record.trials, ("new", "old"), strict=True):
+        finish(
+            sweep.folder, each, performance(100.0), environment=ENVIRONMENT.model_copy(update={"trainer_code": code})
+        )
+    details = verdict(sweep.record, sweep.read()).details
+    assert any("ran other code" in detail for detail in details) == is_named
+
+
 def test_points_without_a_place_for_the_same_reason_are_named_together() -> None:
     said = aside_sentence({"one": "on other data", "two": "", "three": "after 4 steps", "four": "on other data"})
     assert said == "Without a place among the others: one, four (on other data); three (after 4 steps)."
