@@ -115,6 +115,7 @@ DEEPEP_BRIDGE = {
     "precision": "mxfp8",
 }
 BRIDGE_GPT_OSS = {"source": "megatron-bridge", "model": r"gpt[-_ ]?oss"}
+WITHOUT_GRAPHS = r"\b(?:no|without) cuda[- ]graphs?|\bcuda[- ]graphs? (?:is |are )?(?:off|disabled|not used)\b"
 GRAPHED_LAYERS = {
     "source": "megatron-bridge",
     "num_experts": WITH_A_CHOICE,
@@ -209,9 +210,10 @@ REMARKS = (
     Remark("dispatcher", "hybridep", where=FUSED_GPT_OSS),
     Remark("dispatcher", "alltoall", where={**BRIDGE_GPT_OSS, "gpu": "^(?!b300)"}),
     Remark("dispatcher", "hybridep", where={"source": "megatron-bridge", "num_experts": WITH_A_CHOICE}),
-    Remark("cuda_graphs", "no", r"\b(?:no|without) cuda[- ]graphs?|\bcuda[- ]graphs? (?:is |are )?off\b"),
+    Remark("cuda_graphs", "no", WITHOUT_GRAPHS),
     Remark("cuda_graphs", "yes", r"\bcuda[- ]graphs?\b(?! (?:not|of (?!the whole)))"),
     Remark("graphs_layers", "yes", r"\bcuda[- ]graphs? of (?:attention|(?:the )?router)"),
+    Remark("graphs_layers", "no", WITHOUT_GRAPHS),
     Remark("graphs_layers", "yes", where=GRAPHED_LAYERS),
     # nemotron/launch.sh and grok1/launch.sh: --cuda_graphs true.
     Remark("cuda_graphs", "yes", where=BLACKWELL_NEMO),

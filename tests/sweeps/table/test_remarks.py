@@ -157,6 +157,8 @@ def test_a_column_that_a_row_fills_is_never_replaced(column: str) -> None:
         ({"notes": "HybridEP; full-iteration CUDA graph; one node"}, "cuda_graphs", "yes"),
         ({"notes": "no CUDA graphs; one node"}, "cuda_graphs", "no"),
         ({"notes": "CUDA graphs off"}, "cuda_graphs", "no"),
+        ({"notes": "CUDA graphs are disabled"}, "cuda_graphs", "no"),
+        ({**QWEN_ON_GB200, "notes": "CUDA graphs not used"}, "graphs_layers", "no"),
         ({"notes": "CUDA graph of the whole step"}, "cuda_graphs", "yes"),
         ({"notes": "CUDA graphs of attention, router and preprocessing"}, "cuda_graphs", ""),
         ({"notes": "CUDA graphs of attention, router and preprocessing"}, "graphs_layers", "yes"),
