@@ -270,9 +270,9 @@ def require_option(group: str, value: str, key: str) -> None:
 
 def no_option(group: str, value: str, key: str | None = None) -> ConfigError:
     """Return the refusal of what is no file of the group; `key` is what names it where that is not the group."""
-    if "," in value:
+    if "," in value and key is None:
         return _several(group, value)
-    if group == "sweep" and "=" in value:
+    if group == "sweep" and "=" in value and key is None:
         remedy = "Name the sweep first, as in `trisweep sweep 175b cluster=frontier`."
         return ConfigError(group, value, "is not the name of a sweep", remedy)
     meant = most_like(value, options(group))
@@ -281,7 +281,7 @@ def no_option(group: str, value: str, key: str | None = None) -> ConfigError:
     # An efficiency is called h100 too, but whoever writes cluster=h100 means dgx-h100.
     has_all_words = meant is not None and {*value.split("-")} <= {*meant.split("-")}
     if of is not None and not has_all_words:
-        remedy = f"It is an option of another one: write {of}={value}."
+        remedy = f"It is an option of group {of}: write {of}={value}."
     problem = "is not an option of this group" if key is None else f"is no {group}"
     return ConfigError(key or group, value, problem, remedy)
 

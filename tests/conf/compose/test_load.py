@@ -157,7 +157,7 @@ def test_a_sweep_whose_name_is_all_digits_would_still_be_a_name() -> None:
         ("dp=4", r"dp = '4': is not a key .*It follows: give parallel\.world_size, the number of devices"),
         ("parallel.data_parallel_size=4", r"is not a key .*It follows: give parallel\.world_size"),
         ("gradient_accumulation_steps=4", r"is not a key .*It follows: give batch\.global_batch_size and batch\.mic"),
-        ("sweep=llama-3.1-8b", r"is not an option of this group\. It is an option of another one: write model=llama"),
+        ("sweep=llama-3.1-8b", r"is not an option of this group\. It is an option of group model: write model=llama"),
         ("sweep.scaling=strong", r"sweep\.scaling = 'strong': belongs to a sweep, and none was named"),
         ("~nothing", r"~nothing = None: cannot be removed, as it is not set"),
         ("training.seed=${nothing}", r"training\.seed = '\$\{nothing\}': refers to nothing, which is not known"),
