@@ -224,10 +224,10 @@ def offers(text: str) -> list[tuple[str, int]]:
 
 def mixed_request(asked: Composition, text: str, implementation: str | None) -> Request:
     """One space for each offer of a mixed job; only what such a job can choose may be pinned."""
-    parts = [
-        search_request(asked, devices=str(number), clusters=[name], implementation=implementation)
-        for name, number in offers(text)
-    ]
+    parts: list[Request] = []
+    for name, number in offers(text):
+        device_counts(load_cluster(name), str(number), stated_by="--mixed")
+        parts.append(search_request(asked, devices=str(number), clusters=[name], implementation=implementation))
     for knob in NOT_IN_MIXED:
         if knob in parts[0].spaces[0].pinned:
             value = parts[0].spaces[0].pinned[knob]

@@ -319,6 +319,7 @@ def test_one_job_over_two_types(plan: Plan) -> None:
         ([*GPT_22B, "--steps", "0"], "--steps = 0: must be a whole number from 1 to 1e+18. Count optimizer steps."),
         ([*GPT_22B, "--clusters", "selen"], "--clusters = 'selen': is no cluster. Did you mean selene?"),
         ([*GPT_22B, "--mixed", "selen:8,selene:8"], "--mixed = 'selen': is no cluster. Did you mean selene?"),
+        ([*GPT_22B, "--mixed", "selene:8,dgx-h100:11"], "--mixed = 11: is not a number of devices that a job can have"),
         ([*GPT_22B, "--mixed", "selene:8"], "--mixed = 'selene:8': names fewer than two clusters"),
         ([*GPT_22B, "--mixed", "selene"], "--mixed = 'selene': is not a list of clusters and devices"),
         (
