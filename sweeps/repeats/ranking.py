@@ -18,6 +18,7 @@ import numpy
 from numpy.typing import NDArray
 
 from conf.grouped import grouped
+from conf.types.model_spec import ModelSpec
 from sweeps.reading import TrialReading
 from train_core.measurement import Performance
 
@@ -53,10 +54,16 @@ def has_measured_point(reading: TrialReading) -> bool:
 def of_other_models(readings: Iterable[TrialReading]) -> dict[str, str]:
     """Why trials have no place, by id: an earlier command left them, and no present one is of their model."""
     known = [(each.trial, each.experiment.model) for each in readings if each.experiment]
-    # The model's name is left out, because two files may describe the same model.
-    models = {trial.trial_id: model.model_copy(update={"name": ""}) for trial, model in known}
-    sought = {models[trial.trial_id] for trial, _ in known if trial.role != "kept"}
-    return {trial_id: OTHER_MODEL for trial_id, model in models.items() if sought and model not in sought}
+    left = {trial.trial_id: _without_name(model) for trial, model in known if trial.role == "kept"}
+    if not left:  # as in most sweeps, whose models need not be compared each time that points are ranked
+        return {}
+    sought = {_without_name(model) for trial, model in known if trial.role != "kept"}
+    return {trial_id: OTHER_MODEL for trial_id, model in left.items() if sought and model not in sought}
+
+
+def _without_name(model: ModelSpec) -> ModelSpec:
+    """The model as it is compared: two files may describe the same one."""
+    return model.model_copy(update={"name": ""})
 
 
 def disturbances(readings: Iterable[TrialReading]) -> dict[str, str]:

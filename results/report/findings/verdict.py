@@ -59,8 +59,9 @@ def verdict(
     """
     where = words_of_sweep(record, further_words)
     num_live = sum(result.outcome in LIVE for result in results)
-    if ranked_points(results):
-        answer = _answer(record, results, where) if record.seeks_rate else _objective_verdict(record, results, where)
+    if points := ranked_points(results):
+        by_rate = record.seeks_rate
+        answer = _answer(record, results, points, where) if by_rate else _objective_verdict(record, results, where)
         answer = answer._replace(details=(*answer.details, *_other_code(results, where)))
         unfinished = f"The sweep is not finished: {count_of(num_live, 'trial', 'has', 'have')} not ended."
         if ended:
@@ -131,25 +132,27 @@ def _objective_verdict(record: SweepRecord, results: Sequence[TrialReading], whe
     return SweepVerdict(headline, "", (others,) if others else (), sureness)
 
 
-def _answer(record: SweepRecord, results: Sequence[TrialReading], where: str) -> SweepVerdict:
+def _answer(
+    record: SweepRecord, results: Sequence[TrialReading], points: Sequence[MeasuredPoint], where: str
+) -> SweepVerdict:
+    """The answer of a sweep that seeks the highest rate, of which `points` have a place."""
     if study := measured_study(record, results):
         return SweepVerdict(study_sentence(study, noise_of(results)))
-    points = ranked_points(results)
     best, rivals, noise = points[0], rivals_of_first(points), noise_of(results)
     relation = relations_of_points(points, results)[best.middle.trial.trial_id]
     experiment, dollars = best.middle.experiment, None
     if record.mode == "cluster" and experiment:  # a trillion tokens of a small stand-in would say nothing
         dollars = declared_footprint(experiment, best.performance).dollars(TRILLION)
     figures = _figures(best, relation, noise, dollars)
-    others = aside_sentence({each.label: each.aside for each in measured_points(results)})
-    asides = tuple(filter(None, (*_best_by_size(points), others)))
+    set_aside = aside_sentence({each.label: each.aside for each in measured_points(results)})
+    further = tuple(filter(None, (*_best_by_size(points), set_aside)))
     if not rivals:
-        return SweepVerdict(f"Fastest per device: {best.label} with {figures}.", "", asides, _sure(best, points))
+        return SweepVerdict(f"Fastest per device: {best.label} with {figures}.", "", further, _sure(best, points))
     loudness = f", noise x{significant(noise, 2)}" if noise else ""
     others = "1 other" if len(rivals) == 1 else f"{len(rivals)} others"
     headline = f"No clear winner{loudness}: {best.label} was the fastest per device, and {others} may be as fast."
     names = listed([f"{rival.label} ({_range(rival)})" for rival in rivals], MOST_NAMED)
-    details = (f"May be as fast: {names}.", *asides)
+    details = (f"May be as fast: {names}.", *further)
     return SweepVerdict(headline, f"{best.label}: {figures}.", details, _decision(where, points))
 
 
