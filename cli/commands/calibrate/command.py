@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli.arguments import AsJson, complete_override, complete_sweep, composition_of, overrides_of
 from cli.output.console import print_json
 from conf.errors import UsageError
+
+if TYPE_CHECKING:
+    from conf.compose.load import Composition
 
 
 def calibrate(
@@ -50,20 +53,17 @@ def calibrate(
     kind = _only_one([name for name, value in kinds.items() if value is not None])
     if kind is not None:
         _refuse(kind, {"--nodes": nodes is not None, "--here": here}, "measures")
-    if kind and (sweep := propose or from_results):
-        from conf.compose.complaints import require_option
-
-        require_option("sweep", sweep, kind)
     if propose is not None:
         _refuse("--propose", {"--output": output is not None}, "writes")
         from cli.commands.calibrate.work import propose as propose_runs
 
-        content = propose_runs(composition_of(propose, overrides))
+        content = propose_runs(_composition_of(propose, "--propose", overrides))
     elif from_results is not None:
         from calibrate.measured_runs import trials_of_sweep
         from cli.commands.calibrate.work import refine
 
-        content = refine(trials_of_sweep(composition_of(from_results, overrides)), output, dry_run=dry_run)
+        trials = trials_of_sweep(_composition_of(from_results, "--from-results", overrides))
+        content = refine(trials, output, dry_run=dry_run)
     elif from_csv is not None:
         from calibrate.measured_runs import rows_of_table
         from cli.commands.calibrate.work import refine
@@ -75,6 +75,18 @@ def calibrate(
         content = measure_and_write(overrides_of(None, overrides), output, nodes, here=here, dry_run=dry_run)
     if as_json:
         print_json("calibration", content)
+
+
+def _composition_of(sweep: str, option: str, overrides: Sequence[str] | None) -> Composition:
+    """The configuration of the sweep that an option of this command names.
+
+    Raises:
+        ConfigError: there is no such sweep.
+    """
+    from conf.compose.complaints import require_option
+
+    require_option("sweep", sweep, option)
+    return composition_of(sweep, overrides)
 
 
 def _only_one(names: Sequence[str]) -> str | None:
