@@ -102,11 +102,10 @@ fewer groups there are: five generations are little to stand on.
 `benchmarks/published_4.csv`, of which many were measured by users and not by makers of devices or trainers, and last
 `benchmarks/published_5.csv`. No constant is fitted to any. The rule of the widths was chosen between the first two, and
 some of its forms were tried on the first, so that the second is the first blind test of it and the third another. The
-same rows as they are predicted today are no blind test,
-because some mechanisms and readings were chosen by what they showed. A table is there what one group of sources
-measured on one device. The noise floor, as a review of the first three files counted it (it is not computed here): 99
-configurations that two sources or more print (releases, submitters) differ by 1.7 % in the median and 3.9 % in the
-mean."""
+same rows as they are predicted today are no blind test, because some mechanisms and readings were chosen by what they
+showed. A table is there what one group of sources measured on one device. The noise floor, as a review of the first
+three files counted it (it is not computed here): 99 configurations that two sources or more print (releases,
+submitters) differ by 1.7 % in the median and 3.9 % in the mean."""
 TRAINER_COLUMNS = ("trainer", "devices", "tables", "rows", "left out %", "worst table %")
 BY_TRAINER = """\
 How far tables like your plan were off. A trainer that is not here, `trisweep` among them, has no published row: its

@@ -108,21 +108,22 @@ MEMORY_SHARES = {"max1550": 0.61}
 """Share of the bandwidth that copies reach, where it is far from the COMMON_MEMORY of other chips. Source: ALCF, Aurora
 machine overview, triad on one stack: 1 of 1.638 TB/s."""
 ATTENTION_SHARES = {
-    **dict.fromkeys(BLACKWELL_CHIPS, 0.84),
-    "max1550": 0.54,
-    "mi300x": 0.68,
-    "mi325x": 0.68,
-    "mi355x": 0.77,
+    **dict.fromkeys(BLACKWELL_CHIPS, 0.42),
+    "max1550": 0.27,
+    "mi300x": 0.34,
+    "mi325x": 0.34,
+    "mi355x": 0.385,
 }
 ATTENTION_SPREAD = 0.1
-"""Share of the peak that causal flash attention reaches, heads of 128, over the COMMON_ATTENTION of other chips.
+"""Share of the peak that causal flash attention reaches, heads of 128, where it is not the COMMON_ATTENTION of other
+chips.
 
 Source: Bekman, Machine Learning Engineering, insights/when-to-upgrade-gpus, as of August 2026: forward and backward,
-FlashAttention 4 on B200 is 1.88 to 1.95 times as fast as FlashAttention 3 on H200, whose peak is a 2.275th; the others
-have B200's tensor cores. AMD's: ROCm/aiter, op_tests/cpp/mha/README.md of January 2026, forward and backward at 4,096
-and 8,192 tokens: 427 and 461 TFLOPS on MI300X, 802 to 1,127 on MI355X, whose backward adds up in fp32 or in bf16;
-mi325x is the chip of MI300X. max1550: 113 TFLOPS of a tile forward (intel/intel-xpu-backend-for-triton, issues 773,
-1758 and 5771); nobody printed its backward.
+FlashAttention 4 on B200 is 1.88 to 1.95 times as fast as FlashAttention 3 on H200, whose peak is a 2.275th, so that it
+reaches 0.84 of an H200's share; the others have B200's tensor cores. AMD's: ROCm/aiter, op_tests/cpp/mha/README.md of
+January 2026, forward and backward at 4,096 and 8,192 tokens: 427 and 461 TFLOPS on MI300X, 802 to 1,127 on MI355X,
+whose backward adds up in fp32 or in bf16; mi325x is the chip of MI300X. max1550: 113 TFLOPS of a tile forward
+(intel/intel-xpu-backend-for-triton, issues 773, 1758 and 5771); nobody printed its backward.
 """
 FAMILIES = {
     **dict.fromkeys(("mi250x", "max1550"), OTHERS),
@@ -172,7 +173,7 @@ def _of_chip(chip: str, field: str) -> Fitted:
     if field == "matmul" and chip in LARGEST_PRODUCTS:
         share, reason = LARGEST_PRODUCTS[chip] / COMMON_PRODUCT, "as the fastest product that was found on it"
     elif field == "attention" and chip in ATTENTION_SHARES:
-        share, spread, reason = ATTENTION_SHARES[chip], ATTENTION_SPREAD, "as somebody measured"
+        share, spread, reason = ATTENTION_SHARES[chip] / COMMON_ATTENTION, ATTENTION_SPREAD, "as somebody measured"
     elif field == "memory" and chip in MEMORY_SHARES:
         share, reason = MEMORY_SHARES[chip] / COMMON_MEMORY, "as copies that others measured"
     return Fitted(chip, field, share, spread, 0.4, 2.5, reason)
