@@ -1,12 +1,9 @@
 from __future__ import annotations
 
-import gc
 import subprocess
 import sys
 
-import torch
-
-from train_core.process.long_lived import importing_torch
+import pytest
 
 FRESH = """
 import gc
@@ -17,15 +14,20 @@ with importing_torch():
 assert gc.isenabled()
 assert gc.get_freeze_count() > 0
 """
+ALREADY_IMPORTED = """
+import gc
+import torch
+from train_core.process.long_lived import importing_torch
+
+with importing_torch():
+    assert gc.isenabled()
+assert gc.get_freeze_count() == 0
+"""
 
 
-def test_a_fresh_process_looks_for_no_garbage_while_it_imports_torch_and_freezes_what_came() -> None:
-    subprocess.run([sys.executable, "-c", FRESH], check=True, timeout=60)
-
-
-def test_where_torch_is_already_imported_nothing_is_frozen() -> None:
-    assert torch.__version__
-    frozen = gc.get_freeze_count()
-    with importing_torch():
-        assert gc.isenabled()
-    assert gc.get_freeze_count() == frozen
+# In processes of their own, as what another test froze may be let go at any moment.
+@pytest.mark.parametrize("program", [FRESH, ALREADY_IMPORTED])
+def test_a_process_looks_for_no_garbage_while_it_imports_torch_for_the_first_time_and_freezes_what_came(
+    program: str,
+) -> None:
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
