@@ -17,6 +17,7 @@ import re
 import shutil
 import socket
 import struct
+import subprocess
 import sys
 import tempfile
 import time
@@ -30,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from conf.credentials import HIDDEN, hide_credentials, hide_variables, overrides_for_records, shown_tree
+from conf.errors import UsageError
 from conf.folders import given_words
 from launcher.tools import ask
 from sweeps.trial import SweepFolder
@@ -48,8 +50,15 @@ ALL_PACKAGES = (*PACKAGES, "results", "calibrate", "cli")
 UNCHECKED = struct.pack("<L", 0b01)
 """How a compiled file says that it has its source's hash, which is not to be compared (PEP 552)."""
 
-CHECKSUM_OF_FILES = "find . -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum | cut -d ' ' -f 1"
-"""For a shell in the folder. A job's own script asks so, before any of the code runs, with what every node has."""
+CHECKSUM_OF_FILES = (
+    "{ find . -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum; find . -type d -print0 | LC_ALL=C sort -z; "
+    "find . ! -type f ! -type d; } | sha256sum | cut -d ' ' -f 1"
+)
+"""For a shell in the folder. A job's own script asks so, before any of the code runs, with what every node has.
+
+It covers all that Python could import: the content of files, compiled ones included, and the names of folders, links
+and whatever else is there.
+"""
 
 SUFFIXES = (".py", ".yaml", ".csv", ".html", ".js", ".css", ".md")
 
@@ -83,15 +92,17 @@ def snapshot_code(destination: Path, packages: Sequence[str] = PACKAGES) -> Path
 
 @cache  # every job array asks for it, and what replaces the code between two of them is not taken for it
 def checksum_of_files(folder: Path) -> str:
-    """The SHA-256 over the paths and contents of all files below a folder, as `CHECKSUM_OF_FILES` prints it.
+    """The SHA-256 of all that lies in a folder, as `CHECKSUM_OF_FILES` prints it.
 
-    It covers what Python has compiled, which Python itself does not compare with the sources.
+    Raises:
+        UsageError: this machine's shell cannot tell.
     """
-    whole, names = hashlib.sha256(), (f"./{path.relative_to(folder)}" for path in folder.rglob("*") if path.is_file())
-    for name in sorted(names, key=os.fsencode):
-        content = hashlib.sha256((folder / name).read_bytes()).hexdigest()
-        whole.update(f"{content}  {name}\n".encode())
-    return whole.hexdigest()
+    done = subprocess.run(["sh", "-c", CHECKSUM_OF_FILES], cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode or done.stderr:
+        raise UsageError(
+            f"the checksum of {folder} cannot be told: {done.stderr.strip()}", f"Try there: {CHECKSUM_OF_FILES}"
+        )
+    return done.stdout.strip()
 
 
 def _compile(source: Path, copy: Path, content: bytes) -> None:

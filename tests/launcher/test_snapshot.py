@@ -6,12 +6,13 @@ import os
 import py_compile
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from launcher import provenance
-from launcher.provenance import checksum_of_files, snapshot_code
+from launcher.provenance import CHECKSUM_OF_FILES, checksum_of_files, snapshot_code
 from train_core.process.git_sha import ROOT, git_sha
 
 
@@ -66,6 +67,49 @@ def test_what_replaces_a_snapshot_is_not_taken_for_it_when_further_jobs_are_subm
     submitted = checksum_of_files(tmp_path)
     (tmp_path / "a.py").write_text("A = 2")
     assert checksum_of_files(tmp_path) == submitted
+
+
+PLANTS = {
+    "a link to a file": lambda code: (code / "sitecustomize.py").symlink_to("/dev/null"),
+    "a link to a folder": lambda code: (code / "evil").symlink_to("/tmp"),
+    "a link that leads nowhere": lambda code: (code / "sitecustomize.py").symlink_to("/nowhere/later.py"),
+    "a link in a folder below": lambda code: (code / "conf" / "evil.py").symlink_to("/dev/null"),
+    "a link in the place of a folder": lambda code: ((code / "empty").rmdir(), (code / "empty").symlink_to("/tmp")),
+    "an empty folder": lambda code: (code / "evil").mkdir(),
+    "a pipe": lambda code: os.mkfifo(code / "evil.py"),
+    "a file": lambda code: (code / "evil.py").touch(),
+    "a path file": lambda code: (code / "evil.pth").write_text("import os"),
+    "a compiled file": lambda code: (code / "conf" / "evil.pyc").touch(),
+    "a hidden file": lambda code: (code / ".evil").touch(),
+}
+
+
+@pytest.mark.parametrize("plant", PLANTS.values(), ids=PLANTS)
+def test_whatever_is_planted_in_the_code_changes_its_checksum(tmp_path: Path, plant: Callable[[Path], object]) -> None:
+    code = tmp_path / "code"
+    (code / "conf").mkdir(parents=True)
+    (code / "empty").mkdir()
+    (code / "conf" / "a.py").write_text("A = 1")
+    before = _asked_by_the_job(code)
+    assert checksum_of_files(code) == before
+    plant(code)
+    assert _asked_by_the_job(code) != before
+
+
+def test_a_file_that_a_link_to_itself_replaces_changes_the_checksum(tmp_path: Path) -> None:
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "a.py").write_text("A = 1")
+    before = _asked_by_the_job(code)
+    (code / "a.py").rename(tmp_path / "a.py")
+    (code / "a.py").symlink_to(tmp_path / "a.py")
+    assert _asked_by_the_job(code) != before
+
+
+def _asked_by_the_job(code: Path) -> str:
+    return subprocess.run(
+        ["sh", "-c", CHECKSUM_OF_FILES], cwd=code, capture_output=True, text=True, check=True
+    ).stdout.strip()
 
 
 def test_what_python_has_compiled_is_taken_over_unless_the_source_has_changed_since(

@@ -39,12 +39,20 @@ def plant_compiled_code(folder: SweepFolder, trace: Path) -> None:
     task.write_text(before)
 
 
+def plant_link(folder: SweepFolder, trace: Path) -> None:
+    """Python imports a module of this name before any other."""
+    (code,) = folder.code.iterdir()
+    elsewhere = trace.with_name("elsewhere.py")
+    elsewhere.write_text(PLANTED.format(str(trace)))
+    (code / "sitecustomize.py").symlink_to(elsewhere)
+
+
 def plant_work(folder: SweepFolder, trace: Path) -> None:
     (work,) = folder.submitit.glob("*.pkl")
     work.write_bytes(b"cposix\nsystem\n(Vtouch " + str(trace).encode() + b"\ntR.")
 
 
-@pytest.mark.parametrize("plant", [plant_code, plant_compiled_code, plant_work])
+@pytest.mark.parametrize("plant", [plant_code, plant_compiled_code, plant_link, plant_work])
 def test_what_was_replaced_while_the_job_was_queued_does_not_run(
     folder: SweepFolder, record_of: RecordOf, slurm: SlurmSpec, wait_until: WaitUntil, tmp_path: Path, plant: Plant
 ) -> None:
