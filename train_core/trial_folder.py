@@ -23,7 +23,16 @@ from conf.plan.experiment import Experiment
 from conf.private_files import unreadable
 from train_core.measurement import Measurement, Outcome, RankFailure, Standing, StepMetrics
 from train_core.stage_timeline import StageTimeline
-from train_core.whole_files import append_whole, replacing, stored_values, write_atomically
+from train_core.whole_files import (
+    append_whole,
+    keep_room,
+    replacing,
+    room_of,
+    stored_values,
+    when_not_full,
+    write_atomically,
+    write_in_room,
+)
 
 Model = TypeVar("Model", bound=BaseModel)
 READ_BYTES = 2**20
@@ -175,6 +184,7 @@ class TrialFolder(JobFolder):
     tokenizer.json      of the text that a training with checkpoints is trained on, in Hugging Face's format
     waits/              while a job seems to hang: `alarm`, and one `Standing` for every rank in `rank-N.json`
     measurement.json    a `Measurement`, once the trial has ended
+    .NAME.room          holds room on the disk for NAME while the job runs
     starting.lock       of a long training: held (flock) while it is submitted, and while it trains on this machine
     tracking_id         names a long training in MLflow, wherever the folder is moved; a copy of it gets another
     timeline/           when the passes of one timed step ran: a `StageTimeline` of every stage in `stage-N.json`; the
@@ -262,14 +272,17 @@ class TrialFolder(JobFolder):
         self.require_current()
         self._unwritten.append(metrics.model_dump_json() + "\n")
         try:
-            append_whole(self.metrics, "".join(self._unwritten))
-            self._unwritten.clear()
+            self._append_unwritten()
             self.heartbeat.touch()
         except OSError as error:
             if len(self._unwritten) == 1:
                 how = f"{self.metrics} cannot be written ({error.strerror})"
                 with contextlib.suppress(OSError):  # the log may lie on the same disk
                     print(f"{how}: lines from step {metrics.step} on are tried again after every step", flush=True)
+
+    def _append_unwritten(self) -> None:
+        append_whole(self.metrics, "".join(self._unwritten))
+        self._unwritten.clear()
 
     def read_metrics(self) -> list[StepMetrics]:
         """The metrics of all whole lines; one that is still being written, or was torn by a kill, is left out."""
@@ -343,10 +356,34 @@ class TrialFolder(JobFolder):
         self.require_current()
         write_atomically(self.measurement, measurement.model_dump_json(indent=1))
 
+    def keep_room(self) -> None:
+        """Take the room that `write_result` will need, before the disk fills up."""
+        for path in (self.metrics, self.measurement):
+            keep_room(path)
+
+    def finish_metrics(self) -> None:
+        """Add the lines that a full disk has refused, as soon as there is room; after a while they are given up."""
+        room_of(self.metrics).unlink(missing_ok=True)
+        if self._unwritten:
+            with contextlib.suppress(OSError):
+                when_not_full(self._append_unwritten, self.metrics)
+        self.require_current()  # another attempt may have begun meanwhile
+
+    def write_result(self, measurement: Measurement) -> None:
+        """Write what the job itself found, in the room that was kept for it, or as soon as there is some.
+
+        Raises:
+            OSError: it cannot be written, or the disk stayed full.
+        """
+        self.finish_metrics()
+        write_in_room(self.measurement, measurement.model_dump_json(indent=1))
+
     def write_verdict(self, measurement: Measurement) -> None:
         """Write an observer's conclusion on a silent trial. The trial's own word, should it come after all, stays."""
         with replacing(self.measurement, keep_existing=True) as file:
             file.write(measurement.model_dump_json(indent=1).encode())
+        for path in (self.metrics, self.measurement):
+            room_of(path).unlink(missing_ok=True)
 
     def read_measurement(self) -> Measurement | None:
         """The outcome of the trial; None when it has not ended, or when its file was damaged and has been put aside."""

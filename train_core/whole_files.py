@@ -7,13 +7,23 @@ import errno
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from stat import S_IMODE
 from typing import Any, BinaryIO
 
 NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV)
 """The errors of file systems without hard links."""
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""The errors of a disk without room or inodes, and of a user without quota."""
+
+PATIENCE_SECONDS, PAUSE_SECONDS = 600.0, 2.0
+"""So long a result waits for a full disk, and so long between two tries."""
+
+ROOM_BYTES = 2**16
+"""More than a result takes."""
 
 
 @contextlib.contextmanager
@@ -70,6 +80,57 @@ def write_atomically(path: Path, text: str, *, durable: bool = True) -> None:
     """Write `text` to `path` so that a reader sees the old file or the new one, never a part. See `replacing`."""
     with replacing(path, durable=durable) as file:
         file.write(text.encode())
+
+
+def keep_room(path: Path) -> None:
+    """Take the room and the inode that `path` will need, for `write_in_room`. A disk that is full now has none."""
+    with contextlib.suppress(OSError):
+        write_atomically(room_of(path), os.urandom(ROOM_BYTES).hex()[:ROOM_BYTES])  # which no file system compresses
+
+
+def room_of(path: Path) -> Path:
+    return path.with_name(f".{path.name}.room")
+
+
+def write_in_room(path: Path, text: str) -> None:
+    """Write a result whole, into the room that was kept for it; without that, wait until the disk has room.
+
+    Raises:
+        OSError: it cannot be written, or the disk was full for `PATIENCE_SECONDS`.
+    """
+    when_not_full(lambda: _put_in_room(path, text), path)
+
+
+def _put_in_room(path: Path, text: str) -> None:
+    try:
+        file = room_of(path).open("r+b", buffering=0)
+    except FileNotFoundError:
+        write_atomically(path, text)
+        return
+    with file:
+        file.truncate(file.write(text.encode()))
+        os.fsync(file.fileno())
+    room_of(path).replace(path)
+
+
+def when_not_full(write: Callable[[], None], path: Path) -> None:
+    """Call `write`, and again while the disk is full, which is said once. Raises OSError as `write_in_room` does."""
+    until = time.monotonic() + PATIENCE_SECONDS
+    is_told = False
+    while True:
+        try:
+            return write()
+        except OSError as error:
+            if error.errno not in FULL or time.monotonic() > until:
+                raise
+            if not is_told:
+                is_told = True
+                how = (
+                    f"{path} cannot be written ({error.strerror}): tried again for {PATIENCE_SECONDS / 60:.0f} minutes"
+                )
+                with contextlib.suppress(OSError):  # the log may lie on the same disk
+                    print(how, flush=True)
+            time.sleep(PAUSE_SECONDS)
 
 
 def stored_values(path: Path) -> dict[str, Any]:

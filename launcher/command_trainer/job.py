@@ -58,12 +58,13 @@ def run_here(folder: Path, devices: tuple[int, ...] = (), time_limit_seconds: fl
     experiment = trial.read_experiment()
     with hold_lock(trial.running_lock) as lock, cancelled_by_signals():
         trial.clear_results(keeps_steps=True)
+        trial.keep_room()
         started = time.time()
         run = ProgramRun(trial, experiment, seats_here(experiment), devices, time_limit_seconds, lock)
         failure = run.failure()
         failed = failure and failed_measurement(experiment.fingerprint, failure, started)
         measurement = failed or run.complete(started)
-        trial.write_measurement(measurement)
+        trial.write_result(measurement)
     return measurement
 
 
@@ -86,6 +87,7 @@ def run_as_task(folder: Path, attempt: Attempt) -> None:
     if seat.is_first:
         trial.claim_for_attempt()
         trial.forget_progress(keeps_steps=True)
+        trial.keep_room()
     started, before = time.time(), trial.read_measurement()
     if experiment.trainer.start == "once" and not seat.is_first:
         _wait_for_the_first(trial, before)
@@ -98,7 +100,7 @@ def run_as_task(folder: Path, attempt: Attempt) -> None:
             print(f"{failure.traceback}\n{failure.cause}", file=sys.stderr, flush=True)
             sys.exit(EXIT_FAILED)
         if seat.is_first:
-            trial.write_measurement(run.complete(started))
+            trial.write_result(run.complete(started))
 
 
 def _wait_for_the_first(trial: TrialFolder, before: Measurement | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -49,3 +50,43 @@ def test_a_program_is_measured_however_it_is_started_and_its_failure_is_found(
     assert [len(state.steps) for state in states] == [3, 3, 3, 0]
     assert [state.step_seconds for state in states[:3]] == [0.5, 0.5, 0.5]
     assert (states[3].cause, states[3].failing_rank) == ("ValueError: the data of rank 3 is bad", 3)
+
+
+FULL_AT_ITS_END = """
+import sys, time
+from pathlib import Path
+disk = Path(sys.argv[1])
+for step in range(1, 4):
+    print(f"step {step} loss 4 time 0.5 s", flush=True)
+time.sleep(1)  # until the steps have been read
+try:
+    for number in range(10**6):
+        (disk / f"other-{number}").write_bytes(bytes(2**12))
+except OSError:
+    print("the disk is full", flush=True)
+"""
+
+
+@pytest.mark.parametrize("limit", ["size=20m", "nr_inodes=2000"], ids=["bytes", "inodes"])
+def test_a_trial_whose_disk_fills_up_in_its_last_second_keeps_its_measurement(
+    tmp_path: Path, record_of: RecordOf, slurm: SlurmSpec, wait_until: WaitUntil, limit: str
+) -> None:
+    disk, program = tmp_path / "disk", tmp_path / "program.py"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", limit, "none", disk], check=False).returncode:
+        pytest.skip("may not mount a disk")
+    try:
+        program.write_text(FULL_AT_ITS_END)
+        command = f"trainer.command=[{sys.executable},{program},{disk}]"
+        folder = SweepFolder(disk / "sweep")
+        record = record_of([{"training.seed": 1}], "trainer=command", command, "trainer.start=once")
+        submit_points(Sweep(folder, record), slurm)
+        (trial,) = record.trials
+        wait_until(folder, record, lambda _: (disk / "other-0").exists())
+        (state,) = wait_until(folder, record, lambda _: folder.trial(trial.trial_id).measurement.exists(), 30)
+        for other in disk.glob("other-*"):
+            other.unlink()
+        (state,) = wait_until(folder, record, lambda states: has_ended(states[0]))
+        assert (state.outcome, len(state.steps)) == (Outcome.COMPLETED, 3), state
+    finally:
+        subprocess.run(["umount", "-l", disk], check=True)

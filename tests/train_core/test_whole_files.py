@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import errno
 import resource
+import subprocess
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from train_core.whole_files import append_whole, replacing, stored_values, write_atomically
+from tests.steps import STEP
+from train_core import whole_files
+from train_core.job.failures import without_numbers
+from train_core.measurement import Outcome
+from train_core.trial_folder import TrialFolder
+from train_core.whole_files import append_whole, keep_room, replacing, stored_values, write_atomically, write_in_room
 
 
 def test_a_link_stays_and_the_file_behind_it_is_replaced(tmp_path: Path) -> None:
@@ -100,3 +108,83 @@ def test_a_file_that_is_not_there_or_damaged_holds_no_values(tmp_path: Path, con
 def test_values_are_read_as_they_were_written(tmp_path: Path) -> None:
     write_atomically(tmp_path / "state.json", '{"step": 3}')
     assert stored_values(tmp_path / "state.json") == {"step": 3}
+
+
+@pytest.fixture(params=["size=1m", "nr_inodes=20"], ids=["bytes", "inodes"])
+def small_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", request.param, "none", disk]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("may not mount a disk")
+    yield disk
+    subprocess.run(["umount", "-l", disk], check=True)
+
+
+def _fill(disk: Path) -> list[Path]:
+    """Write until the disk takes no byte or no file more."""
+    written = list[Path]()
+    try:
+        while True:
+            written.append(disk / f"other-{len(written)}")
+            written[-1].write_bytes(bytes(2**17))
+    except OSError:
+        return written
+
+
+def test_a_result_is_written_to_a_disk_that_has_filled_up_since_its_room_was_kept(small_disk: Path) -> None:
+    path = small_disk / "measurement.json"
+    keep_room(path)
+    _fill(small_disk)
+    write_in_room(path, "5 TFLOPS" * 1000)
+    assert path.read_text() == "5 TFLOPS" * 1000
+    assert path.stat().st_mode & 0o7777 == 0o600
+    assert not [each for each in small_disk.iterdir() if "measurement" in each.name and each != path]
+
+
+def test_a_result_for_which_no_room_was_kept_waits_until_the_disk_is_emptied(
+    small_disk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(whole_files, "PAUSE_SECONDS", 0.01)
+    path, others = small_disk / "measurement.json", _fill(small_disk)
+    keep_room(path)  # finds none
+
+    def empty_disk() -> None:
+        for each in others:
+            each.unlink(missing_ok=True)
+
+    empty = threading.Timer(0.2, empty_disk)
+    empty.start()
+    write_in_room(path, "5 TFLOPS")
+    empty.join()
+    assert path.read_text() == "5 TFLOPS"
+    said = f"{path} cannot be written (No space left on device): tried again for 10 minutes"
+    assert capsys.readouterr().out.count(said) == 1
+
+
+def test_a_disk_that_stays_full_is_an_error_after_a_while(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(whole_files, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(whole_files, "PATIENCE_SECONDS", 0.1)
+    _fill(small_disk)
+    with pytest.raises(OSError, match="No space left"):
+        write_in_room(small_disk / "measurement.json", "5 TFLOPS")
+
+
+def test_another_error_than_a_full_disk_is_told_at_once(tmp_path: Path) -> None:
+    (tmp_path / "measurement.json").mkdir()
+    with pytest.raises(IsADirectoryError):
+        write_in_room(tmp_path / "measurement.json", "5 TFLOPS")
+
+
+def test_a_trial_that_ends_on_a_full_disk_leaves_its_measurement_and_all_of_its_steps(small_disk: Path) -> None:
+    trial = TrialFolder(small_disk / "trial")
+    trial.path.mkdir()
+    trial.keep_room()
+    trial.append_metrics(STEP)
+    _fill(small_disk)
+    for step in range(2, 100):
+        trial.append_metrics(STEP.model_copy(update={"step": step}))
+    measured = without_numbers("sha", Outcome.COMPLETED, "", 0.0)
+    trial.write_result(measured)
+    assert trial.read_measurement() == measured
+    assert [each.step for each in trial.read_metrics()] == list(range(1, 100))

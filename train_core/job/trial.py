@@ -51,6 +51,7 @@ def run_trial_here(
     switch = StopSwitch() if saves else None
     with hold_lock(trial.running_lock), cancelled_by_signals(switch):
         trial.clear_results()
+        trial.keep_room()
         started, gpus = time.time(), _gpus(experiment, devices)
         job = Job(trial, experiment.parallel.world_size, gpus, time_limit_seconds, on_step, switch or never)
         measurement = _measure(job, experiment, started)
@@ -61,7 +62,7 @@ def run_trial_here(
 def _write(trial: TrialFolder, measurement: Measurement) -> None:
     """Write `measurement.json`. Where that cannot be done, how the trial ended is told in the error instead."""
     try:
-        trial.write_measurement(measurement)
+        trial.write_result(measurement)
     except OSError as error:
         cause = measurement.cause.removesuffix(".") or "the training ended well"
         problem = f"{measurement.outcome}: {cause}. Nor could {trial.measurement} be written ({error.strerror})"
@@ -150,4 +151,5 @@ def _begin(trial: TrialFolder, rank: int) -> None:
     trial.failure_of(rank).unlink(missing_ok=True)
     if rank == 0:
         trial.forget_progress()
+        trial.keep_room()
         trial.alarm.unlink(missing_ok=True)

@@ -14,7 +14,7 @@ from conf.types.schema import Count, Dtype, Frozen, Name, Positive
 from train_core.costs.layer.context import FLASH_BACKWARD_TO_FORWARD
 from train_core.measurement import Environment
 from train_core.trial_folder import JobFolder, PathInside
-from train_core.whole_files import write_atomically
+from train_core.whole_files import write_atomically, write_in_room
 
 Pattern = Literal["all_reduce", "all_gather", "reduce_scatter", "transfer"]
 PATTERNS: tuple[Pattern, ...] = ("all_reduce", "all_gather", "reduce_scatter", "transfer")
@@ -229,8 +229,8 @@ class RatesFolder(JobFolder):
         return RatesPlan.model_validate_json(self.plan.read_text())
 
     def tell(self, line: str) -> None:
-        """Add a line for those who wait."""
-        with self.progress.open("a") as file:
+        """Add a line for those who wait. A disk that takes none ends nothing."""
+        with contextlib.suppress(OSError), self.progress.open("a") as file:
             file.write(line + "\n")
 
     def last_line(self) -> str:
@@ -241,7 +241,7 @@ class RatesFolder(JobFolder):
         return ""
 
     def write_rates(self, rates: DeviceRates) -> None:
-        write_atomically(self.rates, rates.model_dump_json(indent=1))
+        write_in_room(self.rates, rates.model_dump_json(indent=1))
 
     def read_rates(self) -> DeviceRates | None:
         """The rates; None until they have been written whole."""
