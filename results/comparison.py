@@ -137,7 +137,7 @@ class SoughtPair:
     @property
     def is_clear(self) -> bool | None:
         """True if the intervals do not overlap; None where a side has none."""
-        if self.before.half_width is None or self.after.half_width is None:
+        if self.before.interval is None or self.after.interval is None:
             return None
         return not self.before.may_equal(self.after)
 

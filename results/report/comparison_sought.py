@@ -10,7 +10,7 @@ from conf.nearest import listed
 from conf.types.sweep_spec import Objective
 from conf.units import count_of
 from results.comparison import Side, SoughtComparison, SoughtPair, joint_labels, label_without_seed
-from results.report.findings.sought import half_width_text, sought_sentences, value_text, words_of
+from results.report.findings.sought import interval_text, sought_sentences, value_text, words_of
 from results.report.section import Block, Heading, NamedTable, Paragraph, Section
 from results.table import Cell, Table, number, text
 from results.units import ABSENT
@@ -53,7 +53,7 @@ def _blocks(both: SoughtComparison) -> Iterator[Block]:
     if both.comparable:
         yield NamedTable("sought-pairs", Table.of([_row(both, pair) for pair in both.comparable]))
         first = words_of(both.objectives[0])
-        note = f"± is half of the 95 % interval of the {first}; clearly: the intervals of both do not overlap."
+        note = f"95 %: the interval of the {first}; clearly: the intervals of both do not overlap."
         if any(pair.leaves_seeds_out for pair in both.comparable):
             note += " Of a point, the seeds count that both measured."
         yield Paragraph(note, is_note=True)
@@ -71,11 +71,10 @@ def _row(both: SoughtComparison, pair: SoughtPair) -> dict[str, Cell]:
         for place, each in enumerate(both.objectives)
         for side, point in sides.items()
     }
-    halves = {side: point.half_width for side, point in sides.items()}
     return {
         "point": text(pair.label),
         **values,
-        **{f"± {side}": number(half_width_text(objective, half), half) for side, half in halves.items()},
+        **{f"95 % {side}": text(interval_text(objective, point.interval)) for side, point in sides.items()},
         "B is": text(_change_word(pair, objective)),
         "clearly": text({None: ABSENT, True: "yes", False: "no"}[pair.is_clear]),
     }

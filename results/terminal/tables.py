@@ -124,9 +124,9 @@ def sought_table(record: SweepRecord, results: Sequence[TrialReading]) -> Table:
         if lacks_a_value and result.outcome is not None:
             name = _layout(result.title, result.trial.is_baseline)
             rows.append((text(""), name, _outcome(result.outcome), *[text("")] * (len(words) + 3)))
-    equal = " =: another may be as good." if len(record.objective) == 1 else ""
-    caption = f"+-: half of a 95 % interval. n: runs.{equal}{_names((), record.labels)}"
-    columns = (*words, "+-", "n", "step s")
+    equal = " =: another may be as good. ?: nobody knows how far chance goes." if len(record.objective) == 1 else ""
+    caption = f"95 %: interval. n: runs.{equal}{_names((), record.labels)}"
+    columns = (*words, "95 %", "n", "step s")
     return _table(f"{_measured_where(results)}, ranked by {' and '.join(words)}", caption, "trial", columns, rows)
 
 

@@ -3,10 +3,10 @@
 Trials that differ in their seed alone, and repeats, are runs of one point, whose mean counts; those that another
 version of the trainer measured are another point. The interval of a time, or of what follows from one, has the spread
 between runs pooled over all points, as a machine disturbs each of them by a factor (`sweeps.repeats.points`). A loss,
-or a figure of a later stage, has it pooled over the points of like value alone, as a share of each point's mean: of two
-seeds by themselves nobody learns much, but how a training spreads that has converged says nothing of one that has not.
-Where no point of like value was measured twice, a single run takes the share of all others. Points that diverged say
-nothing of the others' spread.
+or a figure of a later stage, has it pooled over the points of like value alone: of two seeds by themselves nobody
+learns much, but how a training spreads that has converged says nothing of one that has not. Where no point of like
+value was measured twice, nobody knows, and there is neither an interval nor a sure place. Points that diverged say
+nothing of the others' spread. What is positive spreads by factors; of anything else, deviations are shares of the mean.
 
 Losses are compared after equal training alone. A sweep that varies what decides its losses is refused
 (`sweeps.points.objectives.require_comparable`). Two ways are left by which they may differ: a program of one's own ends
@@ -37,6 +37,8 @@ DIVERGED = 1.5
 """A training whose loss ends so many times higher than it began has diverged, both as means of a tenth. Assumed."""
 LIKE = 2.0
 """Losses, or figures, of which one is at most so many times the other are of like value. Assumed."""
+WIDEST = 100.0
+"""A wider interval of a logarithm says no less, and its ends would be no numbers."""
 
 
 class Run(NamedTuple):
@@ -51,13 +53,33 @@ class Run(NamedTuple):
     counts: tuple[bool, ...]
 
 
+class ValueSpread(NamedTuple):
+    """How far one run may lie from the value of its point, with 95 % confidence.
+
+    Attributes:
+        half: half of that interval: of the logarithm, or a share of the value.
+    """
+
+    half: float
+    is_of_logarithm: bool
+
+    def around(self, value: float, num_runs: int) -> tuple[float, float]:
+        """The interval of a value that is the mean of so many runs."""
+        half = self.half / math.sqrt(num_runs)
+        if not self.is_of_logarithm:
+            return value - half * _scale(value), value + half * _scale(value)
+        factor = math.exp(min(half, WIDEST))
+        return value / factor, value * factor
+
+
 @dataclass(frozen=True)
 class SoughtPoint:
     """One point, with what its runs measured.
 
     Attributes:
         name: its label without the seed, where that is enough.
-        half_width: of the 95 % interval of the first value; None where nothing says how it spreads, or it diverged.
+        num_drawn: how many values of the first objective chance drew.
+        spread: of the first value; None where nothing says how it spreads, or it diverged.
         on_front: no other point beats it in all objectives.
         diverged: a value of one of its runs is no number, or the loss that is sought ended far higher than it began.
         aside: how it was trained otherwise than the others, so that its loss has no place among theirs; else empty.
@@ -66,7 +88,8 @@ class SoughtPoint:
     name: str
     runs: tuple[Run, ...]
     values: tuple[float, ...]
-    half_width: float | None
+    num_drawn: int
+    spread: ValueSpread | None
     on_front: bool
     diverged: bool
     aside: str
@@ -109,20 +132,21 @@ class SoughtPoint:
     def of_seeds(self, seeds: Collection[int], objectives: Sequence[Objective]) -> SoughtPoint:
         """The point by the runs of these seeds alone, of which it has some; its interval is that of so few runs."""
         kept = tuple(run for run in self.runs if run.reading.planned.training.seed in seeds)
-        values = _means(objectives, kept)
-        half = self.half_width
-        if half is not None:
-            drawn, drawn_of_these = (len(_drawn_values(objectives[0], runs, 0)) for runs in (self.runs, kept))
-            half *= _scale(values[0]) / _scale(self.values[0]) * math.sqrt(drawn / drawn_of_these)
-        return replace(self, runs=kept, values=values, half_width=half)
+        num_drawn = len(_drawn_values(objectives[0], kept, 0))
+        return replace(self, runs=kept, values=_means(objectives, kept), num_drawn=num_drawn)
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Of 95 % of the first value; None where nothing says how it spreads."""
+        return self.spread.around(self.values[0], self.num_drawn) if self.spread else None
 
     @property
     def bounds(self) -> tuple[float, float]:
-        half = self.half_width or 0.0
-        return self.values[0] - half, self.values[0] + half
+        """The interval, or the value alone."""
+        return self.interval or (self.values[0], self.values[0])
 
     def may_equal(self, other: SoughtPoint) -> bool:
-        """True if the intervals of the first value overlap."""
+        """True if the intervals of the first value overlap, as far as they are known."""
         return overlap(self.bounds, other.bounds)
 
 
@@ -146,14 +170,14 @@ def sought_points(record: SweepRecord, readings: Sequence[TrialReading]) -> list
     best = {placed[number] for number in front([costs[name] for name in placed])}
     sought = record.objective[0]
     kept = {name: _drawn_values(sought, runs, 0) for name, runs in groups.items() if name not in diverged}
-    in_vain = not is_of_time(sought) and _are_repeated_in_vain(list(groups.values()))
-    half_widths = {} if in_vain else _half_widths(sought, kept)
+    spreads = _spreads(sought, kept)
     return [
         SoughtPoint(
             name,
             tuple(groups[name]),
             means[name],
-            half_widths.get(name),
+            len(_drawn_values(sought, groups[name], 0)),
+            spreads.get(name),
             name in best,
             name in diverged,
             aside.get(name, ""),
@@ -187,13 +211,21 @@ def _runs_that_count(runs: Sequence[Run], number: int) -> Sequence[Run]:
 def sought_places(record: SweepRecord, points: Sequence[SoughtPoint]) -> list[str]:
     """The place of every point in its order: one more than points are surely better, `=` where another may be as good.
 
-    Of several objectives it is the number in that order, as no interval ranks them. What diverged has no place.
+    Where nobody knows how a value spreads it is one more than values are better, with `?`. Of several objectives it is
+    the number in that order, as no interval ranks them. What diverged has no place.
     """
     if len(record.objective) > 1:
         return [str(number) if point.has_place else "" for number, point in enumerate(points, start=1)]
+    placed = [point for point in points if point.has_place]
+    if len(placed) == 1:
+        return ["1" if point.has_place else "" for point in points]
     is_up = is_better_when_larger(record.objective[0])
-    gains = [point.bounds if is_up else (-point.bounds[1], -point.bounds[0]) for point in points]
-    return places_by_bounds([gain if point.has_place else None for gain, point in zip(gains, points, strict=True)])
+    sides = [point.interval or (-math.inf, math.inf) for point in placed]
+    by_interval = places_by_bounds([(low, high) if is_up else (-high, -low) for low, high in sides])
+    by_value = places_by_bounds([(point.values[0] * (1 if is_up else -1),) * 2 for point in placed])
+    places = zip(placed, by_interval, by_value, strict=True)
+    known = {each.name: place if each.interval else f"{number.rstrip('=')}?" for each, place, number in places}
+    return [known.get(point.name, "") for point in points]
 
 
 def _has_diverged(reading: TrialReading) -> bool:
@@ -204,12 +236,6 @@ def _has_diverged(reading: TrialReading) -> bool:
     first, last = finite_ends(losses)
     has_risen = bool(first and last) and 0 < DIVERGED * fmean(first) < fmean(last)
     return has_risen or not math.isfinite(losses[-1])
-
-
-def _are_repeated_in_vain(points: Sequence[Sequence[Run]]) -> bool:
-    """True if nothing was random: no program was told the seed, and the runs of each point came to the same."""
-    is_told = any(run.reading.planned.trainer.is_told(SEED) for runs in points for run in runs)
-    return not is_told and all(len({run.values for run in runs}) == 1 for runs in points)
 
 
 def _costs(objectives: Sequence[Objective], values: Sequence[float]) -> tuple[float, ...]:
@@ -267,18 +293,25 @@ def _measured_runs(record: SweepRecord, readings: Sequence[TrialReading], distur
     return runs
 
 
-def _half_widths(objective: Objective, values: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Half of each point's interval by its name; without those of which nothing says how they spread."""
+def _spreads(objective: Objective, values: Mapping[str, Sequence[float]]) -> dict[str, ValueSpread]:
+    """The spread of each point by its name; without those of which nothing says how they spread."""
     repeated = [(fmean(runs), runs) for runs in values.values() if len(runs) > 1]
-    everywhere, found = pooled_spread([runs for mean, runs in repeated if mean], _scale), dict[str, float]()
-    for name, runs in values.items():
-        mean, spread = fmean(runs), everywhere
-        if not is_of_time(objective):
-            alike = pooled_spread([others for other, others in repeated if _are_alike(mean, other)], _scale)
-            spread = alike or (everywhere if mean else None)
-        if spread is not None:
-            found[name] = t_quantile(spread.freedom) * spread.deviation * _scale(mean) / math.sqrt(len(runs))
-    return found
+    if is_of_time(objective):
+        found = dict.fromkeys(values, _pooled([runs for _, runs in repeated]))
+    else:
+        means = {name: fmean(runs) for name, runs in values.items()}
+        found = {
+            name: _pooled([runs for other, runs in repeated if _are_alike(mean, other)]) for name, mean in means.items()
+        }
+    return {name: spread for name, spread in found.items() if spread}
+
+
+def _pooled(points: Sequence[Sequence[float]]) -> ValueSpread | None:
+    by_log = all(value > 0 for runs in points for value in runs)
+    spread = pooled_spread([list(map(math.log, runs)) for runs in points]) if by_log else pooled_spread(points, _scale)
+    if spread is None or not spread.deviation:  # runs that came out the same, as without a seed, show no spread
+        return None
+    return ValueSpread(t_quantile(spread.freedom) * spread.deviation, by_log)
 
 
 def _are_alike(mean: float, other: float) -> bool:

@@ -199,7 +199,7 @@ def test_points_are_compared_over_the_seeds_that_both_measured(tmp_path: Path, b
     assert finding(*sides).startswith("Of 1 point that both measured, B is by loss equal in 1; the 95 % intervals")
     found = section_called("sought", comparison_sections(*sides))
     assert found.blocks[-1] == Paragraph(
-        "± is half of the 95 % interval of the loss; clearly: the intervals of both do not overlap. Of a point, the"
+        "95 %: the interval of the loss; clearly: the intervals of both do not overlap. Of a point, the"
         " seeds count that both measured.",
         is_note=True,
     )

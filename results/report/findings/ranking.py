@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from results.report.findings.sought import half_width_text, value_text
+from results.report.findings.sought import interval_text, value_text
 from results.report.section import ReportSubject
 from results.scaling import Scaling, scaling
 from results.table import Cell, number, text
@@ -55,13 +55,13 @@ def measured_cells(point: MeasuredPoint, relation: Scaling) -> dict[str, Cell]:
 
 
 def sought_cells(record: SweepRecord, point: SoughtPoint) -> list[Cell]:
-    """The value of each objective, half the interval of the first, the number of runs, and the seconds of a step."""
+    """The value of each objective, the interval of the first, the number of runs, and the seconds of a step."""
     both = zip(record.objective, point.values, strict=True)
-    half, performance, runs = point.half_width, point.middle.performance, len(point.runs)
+    performance, runs = point.middle.performance, len(point.runs)
     step = performance.step_seconds if performance else None
     return [
         *(number(value_text(objective, value), value) for objective, value in both),
-        number(half_width_text(record.objective[0], half), half),
+        text(interval_text(record.objective[0], point.interval)),
         number(str(runs), runs),
         number(seconds(step), step),
     ]

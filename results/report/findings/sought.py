@@ -32,6 +32,7 @@ NO_LOSS = (
     " step on."
 )
 NUM_RUNS = 3
+SAME = "All runs of"
 HUGE = 1e10
 """Only a loss that diverged is as large; tables write it with an exponent, for want of room."""
 
@@ -47,11 +48,9 @@ def value_text(objective: Objective, value: float) -> str:
     return f"{shown:.3g}" if abs(shown) >= HUGE else significant(shown, 4)
 
 
-def half_width_text(objective: Objective, half: float | None) -> str:
-    """Return the half width in two digits, as it is known no better; absent if no point has two runs."""
-    if half is None:
-        return ABSENT
-    return significant(half / TERA if objective == "throughput" else half, 2)
+def interval_text(objective: Objective, interval: tuple[float, float] | None) -> str:
+    """Return its ends as tables show values; absent where nothing says how the values spread."""
+    return " to ".join(value_text(objective, end) for end in interval) if interval else ABSENT
 
 
 def sought_sentences(record: SweepRecord, results: Sequence[TrialReading], where: str) -> tuple[str, str, str]:
@@ -90,13 +89,13 @@ def _placed_sentences(record: SweepRecord, points: Sequence[SoughtPoint], where:
     objective, (best, *others) = record.objective[0], points
     rivals = [point for point in others if point.has_place and point.may_equal(best)]
     superlative = f"the {'highest' if is_better_when_larger(objective) else 'lowest'} {words_of(objective)}"
-    half = "" if best.half_width is None else f" ± {half_width_text(objective, best.half_width)}"
-    reached = f"{best.name} reached {superlative}, {value_text(objective, best.values[0])}{half}"
+    interval = f" ({interval_text(objective, best.interval)})" if best.interval else ""
+    reached = f"{best.name} reached {superlative}, {value_text(objective, best.values[0])}{interval}"
     sureness = _sureness(record, points, where)
     if not rivals:
         return f"{reached}{_others_in_words(objective, others)}.", "", sureness
     names = listed([point.name for point in rivals], MOST_NAMED)
-    if _has_intervals(points):
+    if any(point.interval for point in (best, *rivals)):
         return f"No clear winner: {reached}, and {len(rivals)} may be as good.", f"May be as good: {names}.", sureness
     same = "1 other" if len(rivals) == 1 else f"{len(rivals)} others"
     return f"No clear winner: {reached}, and so did {same}.", f"Reached the same: {names}.", sureness
@@ -143,28 +142,34 @@ def _further_seeds(record: SweepRecord) -> dict[str, int]:
     return {"search.num_seeds": NUM_RUNS} | ({"sweep.max_trials": most} if most > record.spec.max_trials else {})
 
 
-def _has_intervals(points: Sequence[SoughtPoint]) -> bool:
-    return any(point.half_width is not None for point in points)
-
-
 def _sureness(record: SweepRecord, points: Sequence[SoughtPoint], where: str) -> str:
-    if not _has_intervals(points):
-        has_runs = any(len(point.runs) > 1 and not point.diverged for point in points)
-        if not where:
-            return f"One {'seed' if has_runs else 'run'} of each so far, so that nobody knows what is chance."
-        by_time = all(map(is_of_time, record.objective))
-        again = f"`{sweep_with(where, {'search.max_rounds': NUM_RUNS} if by_time else _further_seeds(record))}`"
-        if by_time or any(point.reading.planned.trainer.is_told(SEED) for point in points):
-            of_each = "seed" if has_runs else "run"
-            return f"One {of_each} of each, so that nobody knows what is chance: {again} would tell."
-        often = "All runs of a point came to the same" if has_runs else "One run of each"
-        return (
-            f"{often}, so that nobody knows what is chance. The program is not told {{{SEED}}}, which {again} varies."
-        )
+    if points[0].interval is None:
+        return _unsureness(record, points, where)
     most = max(len(point.runs) for point in points)
     runs = "1 run" if most == 1 else f"up to {most} runs"
     of_which = "" if is_of_time(record.objective[0]) else " over points of like value"
-    return (
-        f"± is half of a 95 % interval, by Student's t with the spread between runs pooled{of_which} ({runs} of a"
-        " point)."
-    )
+    return f"The interval is of 95 %, by Student's t with the spread between runs pooled{of_which} ({runs} of a point)."
+
+
+def _unsureness(record: SweepRecord, points: Sequence[SoughtPoint], where: str) -> str:
+    """Why nobody knows how the best value spreads, and what would tell."""
+    seen, nobody_knows = _what_was_seen(points), "so that nobody knows what is chance"
+    if not where:
+        return f"{seen} so far, {nobody_knows}."
+    by_time, seed = all(map(is_of_time, record.objective)), f"{{{SEED}}}"
+    again = f"`{sweep_with(where, {'search.max_rounds': NUM_RUNS} if by_time else _further_seeds(record))}`"
+    if not by_time and not any(point.reading.planned.trainer.is_told(SEED) for point in points):
+        return f"{seen}, {nobody_knows}. The program is not told {seed}, which {again} varies."
+    if seen.startswith(SAME):
+        return f"{seen}, {nobody_knows}. Does the program make use of {seed}?"
+    return f"{seen}, {nobody_knows}: {again} would tell."
+
+
+def _what_was_seen(points: Sequence[SoughtPoint]) -> str:
+    best, sound = points[0], [point for point in points if not point.diverged]
+    if any(point.interval for point in sound):
+        same = f"{SAME} {best.name} came to the same, and no point of like value says more"
+        return same if best.num_drawn > 1 else f"{best.name} ran once, as did every point of like value"
+    if any(point.num_drawn > 1 for point in sound):
+        return f"{SAME} a point came to the same"
+    return f"One {'seed' if any(len(point.runs) > 1 for point in sound) else 'run'} of each"

@@ -24,7 +24,7 @@ from sweeps.repeats.by_objective import SoughtPoint, sought_places, sought_point
 from sweeps.search.axes.seen_points import SEED
 from sweeps.trial import SweepRecord
 
-HALF = "± 95 %"
+INTERVAL = "95 %"
 MOST_TICKS = 8
 LOGARITHMIC = 9.0
 """An axis whose largest value is so many times the smallest is drawn logarithmically."""
@@ -69,7 +69,7 @@ def _axis_blocks(record: SweepRecord, points: Sequence[SoughtPoint]) -> Iterator
 
 
 def _table(record: SweepRecord, points: Sequence[SoughtPoint]) -> Table:
-    heads = (*map(words_of, record.objective), HALF, "runs", "step s")
+    heads = (*map(words_of, record.objective), INTERVAL, "runs", "step s")
     rows = []
     for position, (place, point) in enumerate(zip(sought_places(record, points), points, strict=True), start=1):
         named = {"#": number(place, -position if place else None), "point": text(point.name)}
@@ -94,9 +94,11 @@ def _axis_plot(record: SweepRecord, points: Sequence[SoughtPoint], key: str, num
         "axis": {"values": values, "format": "~g"} if len(values) <= MOST_TICKS else {},
     }
     title = f"measured {words_of(objective)}"
-    is_one_value = len({end for point in points for end in (point.values[0], *point.bounds)}) == 1
+    ends = {end for point in points for end in (point.values[0], *point.bounds)}
+    # One wide interval would flatten all other points.
+    y_scale = {"type": "log"} if 0 < LOGARITHMIC * min(ends) < max(ends) else {"zero": False}
     # The tick of an axis from a value to itself is rounded to a whole number, unless its digits are given.
-    y = quantity("value", title, scale={"zero": False}, axis={"format": ".4~g"} if is_one_value else {})
+    y = quantity("value", title, scale=y_scale, axis={"format": ".4~g"} if len(ends) == 1 else {})
     best = "max" if is_better_when_larger(objective) else "min"
     rows = [
         {
@@ -118,7 +120,7 @@ def _axis_plot(record: SweepRecord, points: Sequence[SoughtPoint], key: str, num
         ],
     }
     caption = f"{title.capitalize()} over {key}; the line joins the best at each value" + (
-        ", whiskers are 95 % intervals." if points[0].half_width is not None else "."
+        ", whiskers are 95 % intervals, where one is known." if any(point.interval for point in points) else "."
     )
     if num_diverged:
         caption += f" Left out: {count_of(num_diverged, 'point')} that diverged."

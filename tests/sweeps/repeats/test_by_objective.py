@@ -47,13 +47,13 @@ def test_the_best_is_the_lowest_mean_loss_over_the_seeds_and_what_diverged_comes
     assert [point.name for point in points] == ["lr=0.01", "lr=1e-3", "lr=0.5"]
     assert [len(point.runs) for point in points] == [2, 2, 1]
     assert points[0].values[0] == pytest.approx(4.1)
-    # Each run is 0.1 from its point's mean of 4.1 or 5.1; Student's t of two degrees of freedom is 4.303.
-    share = math.sqrt((2 * (0.1 / 4.1) ** 2 + 2 * (0.1 / 5.1) ** 2) / 2)
-    assert points[0].half_width == pytest.approx(4.303 * share * 4.1 / math.sqrt(2), rel=1e-3)
+    # Two runs are half of their distance from their mean; Student's t of two degrees of freedom is 4.303.
+    deviation = math.sqrt((math.log(4.2 / 4.0) ** 2 / 2 + math.log(5.2 / 5.0) ** 2 / 2) / 2)
+    assert points[0].interval == pytest.approx(around(4.1, 4.303 * deviation / math.sqrt(2)))
 
 
 def test_a_point_that_diverged_says_nothing_of_the_others_spread(sweep: Sweep) -> None:
-    expected = sought_points(sweep.record, sweep.read())[0].half_width
+    expected = sought_points(sweep.record, sweep.read())[0].interval
     for trial, last in zip(sweep.record.trials[2:4], (1e20, 3e23), strict=True):  # those of lr=0.01
         finish(sweep.folder, trial, performance(100.0, losses=(5.0, last), final_loss=last))
     points = sought_points(sweep.record, sweep.read())
@@ -62,11 +62,11 @@ def test_a_point_that_diverged_says_nothing_of_the_others_spread(sweep: Sweep) -
         ("lr=0.01", True),
         ("lr=0.5", True),
     ]
-    assert points[1].half_width is None
-    assert points[0].half_width is not None
+    assert points[1].interval is None
+    assert points[0].interval is not None
     assert expected is not None
     # One degree of freedom is left of two, so that the interval is wider, and by no more than that.
-    assert points[0].half_width < 5 * expected
+    assert math.log(points[0].interval[1] / 5.1) < 5 * math.log(expected[1] / 4.1)
     said = verdict(sweep.record, sweep.read())
     assert said.headline.endswith("; 2 diverged.")
 
@@ -176,7 +176,7 @@ def test_best_and_verdict_follow_the_objective_and_not_the_rate(sweep: Sweep) ->
     assert best is not None
     assert best.label.startswith("lr=0.01")
     said = verdict(sweep.record, readings)
-    assert said.headline == "lr=0.01 reached the lowest loss, 4.100 ± 0.39, against 5.100; lr=0.5 diverged."
+    assert said.headline == "lr=0.01 reached the lowest loss, 4.100 (3.728 to 4.510), against 5.100; lr=0.5 diverged."
 
 
 def test_the_answer_names_trials_that_ran_other_code_than_the_last_one(sweep: Sweep) -> None:
@@ -216,19 +216,19 @@ def test_a_figure_of_a_seed_that_ran_twice_says_what_is_chance_where_it_varies_b
     runs = [replace(first, figures={"serve.seconds": 1.0})]
     runs.append(replace(first, trial=again, figures={"serve.seconds": second}))
     (point,) = sought_points(record, runs)
-    assert (len(point.runs), point.half_width is not None) == (2, is_known)
+    assert (len(point.runs), point.interval is not None) == (2, is_known)
 
 
 def test_a_seed_that_ran_twice_says_nothing_of_chance(sweep: Sweep) -> None:
     first = sweep.record.trials[0]
     again = first.model_copy(update={"trial_id": f"{first.trial_id}-r2", "repeat": 1})
-    for trial in (first, again):
-        finish(sweep.folder, trial, performance(100.0, losses=(5.0,), final_loss=5.0))
+    for trial, speed in ((first, 100.0), (again, 101.0)):
+        finish(sweep.folder, trial, performance(speed, losses=(5.0,), final_loss=5.0))
     record = sweep.record.model_copy(update={"trials": (first, again)})
     (point,) = sought_points(record, Sweep(sweep.folder, record).read())
-    assert (len(point.runs), point.half_width) == (2, None)
+    assert (len(point.runs), point.interval) == (2, None)
     (rate,) = sought_points(record.model_copy(update={"objective": ("step_time",)}), Sweep(sweep.folder, record).read())
-    assert rate.half_width is not None
+    assert rate.interval is not None
 
 
 def test_a_seed_that_ran_twice_counts_once(sweep: Sweep) -> None:
@@ -242,7 +242,7 @@ def test_a_seed_that_ran_twice_counts_once(sweep: Sweep) -> None:
     assert (len(once.runs), len(twice.runs)) == (2, 3)
     for one, other in ((once, twice), (once.of_seeds({1}, ["loss"]), twice.of_seeds({1}, ["loss"]))):
         assert one.values == pytest.approx(other.values)
-        assert one.half_width == pytest.approx(other.half_width)
+        assert one.interval == pytest.approx(other.interval)
 
 
 def test_the_loss_of_a_run_counts_though_its_times_were_disturbed(
@@ -266,7 +266,7 @@ def test_the_loss_of_a_run_counts_though_its_times_were_disturbed(
 def test_one_run_of_each_leaves_chance_unknown(sweep: Sweep) -> None:
     first = [each for each in sweep.read() if each.trial.point[SEED] == 1 and not _diverged(each)]
     (best, _) = sought_points(sweep.record, first)
-    assert best.half_width is None
+    assert best.interval is None
     assert "nobody knows what is chance" in verdict(sweep.record, first).advice
 
 
@@ -303,6 +303,11 @@ def test_no_further_runs_are_advised_while_some_have_not_ended(sweep: Sweep) -> 
     assert said.details[-1] == "The sweep is not finished: 1 trial has not ended."
 
 
+def around(value: float, half: float) -> tuple[float, float]:
+    """The interval of a positive value by half its width in logarithms."""
+    return value / math.exp(half), value * math.exp(half)
+
+
 def measured(sweep: Sweep, *losses: float) -> list[TrialReading]:
     """The sweep with other losses: two of each learning rate, and one of the last."""
     for trial, loss in zip(sweep.record.trials, losses, strict=True):
@@ -313,18 +318,57 @@ def measured(sweep: Sweep, *losses: float) -> list[TrialReading]:
 def test_how_a_training_spreads_that_has_converged_says_nothing_of_one_that_has_not(sweep: Sweep) -> None:
     points = sought_points(sweep.record, measured(sweep, 6.4, 6.8, 0.001, 0.003, 0.0))
     assert [point.values[0] for point in points] == pytest.approx([0.0, 0.002, 6.6])
-    alone = [12.71 * deviation / math.sqrt(2) for deviation in (math.sqrt(2) * 0.001, math.sqrt(2) * 0.2)]
-    assert [point.half_width for point in points] == [None, pytest.approx(alone[0]), pytest.approx(alone[1])]
-    assert [point.may_equal(points[0]) for point in points[1:]] == [True, False]
+    alone = [around(value, 12.71 * math.log(ratio) / 2) for value, ratio in ((0.002, 3.0), (6.6, 6.8 / 6.4))]
+    assert [point.interval for point in points] == [None, pytest.approx(alone[0]), pytest.approx(alone[1])]
+    assert [point.may_equal(points[0]) for point in points[1:]] == [False, False]
 
 
-def test_a_single_run_has_the_spread_of_points_of_like_value_before_that_of_all_others(sweep: Sweep) -> None:
+def test_a_single_run_has_the_spread_of_points_of_like_value_and_none_where_no_such_point_ran_twice(
+    sweep: Sweep,
+) -> None:
     like = sought_points(sweep.record, measured(sweep, 6.4, 6.8, 0.001, 0.003, 7.0))[-1]
-    assert like.half_width == pytest.approx(12.71 * math.sqrt(2) * 0.2 / 6.6 * 7.0)
+    assert like.interval == pytest.approx(around(7.0, 12.71 * math.log(6.8 / 6.4) / math.sqrt(2)))
     unlike = sought_points(sweep.record, measured(sweep, 6.4, 6.8, 0.001, 0.003, 0.5))[1]
-    share = math.sqrt((2 * (0.2 / 6.6) ** 2 + 2 * (0.001 / 0.002) ** 2) / 2)
-    assert unlike.values[0] == 0.5
-    assert unlike.half_width == pytest.approx(4.303 * share * 0.5)
+    assert (unlike.values[0], unlike.interval) == (0.5, None)
+
+
+def test_a_best_loss_that_ran_once_has_no_bounds_from_points_that_are_far_worse(sweep: Sweep) -> None:
+    """Two seeds of a training that has not converged say nothing of one that has."""
+    readings = measured(sweep, 0.64, 0.66, 0.65, 0.651, 0.0359)
+    points = sought_points(sweep.record, readings)
+    assert (points[0].values[0], points[0].interval) == (0.0359, None)
+    assert sought_places(sweep.record, points) == ["1?", "1=", "1="]
+    said = verdict(sweep.record, readings)
+    assert said.headline == "lr=0.5 reached the lowest loss, 0.03590, against 0.6500 to 0.6505 of the 2 others."
+    assert said.advice.startswith("lr=0.5 ran once, as did every point of like value, so that nobody knows what is")
+    assert "search.num_seeds=3" in said.advice
+    table = sought_table(sweep.record, readings)
+    assert [row[0].text for row in table.rows] == ["1?", "1=", "1="]
+    assert table.rows[0][4].text == "-"
+
+
+def test_places_of_single_runs_are_an_order_that_nobody_is_sure_of(sweep: Sweep) -> None:
+    first = [each for each in measured(sweep, 4.0, 4.1, 4.0, 4.1, 5.0) if each.trial.point[SEED] == 1]
+    assert sought_places(sweep.record, sought_points(sweep.record, first)) == ["1?", "1?", "3?"]
+    assert sought_places(sweep.record, sought_points(sweep.record, first[:1])) == ["1"], "it has no rival"
+
+
+def test_the_interval_of_what_is_positive_is_never_below_zero(sweep: Sweep) -> None:
+    best, *_ = sought_points(sweep.record, measured(sweep, 0.01, 0.06, 0.02, 0.09, 0.03))
+    assert best.interval is not None
+    assert 0 < best.interval[0] < best.values[0] < best.interval[1]
+    wide, *_ = sought_points(sweep.record, measured(sweep, 1e-30, 5.0, 1e-30, 5.0, 3.0))
+    assert wide.interval is not None
+    assert 0 < wide.interval[0] < math.inf
+    assert wide.interval[1] < math.inf
+
+
+def test_what_may_be_negative_has_an_interval_by_its_distances(sweep: Sweep) -> None:
+    first, second = (
+        replace(each, figures={"eval.score": score}) for each, score in zip(sweep.read()[:2], (-1.0, -3.0), strict=True)
+    )
+    (point,) = sought_points(sweep.record.model_copy(update={"objective": ("eval.score",)}), [first, second])
+    assert point.interval == pytest.approx((-2 - 12.71, -2 + 12.71))
 
 
 @pytest.mark.parametrize(
@@ -441,7 +485,7 @@ def test_a_rate_and_a_time_of_another_model_have_no_place_beside_those_of_the_qu
     assert any(why in each for each in said.details) != is_first
     assert (left in said.headline) == is_first
     places = [row["place"] for row in repeat_columns(record, readings)]
-    assert places == (["2", "1"] if is_first else ["1", None])
+    assert places == ((["2", "1"] if objective == "throughput" else ["2?", "1?"]) if is_first else ["1", None])
 
 
 @pytest.mark.parametrize(("changed", "is_named"), [("model.num_layers=1", False), ("batch.micro_batch_size=2", True)])
@@ -523,9 +567,14 @@ def test_a_program_that_prints_no_loss_is_not_said_to_have_diverged(tmp_path: Pa
     ("command", "second", "said"),
     [
         ("train.py", 4.0, "All runs of a point came to the same.* is not told {training.seed}"),
-        ("train.py", 4.1, "± is half of a 95 % interval"),
+        ("train.py", 4.1, "The interval is of 95 %"),
         ("train.py", None, "One run of each.* is not told {training.seed}"),
-        ("train.py {training.seed}", 4.0, "± is half of a 95 % interval"),
+        (
+            "train.py {training.seed}",
+            4.0,
+            "All runs of a point came to the same.*Does the program make use of {training.s",
+        ),
+        ("train.py {training.seed}", 4.1, "The interval is of 95 %"),
         ("train.py {training.seed}", None, r"One run of each.* search\.num_seeds=3` would tell"),
     ],
 )
