@@ -39,8 +39,8 @@ from train_core.checkpoints.checkpoint_folder import (
     publish,
 )
 from train_core.checkpoints.host_copies import HostCopies, Wait, nothing_to_wait_for, pieces_of, pieces_of_whole
-from train_core.checkpoints.huggingface_config import is_weights
 from train_core.checkpoints.reader import Reader, first_failure, read
+from train_core.checkpoints.weight_files import is_weights
 from train_core.checkpoints.what_to_read import (
     Refusal,
     descriptions_in,

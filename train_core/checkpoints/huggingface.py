@@ -30,17 +30,30 @@ from train_core.checkpoints.huggingface_config import (
     DEEPSEEK_V3,
     MIXTRAL,
     QWEN3_MOE,
-    is_weights,
     model_type_of,
     require_config,
     warn_of_weights,
 )
+from train_core.checkpoints.weight_files import INDEX, files_of, is_weights
 from train_core.model.transformer import Transformer, gate_block_size
 from train_core.parallel.collectives import Axis
 from train_core.parallel.parallelize import FirstValue
 from train_core.process.world import result_of_first
 
 UNUSED = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")  # masks and tables that older files hold
+HEAD = "lm_head.weight"
+
+LAYERS_OF_OTHERS = {
+    ".lora_A": (
+        "holds an adapter alone and no whole model",
+        "Merge it into its model first: of peft, merge_and_unload() and then save_pretrained().",
+    ),
+    ".attention.wq.weight": (
+        "has tensors by the names of Meta's and Mistral's own programs",
+        "Name the weights of the same model for transformers, which lie beside such a file as a rule.",
+    ),
+}
+"""What is wrong with files whose tensors have such names, and what to do."""
 
 
 class Source(NamedTuple):
@@ -282,7 +295,7 @@ class Weights:
         for name, shape in wanted.items():
             self._require_shape(name, shape)
         # Files of tied models may repeat the embedding as a head; `_require_own_head` has seen that it is the same.
-        used = {name for parameter in wanted for name in source_of(parameter, spec).names} | {"lm_head.weight"}
+        used = {name for parameter in wanted for name in source_of(parameter, spec).names} | {HEAD}
         used |= self._require_router_biases()
         for name in self.files:
             if name not in used and not name.endswith(UNUSED):
@@ -328,14 +341,18 @@ class Weights:
 
     def _files(self) -> dict[str, Path]:
         """The file that holds each tensor; a name without GPT-2's usual prefix gets it."""
-        paths = sorted(self.path.glob("*.safetensors")) if self.path.is_dir() else [self.path]
-        found: dict[str, Path] = {}
-        for path in paths:
-            try:
-                with safe_open(path, "pt") as file:
-                    found |= dict.fromkeys(file.keys(), path)
-            except (OSError, SafetensorError) as error:
-                raise ConfigError(KEY, str(path), f"cannot be read: {error}", "Name whole safetensors files.") from None
+        files, placed = files_of(self.path)
+        held = {file: _names_in(file) for file in files}
+        found = {name: file for file, names in held.items() for name in names} if placed is None else placed
+        for name, file in list(found.items()):
+            if name in held[file]:
+                continue
+            if name.endswith(UNUSED) or (name == HEAD and self.spec.tied_embeddings):
+                del found[name]
+                continue
+            there = next((f"; {other.name} does" for other, names in held.items() if name in names), "")
+            problem = f"places {name} in {file.name}, which does not hold it{there}"
+            raise ConfigError(KEY, str(self.path / INDEX), problem, "Copy the index that belongs to these files.")
         if self.spec.family == "gpt" and "wte.weight" in found:
             self.prefix = "transformer."
             return {f"transformer.{name}": path for name, path in found.items()}
@@ -371,12 +388,28 @@ class Weights:
 
     def _require_own_head(self) -> None:
         """A tied model has no place for a head, unless it is the embedding once more."""
-        head, (embedding,) = "lm_head.weight", source_of("embedding.tokens.weight", self.spec).names
+        head, (embedding,) = HEAD, source_of("embedding.tokens.weight", self.spec).names
         if not self.spec.tied_embeddings or head not in self.files or embedding not in self.files:
             return
         if not torch.equal(self._tensor(head), self._tensor(embedding)):
             problem = f"would drop {head} of {self.path}, which differs from {embedding}"
             raise ConfigError("model.tied_embeddings", True, problem, "Use model.tied_embeddings=false.")
+
+
+def _names_in(file: Path) -> set[str]:
+    """The tensors of a file, which has some of a model of transformers."""
+    try:
+        with safe_open(file, "pt") as opened:
+            names = set(opened.keys())
+    except (OSError, SafetensorError) as error:
+        if file.is_file() and file.stat().st_size < 1024 and file.read_bytes().startswith(b"version https://git-lfs"):
+            remedy = "Fetch the file itself, with `git lfs pull` there."
+            raise ConfigError(KEY, str(file), "is a pointer of Git LFS and no weights", remedy) from None
+        raise ConfigError(KEY, str(file), f"cannot be read: {error}", "Name whole safetensors files.") from None
+    for part, (problem, remedy) in LAYERS_OF_OTHERS.items():
+        if any(part in name for name in names):
+            raise ConfigError(KEY, str(file), problem, remedy)
+    return names
 
 
 def loaded_weights(

@@ -20,6 +20,7 @@ from conf.plan.experiment import Experiment
 from conf.types.model_spec import ModelSpec
 from conf.types.schema import ROTARY_BASE, Family
 from train_core.checkpoints.checkpoint_folder import KEY
+from train_core.checkpoints.weight_files import is_weights, left_aside
 
 LOGGER = logging.getLogger(__name__)
 
@@ -60,14 +61,6 @@ FIXED: dict[Family, dict[str, Fixed]] = {
         "rope_interleave": Fixed((True,), "positions that turn neighbours of such a model's heads together"),
     },
 }
-
-
-def is_weights(path: str | None) -> bool:
-    """True if `checkpoint.load` names Hugging Face weights: a file of them or a folder with such files."""
-    if path is None:
-        return False
-    found = Path(path).expanduser()
-    return (found.suffix == ".safetensors" and found.is_file()) or any(found.glob("*.safetensors"))
 
 
 def model_type_of(spec: ModelSpec) -> str:
@@ -146,7 +139,7 @@ def _require_computed_here(config: HuggingFaceConfig, spec: ModelSpec) -> None:
 
 
 def warn_of_weights(experiment: Experiment, tokenizer: Callable[[], str | None]) -> None:
-    """Log what differs between weights that `checkpoint.load` may name and the model and the text that take them.
+    """Log what of `checkpoint.load` is left aside, and where its weights differ from the model and text that take them.
 
     Args:
         tokenizer: gives the content of the `tokenizer.json` of the text; None where none is read.
@@ -158,6 +151,8 @@ def warn_of_weights(experiment: Experiment, tokenizer: Callable[[], str | None])
     if load is None or not is_weights(load):
         return
     weights = Path(load).expanduser()
+    if others := left_aside(weights):
+        LOGGER.warning("%s: of the files there these are left aside: %s", weights, ", ".join(others))
     if (config := require_config(weights, experiment.model)) is not None:
         for difference in _differences(config, experiment.model):
             LOGGER.warning("%s names %s", config.path, difference)

@@ -25,6 +25,7 @@ from conf.types.model_spec import ModelSpec
 from conf.types.schema import DOCUMENTS, ROTARY_BASE, PrecisionPlan, Value
 from train_core.checkpoints.checkpoint_folder import KEY, Facts, checkpoints_in, damage, last_whole, read_facts
 from train_core.checkpoints.reader import read_metadata, saved_shapes
+from train_core.checkpoints.weight_files import foreign_weights
 from train_core.model.transformer import Transformer
 
 
@@ -41,6 +42,8 @@ def whole_checkpoint(path: Path, unreadable: Mapping[Path, str]) -> Path:
         return path
     if (last := last_whole(path, unreadable)) is not None:
         return last
+    if not checkpoints_in(path) and (foreign := foreign_weights(path)) is not None:
+        raise foreign
     if not path.is_dir():
         raise ConfigError(KEY, str(path), "is not a folder", "Name a checkpoint folder, or null.")
     if held := checkpoints_in(path):

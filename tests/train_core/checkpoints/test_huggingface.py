@@ -21,7 +21,8 @@ from tests.train_core.conftest import ExperimentOf, TrialOf, Worlds
 from train_core.axes import Layout
 from train_core.checkpoints.export import checkpoint_in, export, hugging_face_config
 from train_core.checkpoints.huggingface import Weights, from_rows, loaded_weights, source_of, to_rows
-from train_core.checkpoints.huggingface_config import is_weights, require_config, warn_of_weights
+from train_core.checkpoints.huggingface_config import require_config, warn_of_weights
+from train_core.checkpoints.weight_files import is_weights
 from train_core.data.byte_pairs import bytes_tokenizer
 from train_core.expert_load import RouterBiases
 from train_core.job.trial import run_trial_here
