@@ -78,9 +78,13 @@ def composition_of(sweep: str | None, texts: Sequence[str] | None) -> Compositio
     from conf.compose.load import compose
 
     composition = compose(overrides_of(sweep, texts))
+    warn_of_doubts(composition)
+    return composition
+
+
+def warn_of_doubts(composition: Composition) -> None:
     for doubt in composition.doubts:
         _warn(doubt)
-    return composition
 
 
 @lru_cache  # a command that composes twice warns once

@@ -44,7 +44,7 @@ how often it was started. Those of SBATCH_ are people's own, and so are settings
 FORMS = {"SLURM_TIME_FORMAT": "standard", "SLURM_BITSTR_LEN": "0"}
 """Times in full, and lists of an array's elements of any length."""
 
-GPUS = re.compile(r"\bgpu:(?:([^:,(|]+):)*(\d+)")
+GPUS = re.compile(r"\bgpu:(?:(?!no_consume)([^:,(|]+):)?(?:[^:,(|]+:)*(\d+)")
 PART = re.compile(r"[^,\[\]]+(?:\[[^\]]*\][^,\[\]]*)*")
 RANGES = re.compile(r"\[([^\]]*)\]")
 SPAN = re.compile(r"(\d+)(?:-(\d+))?(?::(\d+))?")

@@ -46,6 +46,8 @@ UNITS = {
     "site.grid_co2_grams_per_kwh": Unit("grams for a kWh", (0, 5e3), (1, 2e3), {"kg": 1e3}),
     "site.power_usage_effectiveness": Unit("times what computers draw", (1, 20), (1, 3), {"percent": 0.01}),
 }
+PLACEHOLDER = "another device's"
+"""So `memory_source` begins in the file of a device that nobody has filled in."""
 PEAKS = "device.peak_flops_per_second"
 OF_LINK = {"bandwidth_bytes_per_second": LINK, "latency_seconds": LATENCY}
 
@@ -58,7 +60,7 @@ def doubts(cluster: Tree, wrong: Sequence[ConfigError] = ()) -> tuple[str, ...]:
             nodes. It says then all that is wrong in the cluster.
     """
     of_figures = [doubt for key, value, unit in _figures(cluster) if (doubt := _doubt(f"cluster.{key}", value, unit))]
-    said = [*of_figures, *_doubts_of_tiers(cluster)]
+    said = [*of_figures, *_doubts_of_tiers(cluster), *_doubts_of_device(cluster)]
     if errors := [*wrong, *(each for each in said if isinstance(each, ConfigError))]:
         try:
             validate(ClusterSpec, cluster, "cluster.")
@@ -113,6 +115,12 @@ def _doubts_of_tiers(cluster: Tree) -> Iterator[str | ConfigError]:
     elif extents[-1] < total:
         last = f"cluster.links.{len(extents) - 1}.num_devices = {extents[-1]}"
         yield f"{last} does not reach all {total} devices: the same link is taken for those beyond."
+
+
+def _doubts_of_device(cluster: Tree) -> Iterator[str]:
+    source = str(part_at(cluster, "device.memory_source"))
+    if source.startswith(PLACEHOLDER):
+        yield f"the figures of device {part_at(cluster, 'device.name')} are {source}. Until then no prediction holds."
 
 
 def _links(cluster: Tree) -> list[dict[str, Any]]:

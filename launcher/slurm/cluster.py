@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,6 +19,8 @@ _known: dict[tuple[str, str], tuple[float, SlurmCluster]] = {}
 """What was said, and when, by where it was asked."""
 
 COLUMNS = "%P|%a|%l|%D|%c|%G"
+PART_OF_DEVICE = re.compile(r"\d+g\.\d+gb|\bmig", re.IGNORECASE)
+"""In the name of a type: NVIDIA's words for a part of a GPU (MIG), such as `3g.20gb`."""
 
 TOOLS = ("sbatch", "srun", "squeue", "scancel", "scontrol")
 ENFORCEABLE = ("associations", "limits", "qos")
@@ -79,7 +81,7 @@ def _clock(shown: str) -> float:
 
 @dataclass(frozen=True)
 class NodeKind:
-    """Nodes of a partition that are alike.
+    """Nodes of a partition that are alike, and one type of their devices.
 
     Attributes:
         is_default: jobs that name no partition go to this one.
@@ -100,39 +102,45 @@ class NodeKind:
 def node_kinds() -> list[NodeKind]:
     """Every kind of nodes of every partition; none where Slurm does not answer."""
     result = ask("sinfo", "--noheader", f"--format={COLUMNS}")
-    return [kind for line in result.stdout.splitlines() if result.ok and (kind := _kind(line)) is not None]
+    return [kind for line in result.stdout.splitlines() if result.ok for kind in _kinds(line)]
 
 
-def best_of(kinds: list[NodeKind], partition: str | None = None) -> NodeKind | None:
+def best_of(kinds: list[NodeKind], partitions: str | None = None) -> NodeKind | None:
     """The nodes to describe: with devices before those without, of the default partition before others, then most.
 
-    Of equals it is the first by name: the order in which sinfo lists them depends on what runs on them.
+    Whole devices come before parts of them. Of equals it is the first by name: the order in which sinfo lists them
+    depends on what runs on them.
     """
     by_name = sorted(kinds, key=lambda kind: (kind.partition, kind.gpu_type or ""))
-    wanted = [kind for kind in by_name if partition in (None, kind.partition)]
-    return max(wanted, key=lambda kind: (kind.is_up, kind.num_gpus > 0, kind.is_default, kind.num_nodes), default=None)
+    wanted = [kind for kind in by_name if partitions is None or kind.partition in partitions.split(",")]
+    return max(wanted, key=_worth, default=None)
 
 
-def _kind(line: str) -> NodeKind | None:
+def _worth(kind: NodeKind) -> tuple[bool | int, ...]:
+    is_part = PART_OF_DEVICE.search(kind.gpu_type or "") is not None
+    return kind.is_up, kind.num_gpus > 0, not is_part, kind.is_default, kind.num_nodes
+
+
+def _kinds(line: str) -> Iterator[NodeKind]:
     fields = line.strip().split("|")
     # A site's wrapper may print a banner.
     if len(fields) != COLUMNS.count("|") + 1 or not fields[3].isdigit():
-        return None
+        return
     name, state, limit, nodes, cores, gres = fields
-    gpu_type, num_gpus = next(iter(gpus_in(gres)), ("", 0))
     # sinfo writes `64+` where the nodes of a line have different numbers of cores.
     number = re.match(r"\d+", cores)
-    return NodeKind(
-        # sinfo marks the default partition with a star.
-        partition=name.rstrip("*"),
-        is_default=name.endswith("*"),
-        is_up=state == "up",
-        most_minutes=minutes(limit),
-        num_nodes=int(nodes),
-        num_cores=int(number.group()) if number else 1,
-        num_gpus=num_gpus,
-        gpu_type=gpu_type or None,
-    )
+    for gpu_type, num_gpus in gpus_in(gres) or [("", 0)]:
+        yield NodeKind(
+            # sinfo marks the default partition with a star.
+            partition=name.rstrip("*"),
+            is_default=name.endswith("*"),
+            is_up=state == "up",
+            most_minutes=minutes(limit),
+            num_nodes=int(nodes),
+            num_cores=int(number.group()) if number else 1,
+            num_gpus=num_gpus,
+            gpu_type=gpu_type or None,
+        )
 
 
 @dataclass(frozen=True)

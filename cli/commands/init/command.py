@@ -82,11 +82,24 @@ def _print(folder: Path, described: DescribedMachine, written: list[str], kept: 
     if offer is None:
         console.print("No Slurm answered, so all numbers of the cluster are an example: correct them.")
     else:
-        of = f"{count_of(described.num_nodes, 'node')} of {described.devices_per_node} x {described.device}"
-        console.print(f"Slurm told of partition {offer.partition}: {of}. Correct the links and the rest.")
+        of = f"{count_of(described.num_nodes, 'node')} of {described.devices_per_node} x {described.called}"
+        console.print(f"Slurm told of partition {offer.partition}: {of}. {_of_device(described)}")
     console.print("Next:")
     for command in _next_commands(folder, described):
         print_unwrapped(f"  {command}")
+
+
+def _of_device(described: DescribedMachine) -> str:
+    """What is to be corrected: a device that nothing describes, or that may be another of the same name, first."""
+    from cli.commands.init.files import device_file
+
+    if not described.is_known:
+        file = device_file(described)
+        return f"No file describes this device, so {file} holds another's figures: write its own there."
+    if described.device_candidates:
+        others = " or ".join(described.device_candidates)
+        return f"It is taken for {described.device}, and may be {others}. Correct that, the links and the rest."
+    return "Correct the links and the rest."
 
 
 def _next_commands(folder: Path, described: DescribedMachine) -> list[str]:

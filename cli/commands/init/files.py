@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+
 from cli.commands.init.machine import DescribedMachine, option_taken
+from conf.compose.plausible import PLACEHOLDER
 from conf.units import count_of
 from launcher.slurm.cluster import SlurmSite
 
@@ -40,6 +43,24 @@ fragmentation: {fragmentation}
 reserved_memory_source: as in cluster {similar}
 links: # per device and direction, from the closest tier to the widest
 {links}"""
+
+DEVICE = """\
+# {called}, as Slurm calls it. Nothing here describes it: write what its maker states over each number below.
+# Where it is one of `trisweep list device`, name that in {cluster} instead.
+name: {name}
+kind: gpu
+peak_flops_per_second: # dense; take out a type that it does not have
+{peaks}
+peak_source: {source}
+memory_bytes: {memory} # of one device as Slurm counts them
+memory_bandwidth_bytes_per_second: {bandwidth:.3e}
+memory_source: {source} # write your own here, and the warning ends
+num_multiprocessors: {multiprocessors} # SMs, or CUs
+watts: {watts:g}
+watts_source: {source}
+price_per_hour: null # what one costs for an hour, in US dollars
+price_source: ""
+"""
 
 LINK = """\
   - name: {name}
@@ -129,8 +150,10 @@ SMALL = {"size": "a few thousand parameters", "layers": 4, "hidden": 64, "ffn": 
 
 
 def texts(machine: DescribedMachine, site: SlurmSite | None) -> dict[str, str]:
+    unknown = {} if machine.is_known else {device_file(machine): _device(machine)}
     return {
         "trisweep.yaml": SITE,
+        **unknown,
         f"{FOLDER}/cluster/{machine.name}.yaml": _cluster(machine),
         f"{FOLDER}/slurm/{machine.name}.yaml": _slurm(machine, site),
         f"{FOLDER}/model/{MODEL}.yaml": _model(machine),
@@ -138,9 +161,34 @@ def texts(machine: DescribedMachine, site: SlurmSite | None) -> dict[str, str]:
     }
 
 
+def device_file(machine: DescribedMachine) -> str:
+    """The file of a device that nothing describes, from the folder of one's own."""
+    return f"{FOLDER}/device/{machine.device}.yaml"
+
+
 def precision_of(machine: DescribedMachine) -> str:
     """The option of group `precision` that its devices are for."""
     return "bf16" if "bf16" in machine.similar.device.peak_flops_per_second and machine.has_gpus else "fp32"
+
+
+def _device(machine: DescribedMachine) -> str:
+    other, called = machine.similar.device, machine.called
+    return DEVICE.format(
+        called=called,
+        name=as_text(called.upper()),
+        cluster=f"{FOLDER}/cluster/{machine.name}.yaml",
+        source=as_text(f"{PLACEHOLDER}: fill in {device_file(machine)}"),
+        peaks="\n".join(f"  {dtype}: {peak:.3e}" for dtype, peak in other.peak_flops_per_second.items()),
+        memory=f"{other.memory_bytes:_}",
+        bandwidth=other.memory_bandwidth_bytes_per_second,
+        multiprocessors=other.num_multiprocessors,
+        watts=other.watts,
+    )
+
+
+def as_text(value: str) -> str:
+    """The value as YAML reads it back: quoted, because `3090`, `no` and `12:30` would be none."""
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _cluster(machine: DescribedMachine) -> str:
@@ -158,7 +206,7 @@ def _cluster(machine: DescribedMachine) -> str:
     ]
     values = {
         "headline": f"{machine.name}: {count_of(machine.num_nodes, 'node')} of {machine.devices_per_node}"
-        + f" {similar.device.name}, "
+        + f" x {machine.called}, "
         + ("an example: no Slurm answered." if offer is None else f"as Slurm says of partition {offer.partition}."),
         "name": machine.name,
         "source": "an example" if offer is None else f"sinfo, partition {offer.partition}",
@@ -185,8 +233,8 @@ def _device_source(machine: DescribedMachine) -> str:
     if not machine.has_gpus:
         return "Slurm knows of no GPU there"
     others = ", ".join(machine.device_candidates[:4])
-    if gpu_type is None:
-        return "Slurm does not say which it is: choose one of `trisweep list device`"
+    if not machine.is_known:
+        return f"a file to fill in, as nothing describes {'it' if gpu_type is None else gpu_type}"
     return f"Slurm calls it {gpu_type}" + (f", which may also be {others}: check its memory" if others else "")
 
 
@@ -207,12 +255,12 @@ def _slurm(machine: DescribedMachine, site: SlurmSite | None) -> str:
     others = f" # or {', '.join(machine.others)}" if machine.others else ""
     return SLURM.format(
         name=machine.name,
-        partition=f"{offer.partition}{others}" if offer else "null # the site's default one",
+        partition=f"{as_text(offer.partition)}{others}" if offer else "null # the site's default one",
         accounts=f"yours: {', '.join(accounts)}" if accounts else "your project, where the site asks for one",
         minutes=TRIAL_MINUTES if most is None else int(min(TRIAL_MINUTES, most)),
         limit="" if most is None else f"; the partition gives at most {most:g}",
         request="gpus-per-node" if machine.has_gpus else "none",
-        gpu_type=offer.gpu_type if offer and machine.has_several_types else "null",
+        gpu_type=as_text(offer.gpu_type) if offer and offer.gpu_type and machine.has_several_types else "null",
     )
 
 

@@ -13,6 +13,12 @@ from launcher.slurm.cluster import NodeKind, best_of, node_kinds, this_cluster
 EXAMPLE_DEVICE, EXAMPLE_NODES, EXAMPLE_DEVICES = "a100-80gb", 4, 8
 CPU_DEVICE = "cpu"
 EXAMPLE_NAME = "my-cluster"
+SAYS_NOTHING = frozenset(
+    {"", "nvidia", "tesla", "amd", "instinct", "oam", "sxm", "sxm2", "sxm3", "sxm4", "sxm5", "hbm2", "hbm2e", "hbm3"}
+    | {"gcd", "tile"}  # as which ours are counted
+    | {"120gb", "480gb"}  # of a GH200's host
+)
+"""Words of a device's name in Slurm, or in NVML, that leave open nothing and tell no two of our devices apart."""
 USUAL_CLUSTER = "selene"
 """The cluster whose links are taken for a device that no cluster has."""
 
@@ -24,9 +30,10 @@ class DescribedMachine:
     Attributes:
         offer: the nodes as Slurm tells of them; None where no Slurm answers and all numbers are an example.
         others: the partitions that were not chosen.
-        device: an option of group `device`.
+        device: an option of group `device`; of a device that none describes, the name of a file to fill in.
         device_candidates: further options that Slurm's name of the device may mean.
         similar: a cluster of the package with the same device, of which links and efficiencies are taken.
+        is_known: False where no option of group `device` is what Slurm names, or where it names nothing.
     """
 
     name: str
@@ -38,10 +45,16 @@ class DescribedMachine:
     num_nodes: int
     devices_per_node: int
     has_several_types: bool = False
+    is_known: bool = True
 
     @property
     def has_gpus(self) -> bool:
         return self.device != CPU_DEVICE
+
+    @property
+    def called(self) -> str:
+        """The devices as Slurm names them; by the file that describes them where it does not."""
+        return (self.offer and self.offer.gpu_type) or (self.device if self.is_known else "gpu")
 
     @property
     def num_devices(self) -> int:
@@ -67,7 +80,9 @@ def machine(name: str | None, partition: str | None) -> DescribedMachine:
     if offer is None:
         similar = _similar(EXAMPLE_DEVICE, EXAMPLE_DEVICES)
         return DescribedMachine(name, None, (), EXAMPLE_DEVICE, (), similar, EXAMPLE_NODES, EXAMPLE_DEVICES)
-    device, *candidates = _devices(offer) or [EXAMPLE_DEVICE, *options("device")]
+    called = re.sub(r"[^A-Za-z0-9_.-]+", "-", offer.gpu_type or "gpu")
+    known = _devices(offer)
+    device, *candidates = known or [f"my-{called}"]
     per_node = offer.num_gpus or offer.num_cores
     others = dict.fromkeys(kind.partition for kind in kinds if kind.partition != offer.partition)
     types = {kind.gpu_type for kind in kinds if kind.partition == offer.partition and kind.num_gpus}
@@ -81,6 +96,7 @@ def machine(name: str | None, partition: str | None) -> DescribedMachine:
         num_nodes=offer.num_nodes,
         devices_per_node=per_node,
         has_several_types=len(types) > 1,
+        is_known=bool(known),
     )
 
 
@@ -95,21 +111,24 @@ def _free_name(slurms: str | None) -> str:
 
 
 def _devices(offer: NodeKind) -> list[str]:
-    """Options of group `device` that Slurm's name of a type may mean, those first whose memory it names too."""
+    """Options of group `device` that Slurm's name of a type may mean, the most usual first; none where it is another.
+
+    Every word of the name has to be understood: `h100_nvl`, `a100-pcie` and parts of a device are other devices.
+    """
     if not offer.num_gpus:
         return [CPU_DEVICE]
-    name_of_type = re.sub(r"[^a-z0-9]", "", (offer.gpu_type or "").lower())
-    chips = {name: name.split("-")[0] for name in options("device")}
-    fitting = [name for name, chip in chips.items() if name_of_type and (chip in name_of_type or name_of_type in chip)]
-    closest = max((len(chips[name]) for name in fitting), default=0)
-    fitting = [name for name in fitting if len(chips[name]) == closest]
-    # Without a memory in its name, the larger device of two comes first.
-    return sorted(fitting, key=lambda name: (name.split("-")[-1] not in name_of_type, -_gigabytes(name), name))
+    wanted, sizes = _words((offer.gpu_type or "").lower())
+    described = {name: _words(name) for name in options("device")}
+    fitting = [name for name, (words, gigabytes) in described.items() if words == wanted and sizes <= gigabytes]
+    # Without a memory in its name, most chips are those of 80 GB; of others the larger one comes first.
+    return sorted(fitting, key=lambda name: ("80" in described[name][1], *described[name][1]), reverse=True)
 
 
-def _gigabytes(device: str) -> int:
-    match = re.search(r"(\d+)gb", device)
-    return int(match[1]) if match else 0
+def _words(name: str) -> tuple[set[str], set[str]]:
+    """The words of a device's name that tell it from others, and the gigabytes that it states."""
+    words = {*re.split(r"[^a-z0-9.]+", name)} - SAYS_NOTHING
+    sizes = {word for word in words if re.fullmatch(r"\d+(gb)?", word)}
+    return words - sizes, {size.removesuffix("gb") for size in sizes}
 
 
 def _similar(device: str, per_node: int) -> ClusterSpec:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import typer
 
+from cli.arguments import warn_of_doubts
 from cli.commands.plan.answer import print_plan, print_question, print_space
 from cli.commands.sweep.on_slurm import carry_out, show_allocation, show_jobs, sweep_in_allocation
 from cli.commands.sweep.sweep_run import (
@@ -53,6 +54,7 @@ def run_sweep(
 ) -> None:
     """Plan the sweep, and show what would run or carry it out."""
     place = choose_place(overrides, here=here, dry_run=dry_run)
+    warn_of_doubts(place.composition)
     _require_measurable(place)
     require_trackers(place.settings.tracking)
     sha = git_sha()
