@@ -24,6 +24,7 @@ TIMES = ("step_seconds", "step_milliseconds", "tokens_per_second", "tokens_per_s
 
 QUANTITIES = (
     "step",
+    "epoch",
     "loss",
     "held_out_loss",
     "gradient_norm",

@@ -94,6 +94,23 @@ def error_line(line: str, log: Path) -> RankFailure:
     return rank_failure(fault, SPEAKER.sub("", line), last_lines(log), rank, blamed=speaker is not None)
 
 
+def miscounted(book: StepBook) -> str:
+    """Why the steps of a log cannot be counted by the plan's; empty if they can."""
+    plan, runs = book.experiment.training.num_steps, book.num_runs
+    if runs > 1 and book.last_step > plan:
+        return (
+            f"its log tells of {book.last_step} steps, as their numbers begin anew {count_of(runs - 1, 'time')}, and "
+            f"training.num_steps = {plan}: give training.num_steps={book.last_step}"
+        )
+    (step, times), ranks = max(book.repeats.items(), key=lambda item: item[1], default=(0, 0)), book.num_ranks
+    if times >= max(ranks, 2):
+        return (
+            f"its log tells of step {step} {times + 1} times, more often than there are ranks ({ranks}), and nothing "
+            "says in which epoch: have it print 'epoch N' before the step, and find N with a group (?P<epoch>...)"
+        )
+    return ""
+
+
 def unmeasured_failure(book: StepBook, log: LogSpec, logs: Iterable[Path]) -> RankFailure:
     """The program ended well, and its log tells of no step to time: which patterns should have found one."""
     silent, fault = list[str](), Fault.INPUT

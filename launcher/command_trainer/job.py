@@ -11,7 +11,7 @@ from pathlib import Path
 
 from conf.errors import EXIT_FAILED
 from conf.plan.experiment import Experiment
-from launcher.command_trainer.ends import error_line, failure_from_log, rank_failure, unmeasured_failure
+from launcher.command_trainer.ends import error_line, failure_from_log, miscounted, rank_failure, unmeasured_failure
 from launcher.command_trainer.performance import environment_of, performance_of, program_code
 from launcher.command_trainer.process import (
     CannotStart,
@@ -132,7 +132,10 @@ class ProgramRun:
     book: StepBook = field(init=False)
 
     def __post_init__(self) -> None:
-        self.book = StepBook(self.experiment)
+        # A program may have saved, nobody knows where; what an earlier attempt told of stays until this one tells.
+        self._told_before = self.trial.read_metrics()
+        self._num_recorded = 1
+        self.book = StepBook(self.experiment, self._told_before[-1].step if self._told_before else 0)
         self.metrics = FoundMetrics(self.experiment.trainer.metrics)
         # Every task but the first only waits for its program: what there is to read is read once.
         self._reads = self.seats[0].is_first
@@ -141,8 +144,6 @@ class ProgramRun:
         self._heard = time.monotonic()
         self._done_since: float | None = None
         self._code = ""
-        # A program may have saved, nobody knows where; what an earlier attempt told of stays until this one tells.
-        self._told_before = self.trial.read_metrics()
 
     def complete(self, started: float) -> Measurement:
         trains = self.experiment.trainer.trains
@@ -207,23 +208,24 @@ class ProgramRun:
             time.sleep(POLL_SECONDS)
 
     def _read(self) -> None:
-        lines = [line for log in self._tails for line in log.lines()]
-        if lines:
-            self._heard = time.monotonic()
-            self._hear(lines)
+        for source, log in enumerate(self._tails):
+            if lines := log.lines():
+                self._heard = time.monotonic()
+                self._hear(lines, source)
 
-    def _hear(self, lines: list[str]) -> None:
+    def _hear(self, lines: list[str], source: int) -> None:
         if not self._reads:
             return
         for line in lines:
             self.metrics.hear(line)
-            for metrics in self.book.hear(line):
+            for metrics in self.book.hear(line, source):
                 self._record(metrics)
 
     def _record(self, metrics: StepMetrics) -> None:
-        """Add a step; the first of this attempt takes the place of what earlier ones told of from there on."""
-        if metrics is self.book.steps[0]:
+        """Add a step; where an attempt begins, or its program went back, it takes the place of all from there on."""
+        if len(self.book.steps) <= self._num_recorded:
             self._told_before = self.trial.rewind_metrics(metrics.step - 1)
+        self._num_recorded = len(self.book.steps)
         self.trial.append_metrics(metrics)
 
     def _steps(self) -> list[StepMetrics]:
@@ -241,7 +243,8 @@ class ProgramRun:
                 break
             time.sleep(POLL_SECONDS)
         # Now a line without an end is whole, because nobody will go on with it.
-        self._hear([line for log in self._tails for line in log.last_words()])
+        for source, log in enumerate(self._tails):
+            self._hear(log.last_words(), source)
         for metrics in self.book.close():
             if self._reads:
                 self._record(metrics)
@@ -261,6 +264,8 @@ class ProgramRun:
         log = self.experiment.trainer.log
         if log.done is not None and not self.book.is_done:
             cause = f"the program exited with code 0, and no line of its log matches trainer.log.done = {log.done!r}"
+            return rank_failure(Fault.INPUT, cause, last_lines(*self.logs), 0, blamed=False)
+        if self.experiment.trainer.trains and (cause := miscounted(self.book)):
             return rank_failure(Fault.INPUT, cause, last_lines(*self.logs), 0, blamed=False)
         if self.experiment.trainer.trains and self._performance() is None:
             return unmeasured_failure(self.book, log, self.logs)

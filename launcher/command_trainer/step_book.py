@@ -9,13 +9,16 @@ import json
 import math
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Generator, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from conf.plan.experiment import Experiment
 from conf.types.trainer_spec import TIMES, MetricsSpec
 from launcher.command_trainer.performance import devices_in_use
+from launcher.command_trainer.step_numbers import GOES_BACK, HEADING, StepNumbers, epoch_in, place_in
 from train_core.costs import model_flops
 from train_core.measurement import StepMetrics
 
@@ -36,6 +39,7 @@ PLAUSIBLE: Mapping[str, tuple[float, float]] = {
 NOT_IN_NUMBERS = str.maketrans("", "", "_ ")
 OPENING = re.compile(r"(?:\\b)?([A-Za-z_ ]+?)(?=[A-Za-z_ ][?*{]|[^A-Za-z_ ?*{]|$)")
 NOT_A_CHOICE = re.compile(r"\\.|\[\^?\]?[^\]]*\]")
+KEPT_OF_ANY_LINE = frozenset({"held_out_loss", *BYTES})
 GROUPED = re.compile(r"[-+]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?([eE][-+]?\d+)?")
 """A number whose thousands are set apart by commas. Elsewhere a comma may be a decimal one, and nobody knows."""
 
@@ -44,15 +48,20 @@ class StepBook:
     """The steps, the error and the memory that a log has told of so far.
 
     A step is told once its time and, where patterns know them, its loss and its held-out loss are known, at the latest
-    when the next one begins. What several ranks print of one step counts once.
+    when the next one begins. What several ranks print of one step counts once; numbers that begin anew go on counting;
+    those to which a program goes back take the place of what was told.
 
     Attributes:
         tflops: of single steps, as the program printed them.
+        last_step: the last one that was told, also beyond the plan's last.
         memory_bytes: the most that was printed; None while nothing was.
     """
 
-    def __init__(self, experiment: Experiment) -> None:
+    def __init__(self, experiment: Experiment, told_before: int = 0) -> None:
+        """Begin to read a log; `told_before` is the last step of which earlier attempts have told."""
         log = experiment.trainer.log
+        self.num_ranks = experiment.parallel.world_size
+        self._new_numbers = partial(StepNumbers, self.num_ranks, told_before)
         self.experiment, self.first_step = experiment, log.first_step
         self.patterns = {name: (opening_of(text), re.compile(text)) for name, text in log.patterns.items()}
         self.errors = [re.compile(pattern) for pattern in log.errors]
@@ -65,29 +74,66 @@ class StepBook:
         self.tflops = dict[int, float]()
         self.memory_bytes: int | None = None
         self.is_done, self.error = False, ""
+        self.last_step = 0
+        self._numbers = dict[tuple[int, str], StepNumbers]()
+        self._speaker: StepNumbers | None = None
+        self._told = set[int]()
+        self._epoch: int | None = None
+        self._went_back = False
         self._current: int | None = None
         self._begins_at: int | None = None
         self._found = dict[str, float]()
 
-    def hear(self, line: str) -> Iterator[StepMetrics]:
-        """The steps that became known by this line."""
+    def hear(self, line: str, source: int = 0) -> Iterator[StepMetrics]:
+        """The steps that became known by this line, which stands in the log with the number of its source."""
         if self.done_pattern is not None and self.done_pattern.search(line):
             self.is_done = True
         if not self.error and any(pattern.search(line) for pattern in self.errors):
             self.error = line.strip()
-        quantities = self._quantities(line)
+        quantities, spot = self._quantities(line)
         if (step := quantities.pop("step", None)) is not None:
-            number = self._number_of(int(step))
-            if number != self._current:
-                yield from self.close()
-                self._current, self._found = number, {}
+            is_new = yield from self._turn_to(int(step), quantities.pop("epoch", None), line, spot, source)
+            if not is_new:
+                quantities = {name: value for name, value in quantities.items() if name in KEPT_OF_ANY_LINE}
+        else:
+            self._went_back |= GOES_BACK.search(line) is not None
+            if "epoch" in quantities or HEADING.search(line):
+                self._epoch = int(quantities.pop("epoch", epoch_in(line) or 0))
         self._found = quantities | self._found  # the first rank's word for a step stays
         self._note(quantities)
         if self._seconds() is not None and self.wanted <= self._found.keys():
             yield from self.close()
 
+    def _turn_to(
+        self, printed: int, epoch: float | None, line: str, spot: tuple[int, int], source: int
+    ) -> Generator[StepMetrics, None, bool]:
+        """Go to the step of a line; False where the line is of no step, or of what another rank has told."""
+        number = self._number_of(printed)
+        if number > self.experiment.training.num_steps:
+            return False
+        place = place_in(line, *spot, number, self._epoch if epoch is None else int(epoch))
+        numbers = self._numbers.setdefault((source, place.speaker), self._new_numbers())
+        step, is_void = numbers.step_of(place, line, went_back=self._went_back)
+        self._went_back = False
+        if step is None or step == self._current:
+            return step is not None
+        if is_void and numbers is next(iter(self._numbers.values())):
+            self._forget_from(step)
+        if place.number < 1 or step in self._told:
+            return False
+        yield from self.close()
+        self._current, self._speaker, self._found = step, numbers, {}
+        return True
+
+    def _forget_from(self, step: int) -> None:
+        """Drop what was told of a step and of those after it, which are made again."""
+        self.steps = [each for each in self.steps if each.step < step]
+        self._told = {each.step for each in self.steps}
+        self.tflops = {number: tflops for number, tflops in self.tflops.items() if number < step}
+        self._current, self._found, self.last_step = None, {}, len(self.steps)
+
     def _number_of(self, printed: int) -> int:
-        """The step, from 1 on: a program that goes on from a checkpoint begins beyond the plan's last step."""
+        """The number, from 1 on: a program that goes on from a checkpoint begins beyond the plan's last step."""
         last = self.experiment.training.num_steps
         number = printed - self.first_step + 1
         if number <= last:
@@ -99,26 +145,48 @@ class StepBook:
     def close(self) -> Iterator[StepMetrics]:
         """The step that is under way, if enough of it is known; nothing more will come."""
         seconds, number = self._seconds(), self._current
-        if number is None or not 1 <= number <= self.experiment.training.num_steps or seconds is None:
-            return
         # Several ranks may print the same step, which counts once.
-        if any(step.step == number for step in self.steps):
+        if number is None or seconds is None or number in self._told or self._is_of_a_validation():
+            return
+        self.last_step = max(self.last_step, number)
+        if number > self.experiment.training.num_steps:
             return
         self.steps.append(self._metrics(number, seconds))
+        self._told.add(number)
         yield self.steps[-1]
 
-    def _quantities(self, line: str) -> dict[str, float]:
-        quantities: dict[str, float] = {}
+    def _is_of_a_validation(self) -> bool:
+        """True of numbers that begin anew, as those of an epoch do, and lack the loss that the steps before had."""
+        speaker, lacks_loss = self._speaker, "loss" in self.wanted - self._found.keys()
+        if speaker is None or (speaker.is_unsure and lacks_loss and self.steps and not math.isnan(self.steps[-1].loss)):
+            return True
+        speaker.confirm()
+        return False
+
+    @property
+    def num_runs(self) -> int:
+        """How often numbers began, anew included."""
+        return max((numbers.num_runs for numbers in self._numbers.values()), default=0)
+
+    @property
+    def repeats(self) -> Counter[int]:
+        """How often which number came again, where it was taken for another rank's."""
+        return sum((numbers.repeats for numbers in self._numbers.values()), Counter())
+
+    def _quantities(self, line: str) -> tuple[dict[str, float], tuple[int, int]]:
+        """What a line says; and where in it the step stands."""
+        quantities, spot = dict[str, float](), (0, 0)
         for name, (opening, pattern) in self.patterns.items():
             # To look for a text is ten times as fast, and most lines of a talkative program tell nothing.
             match = pattern.search(line) if opening in line else None
             if match is None:
                 continue
             self.matched.add(name)
+            spot = match.span("step") if "step" in pattern.groupindex else spot
             for quantity, text in match.groupdict().items():
                 with contextlib.suppress(ValueError):
                     quantities[quantity] = _number_in(text or "")
-        return {name: value for name, value in quantities.items() if _is_plausible(name, value)}
+        return {name: value for name, value in quantities.items() if _is_plausible(name, value)}, spot
 
     def _note(self, quantities: dict[str, float]) -> None:
         """Keep what says something about the whole training, or is not of `StepMetrics`."""
