@@ -130,6 +130,7 @@ def plan_names(setup: Setup) -> dict[str, Plain]:
         "attention_window": window.size if window else None,
         "last_token": model.vocab_size - 1,
         **_learning_rate_names(tree),
+        "loss_scale_power": _power_of_two(setup.precision.initial_loss_scale),
         # Each shares out a whole state; None where all replicas are one group.
         "num_zero_groups": setup.num_replicas // parallel.zero_group_size if parallel.zero_group_size else None,
         "activation_again": _activation_again(setup),
@@ -139,9 +140,26 @@ def plan_names(setup: Setup) -> dict[str, Plain]:
 
 
 def _learning_rate_names(tree: Mapping[str, Any]) -> dict[str, Plain]:
-    """The least learning rate as a share of the highest; nothing of a plan that is not trained."""
-    rates = tree.get("training")
-    return {"min_learning_rate_share": rates["min_learning_rate"] / rates["learning_rate"]} if rates else {}
+    """The schedule as programs take it that check its order; nothing of a plan that is not trained.
+
+    The least rate is no higher than the highest, and `decay_steps` is null, or ends a decay that the warm-up outlasts.
+    """
+    training = tree.get("training")
+    if not training:
+        return {}
+    highest, warmup = training["learning_rate"], training["learning_rate_warmup_steps"]
+    least = min(training["min_learning_rate"], highest)
+    return {
+        "least_learning_rate": least,
+        "min_learning_rate_share": least / highest,
+        "decay_steps": warmup + 1 if warmup >= training["num_steps"] else None,
+    }
+
+
+def _power_of_two(value: float) -> int | None:
+    """The exponent of a power of two from 1 on; None of any other number."""
+    mantissa, exponent = math.frexp(value)
+    return exponent - 1 if mantissa == 0.5 and exponent > 0 else None
 
 
 def _activation_again(setup: Setup) -> str | None:
@@ -196,6 +214,11 @@ def has_uneven_groups(setup: Setup) -> bool:
     return setup.parallel.schedule == "interleaved" and bool(remainder)
 
 
+def has_few_micro_batches(setup: Setup) -> bool:
+    """True if a replica has fewer micro-batches than the pipeline has stages."""
+    return setup.num_micro_batches < setup.parallel.pipeline_parallel_size
+
+
 def _layout_of(setup: Setup) -> str | None:
     """The pipeline's parts in Megatron-Core's notation; None where all of them have as many layers."""
     layers, num_chunks = setup.layers_per_stage, setup.parallel.virtual_pipeline_size
@@ -213,7 +236,7 @@ def _group_names(setup: Setup) -> dict[str, Plain]:
     num_stages = setup.parallel.pipeline_parallel_size
     sizes = group_sizes(setup.num_micro_batches, num_stages)
     is_regular = set(sizes[:-1]) <= {sizes[0]} and sizes[0] >= num_stages
-    return {"micro_batch_group": sizes[0], "has_irregular_groups": not is_regular}
+    return {"micro_batch_group": sizes[0], "has_irregular_groups": not (is_regular or has_few_micro_batches(setup))}
 
 
 def _less_layers(layers: Sequence[int]) -> dict[str, int]:

@@ -8,42 +8,35 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field, TypeAdapter, field_validator
 
 from conf.errors import InfeasiblePlan
 from conf.folders import CONF_DIR, package_content
 from conf.overrides import value_text
 from conf.plan.setup import Setup
-from conf.plan.trainer_call import has_unequal_chunks, has_uneven_groups, layer_split
-from conf.types.schema import Frozen, MatmulRecipe, Value
+from conf.plan.trainer_call import has_few_micro_batches, has_unequal_chunks, has_uneven_groups, layer_split
+from conf.types.model_spec import ModelSpec
+from conf.types.schema import Dtype, Frozen, MatmulRecipe, PrecisionPlan, Schedule, Value
 from conf.types.trainer_spec import Limit
 
 LAYER_SPLIT = "layer_split"
 UNEQUAL_CHUNKS = "has_unequal_chunks"
 UNEVEN_GROUPS = "has_uneven_groups"
+FEW_MICRO_BATCHES = "has_few_micro_batches"
+
+Beside: TypeAlias = frozenset[str]
+"""Features of a plan on which it depends if a trainer can run a value of another key."""
+Feature = Literal["pipeline", "tensor", "context", "replicas", "offload", "experts", "latent"]
+BESIDE_NOTHING: Beside = frozenset()
 
 
-class Beside(NamedTuple):
-    """Features of a plan on which it depends if a trainer can run a value of another key.
-
-    Attributes:
-        pipeline: several stages.
-        tensor: several tensor ranks.
-        experts: layers with experts.
-        latent: latent attention.
-        recipe: that of narrow products.
-    """
-
-    pipeline: bool = False
-    tensor: bool = False
-    experts: bool = False
-    latent: bool = False
-    recipe: MatmulRecipe | None = None
-
-
-BESIDE_NOTHING = Beside()
+def beside(model: ModelSpec, precision: PrecisionPlan | None = None, *words: str, **has: bool) -> Beside:
+    """The features of a model and its precision, further words, and the names of what is true."""
+    flags = {"experts": model.experts is not None, "latent": model.latent_attention is not None, **has}
+    of_precision = (precision.dtype, precision.matmul_recipe) if precision else ()
+    return frozenset((*filter(None, of_precision), *words, *(name for name, is_so in flags.items() if is_so)))
 
 
 class DeclaredLimit(Limit):
@@ -52,19 +45,24 @@ class DeclaredLimit(Limit):
     Attributes:
         of: a dotted key, or a name of `DERIVED_VALUES`; a group that may be null, such as `model.experts`, is null or
             `given`.
-        beside: in which plans alone this holds: those with several stages, with several tensor ranks, with experts,
-            with latent attention, or with narrow products of this recipe; null: in all.
+        beside: in which plans alone this holds, by one feature or several that come together: several stages, tensor
+            ranks, context ranks or replicas, offloading, experts, latent attention, a schedule, a type, the recipe of
+            narrow products; nothing: in all.
         differs: a program runs such plans, but otherwise than they are priced. They are not priced, and the program's
             `trainer.differs` says what is otherwise.
     """
 
-    beside: Literal["pipeline", "tensor", "experts", "latent"] | MatmulRecipe | None = None
+    beside: Annotated[tuple[Feature | Schedule | Dtype | MatmulRecipe, ...], Field(strict=False)] = ()
     differs: bool = False
+
+    @field_validator("beside", mode="before")
+    @classmethod
+    def _one_or_several(cls, value: object) -> object:
+        return (value,) if isinstance(value, str) else value
 
     def holds(self, beside: Beside) -> bool:
         """True if this counts for plans of this kind."""
-        flags: dict[str, bool] = {name: value for name, value in beside._asdict().items() if name != "recipe"}
-        return flags.get(self.beside or "", self.beside in (None, beside.recipe))
+        return beside.issuperset(self.beside)
 
     def refusal(self, value: object, trainer: str, otherwise: str) -> InfeasiblePlan:
         """The error for a value that the trainer does not run, of a dotted key that a person can change.
@@ -73,6 +71,8 @@ class DeclaredLimit(Limit):
             otherwise: what can be done instead of taking a value that it runs.
         """
         key, remedy = self.of, "Use " + " or ".join(f"{self.of}={value_text(runs)}" for runs in self.other_than)
+        if not self.other_than:
+            remedy = "Choose another value"
         if self.of in DERIVED_VALUES:
             key, remedy = DERIVED_VALUES[self.of].key, DERIVED_VALUES[self.of].remedy
         return InfeasiblePlan(key, value, f"is not run by {trainer}: {self.because}", f"{remedy}, or {otherwise}.")
@@ -109,6 +109,11 @@ DERIVED_VALUES = {
         "parallel.virtual_pipeline_size",
         "Choose one that cuts all stages into chunks of equal numbers of layers",
     ),
+    FEW_MICRO_BATCHES: Following(
+        has_few_micro_batches,
+        "parallel.pipeline_parallel_size",
+        "Use fewer stages, a smaller batch.micro_batch_size or a larger batch.global_batch_size",
+    ),
     UNEVEN_GROUPS: Following(
         has_uneven_groups, "batch.micro_batch_size", "Choose one with which the stages divide a replica's micro-batches"
     ),
@@ -127,10 +132,10 @@ def limits_of_program(trainer: str) -> tuple[DeclaredLimit, ...]:
     return tuple(limit for limit in limits_of(trainer) if not limit.differs)
 
 
-def runs(trainer: str, name: str, value: Value, beside: Beside = BESIDE_NOTHING) -> bool:
+def runs(trainer: str, name: str, value: Value, features: Beside = BESIDE_NOTHING) -> bool:
     """True if plans of this kind can be run with this value of a dotted key, or of a name of `DERIVED_VALUES`."""
     limits = (limit for limit in limits_of(trainer) if limit.of == name)
-    return not any(limit.meets(value) and limit.holds(beside) for limit in limits)
+    return not any(limit.meets(value) and limit.holds(features) for limit in limits)
 
 
 def require_runnable(
@@ -147,12 +152,19 @@ def require_runnable(
     Raises:
         InfeasiblePlan: names the key, its value, and what the trainer runs.
     """
-    parallel, recipe = setup.parallel, setup.precision.matmul_recipe
-    pipeline, tensor = parallel.pipeline_parallel_size > 1, parallel.tensor_parallel_size > 1
-    experts, latent = setup.model.experts is not None, setup.model.latent_attention is not None
-    beside = Beside(pipeline, tensor, experts, latent, recipe)
+    parallel = setup.parallel
+    features = beside(
+        setup.model,
+        setup.precision,
+        parallel.schedule,
+        pipeline=parallel.pipeline_parallel_size > 1,
+        tensor=parallel.tensor_parallel_size > 1,
+        context=parallel.context_parallel_size > 1,
+        replicas=setup.data_parallel_size > 1,
+        offload=parallel.offload_optimizer,
+    )
     for limit in limits:
-        if limit.holds(beside) and limit.meets(_value_at(setup, limit.of)):
+        if limit.holds(features) and limit.meets(_value_at(setup, limit.of)):
             raise limit.refusal_of(setup, trainer, otherwise)
 
 

@@ -155,7 +155,7 @@ class PrecisionPlan(Frozen):
 
     dtype: Dtype
     gradient_dtype: Literal["fp32", "bf16"]
-    initial_loss_scale: Positive
+    initial_loss_scale: AtLeastOne
     loss_scale_window: Count
     matmul_recipe: MatmulRecipe | None = None
     wide_layers: Annotated[int, Field(ge=0)] = 0

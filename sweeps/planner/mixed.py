@@ -27,6 +27,7 @@ from sweeps.planner.plans.bounds import SLACK
 from sweeps.planner.plans.shard_work import ShardWork, price_shards
 from sweeps.planner.plans.space import (
     ShardChoice,
+    Sizes,
     Space,
     divisors,
     priced_batch_sizes,
@@ -179,7 +180,10 @@ class _MixedSearch:
                 ]
                 shards = np.array(alike, dtype=np.int64).reshape(-1, 4)
                 counts = stage_counts(self.spaces, t, d)
-                layers, stages = _shares(counts, first.setting.model.num_layers), zero_stages(first, sum(counts), d)
+                layers, stages = (
+                    _shares(counts, first.setting.model.num_layers),
+                    zero_stages(first, Sizes(t, 1, sum(counts), d)),
+                )
                 if len(shards) and len(layers) and stages:
                     yield _Sizes(t, d, counts, shards, layers, self._bounds(t, d, shards, layers), tuple(stages))
 

@@ -103,7 +103,10 @@ def _best(space: Space, parts: ExperimentParts, top_k: int, *, is_even: bool = T
     # Each ZeRO stage was searched on its own, so that the plans of a single replica, which has nothing to share out
     # whatever the stage, came once for each of them.
     if "zero_stage" not in space.pinned:
-        ordered = [each if each.parallel.num_replicas > 1 else each.with_values(zero_stage=0) for each in ordered]
+        plain = ((each, each.with_values(zero_stage=0)) for each in ordered)
+        ordered = [
+            each if each.parallel.num_replicas > 1 or refusal_of(alone, parts) else alone for each, alone in plain
+        ]
     return list(dict.fromkeys(ordered))[:top_k]
 
 

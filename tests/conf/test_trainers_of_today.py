@@ -40,8 +40,8 @@ def words(*overrides: str) -> dict[str, str]:
         (["parallel.context_parallel_size=2"], {"--context-parallel-size": "2"}),
         (["parallel.pipeline_before_data=true"], {"--use-tp-pp-dp-mapping": ""}),
         (
-            ["parallel.offload_optimizer=true"],
-            {"--optimizer-cpu-offload": "", "--use-precision-aware-optimizer": ""},
+            ["parallel.offload_optimizer=true", "parallel.zero_stage=1"],
+            {**SHARED_STATE, "--optimizer-cpu-offload": "", "--use-precision-aware-optimizer": ""},
         ),
         (
             ["parallel.zero_stage=1", "parallel.zero_group_size=4"],

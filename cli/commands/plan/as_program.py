@@ -11,7 +11,7 @@ from textwrap import wrap
 import typer
 
 from cli.commands.plan.command import SearchOptions
-from cli.commands.plan.search import request_of, training_of
+from cli.commands.plan.search import choose, request_of, training_of
 from cli.output.console import complaints
 from conf.compose.load import Composition
 from conf.errors import ConfigError, UsageError
@@ -24,7 +24,6 @@ from launcher.command_trainer.process import HUGGINGFACE_STARTER
 from results.report.findings.ranking import by_prediction
 from results.terminal.search_tables import padded_vocabulary_sentence, tight_sentence
 from results.units import gib
-from sweeps.planner.choosing.choice import choose_plans
 from sweeps.planner.points import fastest_plan, refusal_of
 from sweeps.points.plan import plan_sweep
 from train_core.costs import IMPLEMENTATIONS, Estimate, estimate
@@ -105,7 +104,7 @@ def _best_of_search(composition: Composition, choices: SearchOptions) -> ChosenP
     wanted = request_of(composition, choices)
     if complaints.is_terminal:
         complaints.print("Searching all plans that the program can carry out, some seconds ...")
-    best = choose_plans(wanted.spaces, choices.chosen_objective, training_of(wanted, choices), 1).best[0]
+    best = choose(wanted, choices, training_of(wanted, choices), 1).best[0]
     setting = best.space.setting
     parts = wanted.settings.model_copy(update={"cluster": setting.cluster})
     refusal = refusal_of(best.strategy, parts)

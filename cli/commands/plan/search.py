@@ -12,8 +12,17 @@ from cli.output.console import complaints
 from conf.compose.load import Composition, compose
 from conf.errors import ConfigError, InfeasiblePlan, UsageError
 from conf.overrides import Overrides
-from sweeps.planner.choosing.choice import MOST_SEARCHED_WHOLE, Candidate, choose_plans, judge, pareto_front
-from sweeps.planner.choosing.explain import Explanation, explain
+from conf.plan.knobs import KNOB
+from sweeps.planner.choosing.choice import (
+    MOST_SEARCHED_WHOLE,
+    Candidate,
+    Choice,
+    NoLegalPlan,
+    choose_plans,
+    judge,
+    pareto_front,
+)
+from sweeps.planner.choosing.explain import Explanation, explain, priceable
 from sweeps.planner.choosing.objectives import ScalingKind, Training, steps_for, tokens_per_step
 from sweeps.planner.choosing.scaling import ScalingPoint, doublings, scaling_curve
 from sweeps.planner.mixed import choose_mixed
@@ -46,9 +55,7 @@ def run_search(composition: Composition, options: SearchOptions) -> None:
     message = f"Searching all plans on {len(wanted.spaces):,} numbers of devices, 2 to 10 s ..."
     try:
         with complaints.status(message) if waits else nullcontext():
-            choice = choose_plans(
-                wanted.spaces, options.chosen_objective, training, options.num_shown, each=options.pareto
-            )
+            choice = choose(wanted, options, training, options.num_shown)
     except InfeasiblePlan:
         # Somebody who asks about a plan learns here why it does not fit, although nothing else does either.
         named = [_explanation_of(plan, composition, wanted.spaces[0]) for plan in options.explain or () if plan != BEST]
@@ -66,6 +73,27 @@ def run_search(composition: Composition, options: SearchOptions) -> None:
         scaling=None if options.scaling is None else (options.scaling, _curve(options.scaling, wanted.spaces)),
     )
     print_answer(answer, options.chosen_format)
+
+
+def choose(wanted: Request, options: SearchOptions, training: Training, top: int) -> Choice:
+    """As `choose_plans`, but where no plan is legal it says why the pinned knobs are not, if they alone are not.
+
+    Raises:
+        InfeasiblePlan: no plan fits, or none keeps the limits.
+    """
+    try:
+        return choose_plans(wanted.spaces, options.chosen_objective, training, top, each=options.pareto)
+    except NoLegalPlan:
+        space = wanted.spaces[0]
+        pinned = {KNOB[name].key for name in space.pinned}
+        try:
+            priceable(
+                configured_strategy(wanted.settings, space.world_size), wanted.settings, space.setting.implementation
+            )
+        except InfeasiblePlan as reason:
+            if len(wanted.spaces) == 1 < len(pinned) and reason.key in pinned:
+                raise reason from None
+        raise
 
 
 def _run_mixed(composition: Composition, options: SearchOptions) -> None:

@@ -265,7 +265,11 @@ def _empty_error(spaces: Sequence[Space], founds: Sequence[Found], training: Tra
     return _no_plan(spaces)
 
 
-def _no_plan(spaces: Sequence[Space]) -> InfeasiblePlan:
+class NoLegalPlan(InfeasiblePlan):
+    """No plan with the pinned knobs can exist, whatever memory it takes."""
+
+
+def _no_plan(spaces: Sequence[Space]) -> NoLegalPlan:
     sizes = sorted({space.world_size for space in spaces})
     pinned = {KNOB[name].key: value for space in spaces for name, value in space.pinned.items()}
     devices = sizes[0] if len(sizes) == 1 else sizes
@@ -274,10 +278,10 @@ def _no_plan(spaces: Sequence[Space]) -> InfeasiblePlan:
     remedy = f"Change the number of devices or batch.global_batch_size, or {_wider(spaces[0])}."
     if len(pinned) == 1:
         ((key, value),) = pinned.items()
-        return InfeasiblePlan(key, value, f"leaves no legal plan for {job} on {words}", HINTS.get(key, remedy))
+        return NoLegalPlan(key, value, f"leaves no legal plan for {job} on {words}", HINTS.get(key, remedy))
     given = ", ".join(f"{key}={value_text(value)}" for key, value in pinned.items())
     problem = f"has no legal plan that {_trainer(spaces[0])} runs for {job}" + (f" with {given}" if given else "")
-    return InfeasiblePlan("parallel.world_size", devices, problem, remedy)
+    return NoLegalPlan("parallel.world_size", devices, problem, remedy)
 
 
 def _trainer(space: Space) -> str:

@@ -20,7 +20,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from conf.plan.trainer_limits import UNEQUAL_CHUNKS, UNEVEN_GROUPS
+from conf.plan.knobs import SCHEDULES
+from conf.plan.trainer_limits import FEW_MICRO_BATCHES, UNEQUAL_CHUNKS, UNEVEN_GROUPS
 from sweeps.planner.plans.runnable import StageLayout, runs
 from sweeps.planner.plans.space import (
     RECOMPUTE_EVERY,
@@ -136,14 +137,16 @@ def all_sizes(space: Space) -> Iterator[Sizes]:
         for c in context_parallel_sizes(space, t):
             for p in pipeline_parallel_sizes(space, t * c):
                 d = space.world_size // (t * c * p)
+                sizes = Sizes(t, c, p, d)
                 if space.global_batch_size % d or not space.allowed_values("data_parallel_size", [d]):
                     continue
-                yield Sizes(t, c, p, d)
+                if space.allowed_values("parallel.num_replicas", [sizes.num_replicas], **sizes.several):
+                    yield sizes
 
 
 def _block_in(space: Space, sizes: Sizes, placing: Placing, plans: Plans, legal: Booleans) -> PlanGrid | None:
     """The block of these plans in one placing; None where nothing goes with it."""
-    stages = zero_stages(space, sizes.pipeline, sizes.num_replicas)
+    stages = zero_stages(space, sizes, offload=placing.offload_optimizer)
     # Groups share out what ZeRO shares out, so that without ZeRO there are none.
     if placing.zero_group_size is not None and "zero_stage" not in space.pinned:
         stages = [stage for stage in stages if stage > 0]
@@ -200,7 +203,8 @@ def _beside_experts(plans: Plans, legal: Booleans, experts: Sequence[int]) -> tu
 def _legal(space: Space, plans: Plans, chunk_layers: Integers) -> Booleans:
     """Mark the plans that can exist and differ from all others. All else is legal by construction.
 
-    Some trainers interleave equal chunks alone, and micro-batches in groups of as many as there are stages. Recomputing
+    Some trainers interleave equal chunks alone, and micro-batches in groups of as many as there are stages, or have
+    schedules that take no fewer micro-batches than stages. Recomputing
     in every n-th layer is another plan only where the fullest chunk then has fewer such layers than with the next
     smaller n.
     """
@@ -212,6 +216,10 @@ def _legal(space: Space, plans: Plans, chunk_layers: Integers) -> Booleans:
         # All groups have as many micro-batches as there are stages where the latter divides the former.
         whole = plans.num_micro_batches % plans.pipeline_parallel_size == 0
         legal = legal & ((plans.schedule != INTERLEAVED) | whole)
+    few = plans.num_micro_batches < plans.pipeline_parallel_size
+    for index, schedule in enumerate(SCHEDULES):
+        if not runs(space.setting.implementation, FEW_MICRO_BATCHES, True, space.features(schedule)):
+            legal = legal & ~(few & (plans.schedule == index))
     if "recompute_every" in space.pinned:
         return legal
     every = plans.recompute_every

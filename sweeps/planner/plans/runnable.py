@@ -12,7 +12,7 @@ from conf.plan.chunks import least_layers
 from conf.plan.expert_axis import require_own_experts
 from conf.plan.knobs import KNOB, KnobValue
 from conf.plan.trainer_call import layer_split
-from conf.plan.trainer_limits import BESIDE_NOTHING, LAYER_SPLIT, Beside, limits_of
+from conf.plan.trainer_limits import BESIDE_NOTHING, LAYER_SPLIT, Beside, beside, limits_of
 from conf.plan.trainer_limits import runs as trainer_runs
 from conf.types.schema import Frozen, Value
 from conf.types.trainer_spec import TRISWEEP
@@ -27,10 +27,10 @@ MOST_LAYERS_LIGHTER_IN_CHUNKS = 2
 """The same of interleaved stages, of which each number of chunks is tried with these ends."""
 
 
-def runs(trainer: Implementation, knob: str, value: KnobValue, beside: Beside = BESIDE_NOTHING) -> bool:
-    """True if the trainer runs plans with the features `beside` in which the knob has this value."""
+def runs(trainer: Implementation, knob: str, value: KnobValue, features: Beside = BESIDE_NOTHING) -> bool:
+    """True if the trainer runs plans with these features in which the knob has this value."""
     # How layers are spread is a kind of its own, about which `layouts` asks.
-    return isinstance(value, tuple) or _allows(trainer.name, knob, value, beside)
+    return isinstance(value, tuple) or _allows(trainer.name, knob, value, features)
 
 
 def require_run(trainer: Implementation, settings: Settings, pinned: Mapping[str, KnobValue]) -> None:
@@ -45,6 +45,7 @@ def require_run(trainer: Implementation, settings: Settings, pinned: Mapping[str
     layers = pinned.get("layers_per_stage")
     if isinstance(layers, tuple):
         keys[LAYER_SPLIT] = layer_split(layers)
+    features = _pinned_features(settings, pinned)
     for limit in limits_of(trainer.name):
         group, _, name = limit.of.partition(".")
         if group in ("model", "precision"):
@@ -54,17 +55,25 @@ def require_run(trainer: Implementation, settings: Settings, pinned: Mapping[str
             value = keys[limit.of]
         else:
             continue
-        experts, latent = settings.model.experts is not None, settings.model.latent_attention is not None
-        beside = Beside(experts=experts, latent=latent, recipe=settings.precision.matmul_recipe)
-        if limit.holds(beside) and limit.meets(value):
+        if limit.holds(features) and limit.meets(value):
             given = layers if isinstance(layers, tuple) and limit.of == LAYER_SPLIT else value
             raise limit.refusal(given, trainer.name, "another --implementation")
 
 
+def _pinned_features(settings: Settings, pinned: Mapping[str, KnobValue]) -> Beside:
+    """The features that all plans with these pinned knobs have."""
+    axes = ("pipeline", "tensor", "context")
+    sizes = {name: pinned.get(f"{name}_parallel_size") for name in axes}
+    several = {name: isinstance(size, int) and size > 1 for name, size in sizes.items()}
+    schedule, offload = pinned.get("schedule"), pinned.get("offload_optimizer") is True
+    words = (schedule,) if isinstance(schedule, str) else ()
+    return beside(settings.model, settings.precision, *words, offload=offload, **several)
+
+
 @lru_cache(maxsize=4096)  # asked for every block of a search
-def _allows(trainer: str, knob: str, value: Value, beside: Beside) -> bool:
+def _allows(trainer: str, knob: str, value: Value, features: Beside) -> bool:
     key = KNOB[knob].key if knob in KNOB else knob
-    return trainer_runs(trainer, key, value, beside)
+    return trainer_runs(trainer, key, value, features)
 
 
 class StageLayout(NamedTuple):

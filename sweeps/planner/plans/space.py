@@ -13,7 +13,7 @@ from conf.errors import ConfigError
 from conf.nearest import padded_vocabulary
 from conf.plan.knobs import RECOMPUTES, SCHEDULES, KnobValue
 from conf.plan.setup_parts import SetupParts
-from conf.plan.trainer_limits import LAYER_SPLIT, Beside
+from conf.plan.trainer_limits import LAYER_SPLIT, Beside, beside
 from conf.types.model_spec import ModelSpec
 from conf.types.schema import Schedule
 from conf.types.trainer_spec import TRISWEEP
@@ -63,15 +63,16 @@ class Space:
         """The bytes of a device's memory that a plan may take."""
         return self.setting.cluster.device.memory_bytes - self.headroom_bytes
 
-    def allowed_values(
-        self, knob: str, values: Sequence[Value], *, pipeline: bool = False, tensor: bool = False
-    ) -> list[Value]:
+    def features(self, *words: str, **has: bool) -> Beside:
+        """The features, as `conf.plan.trainer_limits.beside` has them, of plans of which this is known."""
+        recipe = (self.setting.matmul_recipe,) if self.setting.matmul_recipe else ()
+        return beside(self.setting.model, None, self.setting.dtype, *recipe, *words, **has)
+
+    def allowed_values(self, knob: str, values: Sequence[Value], **has: bool) -> list[Value]:
         """The values that the knob may still have: those that the trainer runs, or the pinned one of them."""
         kept = values if knob not in self.pinned else [value for value in values if self.pinned[knob] == value]
-        setting, model = self.setting, self.setting.model
-        latent = model.latent_attention is not None
-        beside = Beside(pipeline, tensor, model.experts is not None, latent, setting.matmul_recipe)
-        return [value for value in kept if runs(setting.implementation, knob, value, beside)]
+        features = self.features(**has)
+        return [value for value in kept if runs(self.setting.implementation, knob, value, features)]
 
 
 class ShardChoice(NamedTuple):
@@ -102,6 +103,12 @@ class Sizes(NamedTuple):
     @property
     def num_replicas(self) -> int:
         return self.data * self.context
+
+    @property
+    def several(self) -> dict[str, bool]:
+        """Of which there are several, by the names of `conf.plan.trainer_limits.Feature`."""
+        sizes = {"pipeline": self.pipeline, "tensor": self.tensor, "context": self.context, "replicas": self.data}
+        return {name: size > 1 for name, size in sizes.items()}
 
 
 class Family(NamedTuple):
@@ -178,15 +185,15 @@ def micro_batch_sizes(space: Space, data_parallel_size: int) -> list[int]:
     return space.allowed_values("micro_batch_size", sizes)
 
 
-def zero_stages(space: Space, pipeline_parallel_size: int, num_replicas: int) -> list[int]:
+def zero_stages(space: Space, sizes: Sizes, *, offload: bool = False) -> list[int]:
     """The ZeRO stages that can exist; 3, which also shares out the weights, only without a pipeline.
 
-    A single replica shares nothing out, so that all its stages are one plan. It takes the pinned stage, else 0.
+    A single replica shares nothing out, so that all its stages are one plan. It takes the pinned stage, else the first
+    that its trainer runs.
     """
-    if num_replicas == 1 and "zero_stage" not in space.pinned:
-        return [0]
-    several = pipeline_parallel_size > 1
-    return space.allowed_values("zero_stage", list(range(MOST_ZERO_STAGE + (not several))), pipeline=several)
+    possible = list(range(MOST_ZERO_STAGE + (sizes.pipeline == 1)))
+    stages = space.allowed_values("zero_stage", possible, offload=offload, **sizes.several)
+    return stages[:1] if sizes.num_replicas == 1 and "zero_stage" not in space.pinned else stages
 
 
 def shards_of(

@@ -9,7 +9,7 @@ import pytest
 
 from conf.errors import ConfigError, InfeasiblePlan
 from conf.plan.experiment import Experiment
-from conf.plan.trainer_limits import LAYER_SPLIT, Beside, limits_of, require_runnable, runs
+from conf.plan.trainer_limits import LAYER_SPLIT, limits_of, require_runnable, runs
 from conf.types.trainer_spec import CostsOf
 from sweeps.planner.choosing.choice import choose_plans
 from sweeps.planner.choosing.objectives import Training
@@ -48,11 +48,17 @@ PLANS = {
     "a smaller last group": (*CHUNKS, "parallel.tensor_parallel_size=4", "batch.global_batch_size=19"),
     "zero bubble": (*STAGES, "parallel.schedule=zero-bubble"),
     "gpipe": (*STAGES, "parallel.schedule=gpipe", "batch.global_batch_size=32"),
-    **{f"ZeRO-{stage}": (f"parallel.zero_stage={stage}",) for stage in range(4)},
+    **{f"ZeRO-{stage}": ("parallel.tensor_parallel_size=4", f"parallel.zero_stage={stage}") for stage in range(4)},
     **{f"recompute {kind}": (f"parallel.recompute={kind}",) for kind in ("none", "selective", "full", "pointwise")},
     "every second layer": ("parallel.recompute=full", "parallel.recompute_every=2"),
     "context ranks": ("parallel.context_parallel_size=2",),
-    "offloading": ("parallel.offload_optimizer=true",),
+    "offloading": ("parallel.offload_optimizer=true", "parallel.zero_stage=0"),
+    "offloading beside ZeRO-1": ("parallel.offload_optimizer=true", "parallel.zero_stage=1"),
+    "few micro-batches": ("parallel.pipeline_parallel_size=16", "batch.micro_batch_size=8"),
+    "few micro-batches in chunks": (
+        *("parallel.pipeline_parallel_size=8", "batch.micro_batch_size=8", "parallel.world_size=8"),
+        *CHUNKS[1:],
+    ),
     "pipeline first": ("parallel.pipeline_before_data=true",),
     "narrow products": ("precision.matmul_recipe=fp8-rowwise",),
 }
@@ -61,6 +67,14 @@ NOT_PASSED_ON = {
     "torchtitan": {"narrow products"},
 }
 """What the program's trainer can run, and is not told by the flags of its file, which refuses it."""
+
+
+CHOICE = {
+    "trisweep": ["trainer=trisweep"],
+    "megatron-lm": ["trainer=megatron-lm"],
+    # Which has tensor ranks and stages beside shards alone.
+    "torchtitan": ["trainer=torchtitan", "parallel.zero_stage=2"],
+}
 
 
 def price(trainer: str, *overrides: str) -> None:
@@ -75,7 +89,7 @@ def refusal(trainer: str, *overrides: str) -> str:
 
 
 def experiment_of(trainer: str, *overrides: str) -> Experiment:
-    return load([*LLAMA, "batch.global_batch_size=64", f"trainer={trainer}", *overrides]).experiment()
+    return load([*LLAMA, "batch.global_batch_size=64", *CHOICE.get(trainer, ()), *overrides]).experiment()
 
 
 def is_composed(trainer: str, *overrides: str) -> bool:
@@ -87,7 +101,7 @@ def is_composed(trainer: str, *overrides: str) -> bool:
 
 
 def is_searched(trainer: str, *overrides: str) -> bool:
-    asked = composed([*LLAMA, "batch.global_batch_size=64", f"trainer={trainer}", *overrides])
+    asked = composed([*LLAMA, "batch.global_batch_size=64", *CHOICE.get(trainer, ()), *overrides])
     try:
         return bool(choose_plans(search_request(asked).spaces, "time", Training(), top=1).best)
     except ConfigError:
@@ -161,7 +175,7 @@ def test_a_stored_experiment_of_our_own_trainer_is_held_against_the_same_list() 
 
 def test_fsdp_has_no_pipelines_and_torchtitan_has() -> None:
     assert "parallel.pipeline_parallel_size = 4: is not run by fsdp" in refusal("fsdp", PIPELINE[1])
-    price("torchtitan", *PIPELINE)
+    price("torchtitan", *PIPELINE, "parallel.zero_stage=2")
 
 
 def test_a_refusal_says_what_to_use_instead() -> None:
@@ -179,14 +193,18 @@ def test_a_program_refuses_in_the_same_words_as_the_trainer_whose_list_it_takes_
 
 def test_some_limits_hold_only_beside_a_pipeline_or_tensor_ranks() -> None:
     assert runs("megatron-core", "parallel.zero_stage", 3)
-    assert not runs("megatron-core", "parallel.zero_stage", 3, Beside(pipeline=True))
+    assert not runs("megatron-core", "parallel.zero_stage", 3, frozenset({"pipeline"}))
     assert runs("torchtitan", "parallel.sequence_parallel", False)
-    assert not runs("torchtitan", "parallel.sequence_parallel", False, Beside(tensor=True))
+    assert not runs("torchtitan", "parallel.sequence_parallel", False, frozenset({"tensor"}))
+    assert runs("torchtitan", "parallel.zero_stage", 0, frozenset({"tensor"}))
+    assert not runs("torchtitan", "parallel.zero_stage", 0, frozenset({"tensor", "replicas"}))
 
 
 def test_what_a_program_runs_otherwise_is_not_priced_and_runs_all_the_same() -> None:
     plan = "parallel.tensor_parallel_size=2"
-    assert "parallel.sequence_parallel = False: is not run by torchtitan" in refusal("torchtitan", plan)
+    assert "parallel.sequence_parallel = False: is not run by torchtitan" in refusal(
+        "torchtitan", plan, "parallel.zero_stage=2"
+    )
     assert experiment_of("torchtitan", plan)
 
 
@@ -196,14 +214,14 @@ def test_delayed_scaling_does_not_go_with_pointwise_recomputation_in_megatron_co
     assert "parallel.recompute = 'pointwise': is not run by megatron-core: with delayed scaling" in message
     price("megatron-core", AGAIN, "precision.matmul_recipe=mxfp8")
     price("megatron-core", AGAIN)
-    assert not runs("megatron-core", "parallel.recompute", "pointwise", Beside(recipe="fp8-delayed"))
-    assert runs("megatron-core", "parallel.recompute", "full", Beside(recipe="fp8-delayed"))
+    assert not runs("megatron-core", "parallel.recompute", "pointwise", frozenset({"fp8-delayed"}))
+    assert runs("megatron-core", "parallel.recompute", "full", frozenset({"fp8-delayed"}))
 
 
 def test_stages_of_unequal_layers_are_named_by_their_layers() -> None:
     stages = ("parallel.pipeline_parallel_size=2", "parallel.layers_per_stage=[23,25]")
     assert "parallel.layers_per_stage = [23, 25]: is not run by megatron-lm" in refusal("megatron-lm", *stages)
-    price("torchtitan", *stages)
+    price("torchtitan", *stages, "parallel.zero_stage=2")
 
 
 def test_chunks_of_unequal_layers_are_named_by_their_number() -> None:
@@ -222,7 +240,7 @@ def test_in_which_layers_is_no_question_where_nothing_is_recomputed() -> None:
 
 def test_what_no_limit_names_is_allowed() -> None:
     assert runs("megatron-core", "parallel.context_parallel_size", 8)
-    assert runs("trisweep", "parallel.schedule", "zero-bubble", Beside(pipeline=True))
+    assert runs("trisweep", "parallel.schedule", "zero-bubble", frozenset({"pipeline"}))
     assert runs("torchtitan", LAYER_SPLIT, "ends")
 
 

@@ -27,6 +27,7 @@ LOGS = Path(__file__).parent / "logs"
 STEPS = ["training.num_steps=3", "training.num_warmup_steps=1", "batch.global_batch_size=64"]
 LLAMA = ["model=llama-3.1-8b", "cluster=dgx-h100", "precision=bf16", "parallel.world_size=16", *STEPS]
 INTERLEAVED = ["parallel.schedule=interleaved"]
+SHARDED = ["parallel.zero_stage=2"]
 GPT = ["model=gpt-22b", "cluster=selene", "precision=fp16", "parallel.world_size=16", *STEPS]
 
 
@@ -230,7 +231,7 @@ def test_torchtitans_flags_say_the_plan() -> None:
     assert has(found, "--parallelism.data_parallel_replicate_degree", "1")
     assert has(found, "--parallelism.data_parallel_shard_degree", "16")
     assert has(found, "--model.flavor", "8B")
-    staged = words("torchtitan", *LLAMA, "parallel.pipeline_parallel_size=4", "batch.micro_batch_size=2")
+    staged = words("torchtitan", *LLAMA, *SHARDED, "parallel.pipeline_parallel_size=4", "batch.micro_batch_size=2")
     assert has(staged, "--training.local_batch_size", "16")
     assert has(staged, "--parallelism.pipeline_parallel_microbatch_size", "2")
     assert has(staged, "--parallelism.pipeline_parallel_schedule", "1F1B")
@@ -254,7 +255,7 @@ def test_torchtitan_is_told_how_many_layers_less_its_ends_have(
     names = ("parallel.pipeline_parallel_size", "parallel.layers_per_stage")
     stages = [f"{name}={value}" for name, value in zip(names, plan, strict=False)]
     world = ["parallel.world_size=24", "batch.global_batch_size=48"] if plan[0] == 3 else []
-    found = words("torchtitan", *LLAMA, *world, *stages)
+    found = words("torchtitan", *LLAMA, *SHARDED, *world, *stages)
     assert has(found, "--parallelism.pipeline_parallel_layers_per_stage", layers)
     assert has(found, "--parallelism.pipeline_parallel_first_stage_less_layers", first)
     assert has(found, "--parallelism.pipeline_parallel_last_stage_less_layers", last)

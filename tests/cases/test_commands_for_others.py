@@ -1,0 +1,186 @@
+"""Commands for other trainers that public reports name: each starts there, or is refused with the reason."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+
+import pytest
+
+from conf.errors import ConfigError, InfeasiblePlan
+from conf.plan.trainer_call import JOB_NAMES, call_of, met_limits, names_of
+from sweeps.planner.choosing.choice import choose_plans
+from sweeps.planner.choosing.objectives import Training
+from sweeps.planner.request import search_request
+from tests.cli.commands.plan.conftest import Plan, plan, refusal  # noqa: F401
+from tests.composed import composed, load
+
+ON_H100 = ("cluster=dgx-h100", "precision=bf16")
+SMALL = ("model=llama-2-7b", *ON_H100, "batch.global_batch_size=64", "parallel.world_size=8", "parallel.zero_stage=1")
+TITAN = ("model=llama-3.1-8b", *ON_H100, "parallel.world_size=8")
+FP16 = ("model=gpt-22b", "cluster=selene", "precision=fp16", "batch.global_batch_size=64", "parallel.world_size=16")
+TRAINERS = ("megatron-lm", "torchtitan", "deepspeed", "hf-trainer", "hf-deepspeed")
+
+
+def words(trainer: str, *overrides: str) -> list[str]:
+    experiment = load([f"trainer={trainer}", *overrides]).experiment()
+    return list(call_of(experiment.trainer, experiment, dict.fromkeys(JOB_NAMES, "X")).words)
+
+
+def number_of(found: Sequence[str], flag: str) -> float | None:
+    return float(found[found.index(flag) + 1]) if flag in found else None
+
+
+@pytest.mark.parametrize("trainer", ["megatron-lm", "deepspeed"])
+@pytest.mark.parametrize("rate", ["1e-6", "1e-5", "1e-3"])
+def test_the_least_learning_rate_is_no_higher_than_the_highest(trainer: str, rate: str) -> None:
+    found = words(trainer, *SMALL, f"training.learning_rate={rate}")
+    least, highest = number_of(found, "--min-lr"), number_of(found, "--lr")
+    assert least is not None
+    assert highest is not None
+    assert 0 <= least <= highest
+
+
+@pytest.mark.parametrize("trainer", ["megatron-lm", "deepspeed"])
+@pytest.mark.parametrize(("steps", "warmup"), [(2, 0), (2, 1), (2, 2), (10, 2), (10, 10)], ids=str)
+def test_a_warm_up_ends_before_the_decay_does(trainer: str, steps: int, warmup: int) -> None:
+    schedule = (f"training.num_steps={steps}", f"training.learning_rate_warmup_steps={warmup}")
+    found = words(trainer, *SMALL, "training.num_warmup_steps=1", *schedule)
+    ends = number_of(found, "--lr-decay-iters") or number_of(found, "--train-iters")
+    assert number_of(found, "--train-iters") == steps
+    assert number_of(found, "--lr-warmup-iters") == warmup
+    assert ends is not None
+    assert warmup < ends
+
+
+def test_torchtitans_rate_ends_where_the_plans_does() -> None:
+    rates = ("training.learning_rate=4e-4", "training.min_learning_rate=1e-4")
+    found = words("torchtitan", *TITAN, "parallel.zero_stage=3", "batch.global_batch_size=32", *rates)
+    assert number_of(found, "--lr_scheduler.min_lr_factor") == 0.25
+
+
+@pytest.mark.slow
+def test_the_best_plan_for_megatron_offloads_the_state_of_its_distributed_optimizer_alone() -> None:
+    """Of all plans of a 70B on one node those that offload are the only ones that fit."""
+    job = ["model=llama-2-70b", *ON_H100, "batch.global_batch_size=64", "parallel.world_size=8", "trainer=megatron-lm"]
+    few = ["parallel.recompute=full", "parallel.recompute_every=1", "parallel.context_parallel_size=1"]
+    best = choose_plans(search_request(composed([*job, *few])).spaces, "time", Training(), 20).best
+    assert {each.strategy.parallel.offload_optimizer for each in best} == {True}
+    assert {each.strategy.parallel.zero_stage for each in best} == {1}
+
+
+REFUSED = {
+    "offload without ZeRO": (
+        "megatron-lm",
+        (*SMALL, "parallel.zero_stage=0", "parallel.offload_optimizer=true"),
+        "parallel.zero_stage = 0: .* distributed optimizer",
+    ),
+    "fewer interleaved micro-batches than stages": (
+        "megatron-lm",
+        (
+            *("model=gpt-175b", "cluster=selene", "precision=bf16", "parallel.world_size=48"),
+            *("batch.global_batch_size=3", "batch.micro_batch_size=1", "parallel.tensor_parallel_size=8"),
+            *("parallel.pipeline_parallel_size=6", "parallel.schedule=interleaved", "parallel.virtual_pipeline_size=2"),
+        ),
+        "parallel.pipeline_parallel_size = 6: .* no smaller than the stages are many",
+    ),
+    "fewer micro-batches than stages in 1F1B": (
+        "torchtitan",
+        (
+            *(*TITAN, "batch.global_batch_size=4", "batch.micro_batch_size=1"),
+            *("parallel.pipeline_parallel_size=8", "parallel.zero_stage=0", "precision=fp32"),
+        ),
+        "parallel.pipeline_parallel_size = 8: .* no fewer micro-batches than there are stages",
+    ),
+    "replicas beside tensor ranks without shards": (
+        "torchtitan",
+        (*TITAN, "batch.global_batch_size=32", "parallel.tensor_parallel_size=4", "parallel.zero_stage=0"),
+        "parallel.zero_stage = 0: .* DDP, which goes with no other axis",
+    ),
+    "replicas beside stages without shards": (
+        "torchtitan",
+        (*TITAN, "batch.global_batch_size=32", "parallel.pipeline_parallel_size=4", "parallel.zero_stage=0"),
+        "parallel.zero_stage = 0: .* DDP, which goes with no other axis",
+    ),
+    "tensor ranks of one replica in bf16": (
+        "torchtitan",
+        (*TITAN, "batch.global_batch_size=32", "parallel.tensor_parallel_size=8", "parallel.sequence_parallel=true"),
+        "parallel.num_replicas = 1: .* would train .* in fp32",
+    ),
+    "a loss scale that is no power of two": (
+        "deepspeed",
+        (*FP16, "precision.initial_loss_scale=1000"),
+        "power of two, and precision.initial_loss_scale = 1000",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_the_program_itself_would_refuse_is_refused_with_the_reason(case: str) -> None:
+    trainer, overrides, message = REFUSED[case]
+    with pytest.raises(InfeasiblePlan, match=message):
+        load([f"trainer={trainer}", *overrides]).experiment()
+
+
+def test_gpipe_takes_fewer_micro_batches_than_stages() -> None:
+    few = ("batch.global_batch_size=4", "batch.micro_batch_size=1", "parallel.pipeline_parallel_size=8")
+    found = words("torchtitan", *TITAN, *few, "parallel.schedule=gpipe", "precision=fp32")
+    assert found[found.index("--parallelism.pipeline_parallel_schedule") + 1] == "GPipe"
+
+
+@pytest.mark.slow
+def test_a_search_says_why_the_pinned_knobs_leave_no_plan(refusal: Plan) -> None:  # noqa: F811
+    for trainer, overrides, message in (REFUSED[case] for case in REFUSED if case.startswith(("fewer", "replicas"))):
+        typed = [text for text in overrides if text != "precision=fp32"]
+        assert re.search(message, refusal(*typed, "--as", trainer))
+    stages = ("parallel.pipeline_parallel_size=2", "parallel.zero_stage=2")
+    said = refusal(*FP16, "precision=bf16", *stages, "--as", "megatron-lm")
+    assert "parallel.zero_stage = 2: is not run by megatron-core: its FSDP" in said
+    assert "runs without a pipeline here" in said
+
+
+OF_PRECISION = {
+    "initial_loss_scale": (*FP16, "precision.initial_loss_scale=1024"),
+    "loss_scale_window": (*FP16, "precision.loss_scale_window=77"),
+    "gradient_dtype": (*FP16, "precision=bf16", "precision.gradient_dtype=bf16"),
+    "matmul_recipe": (*FP16, "cluster=dgx-h100", "precision=bf16", "precision.matmul_recipe=fp8-tensorwise"),
+    "wide_layers": (*FP16, "cluster=dgx-h100", "precision=fp8", "precision.wide_layers=1"),
+    "emulate": (*FP16, "cluster=dgx-h100", "precision=fp8", "precision.emulate=true"),
+    "dtype": (*FP16, "precision=fp32"),
+}
+
+
+def told(trainer: str, overrides: Sequence[str]) -> tuple[object, ...] | None:
+    """All that a program is told, and that is said of it; None of a plan that is refused."""
+    model = ("model=llama-3.1-8b",) if trainer == "torchtitan" else ()
+    try:
+        experiment = load([f"trainer={trainer}", *overrides, *model]).experiment()
+    except ConfigError:
+        return None
+    spec, job = experiment.trainer, dict.fromkeys(JOB_NAMES, "X")
+    call = call_of(spec, experiment, job)
+    differs = met_limits(spec.differs, names_of(spec, experiment, job), "trainer.differs")
+    return (call.words, call.files, call.environment, differs)
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+@pytest.mark.parametrize("key", OF_PRECISION)
+def test_a_key_of_precision_is_passed_on_or_refused_or_said(trainer: str, key: str) -> None:
+    whole = OF_PRECISION[key]
+    without = [text for text in whole if not text.startswith(f"precision.{key}=")]
+    if key == "dtype":
+        without = [text for text in whole if text != "precision=fp32"] + ["precision=bf16"]
+    changed = told(trainer, whole)
+    is_said = changed is not None and "precision.initial_loss_scale" in str(changed[-1])
+    assert changed is None or is_said or changed != told(trainer, without)
+
+
+@pytest.mark.parametrize("trainer", ["deepspeed", "hf-deepspeed"])
+@pytest.mark.parametrize(("scale", "power"), [("1024", 10), ("1", 0), ("65536", 16)])
+def test_deepspeed_begins_with_the_loss_scale_of_the_plan(trainer: str, scale: str, power: int) -> None:
+    experiment = load([f"trainer={trainer}", *FP16, f"precision.initial_loss_scale={scale}"]).experiment()
+    call = call_of(experiment.trainer, experiment, dict.fromkeys(JOB_NAMES, "X"))
+    fp16 = json.loads(call.files["deepspeed.json"])["fp16"]
+    assert fp16["initial_scale_power"] == power
+    assert fp16["hysteresis"] == 1
