@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from conf.folders import shown_file
@@ -53,7 +53,7 @@ def slurm_findings(wanted: TinyJob) -> Iterator[CheckResult]:
     yield _preemption(site)
     if wanted.slurm.container != "none":
         yield _container(wanted.slurm)
-    if site.partition(wanted.slurm.partition) is not None:
+    if site.offered(wanted.slurm.partition):
         yield _devices(wanted)
         yield from _cores(wanted)
     yield _test_submission(sbatch)
@@ -89,20 +89,28 @@ def _accounting(site: SlurmSite) -> CheckResult:
 
 
 def _partition(site: SlurmSite, wanted: TinyJob) -> Iterator[CheckResult]:
+    """Of several partitions one that suits is enough: Slurm takes the first in which the job can start."""
     name = wanted.slurm.partition
-    partition = site.partition(name)
-    if partition is None:
-        names = ", ".join(site.partitions)
-        says = f"there is no partition {name}" if name else "no partition was chosen, and the site has no default one"
-        yield SLURM.problem("partition", says, f"Set slurm.partition to one of {names}.")
+    partitions = site.offered(name)
+    if not partitions:
+        absent = ", ".join(each for each in (name or "").split(",") if each not in site.partitions)
+        says = f"there is no partition {absent}" if name else "no partition was chosen, and the site has no default one"
+        yield SLURM.problem("partition", says, f"Set slurm.partition to one of {', '.join(site.partitions)}.")
         return
+    yield _best(map(_state, partitions))
+    yield _best(_time_limit(each["PartitionName"], each, wanted.slurm) for each in partitions)
+    yield _best(_nodes(each["PartitionName"], each, wanted.cluster) for each in partitions)
+
+
+def _best(of_partitions: Iterable[CheckResult]) -> CheckResult:
+    return min(of_partitions, key=lambda each: ("ok", "skipped", "warning", "problem").index(each.status))
+
+
+def _state(partition: dict[str, str]) -> CheckResult:
     called = partition["PartitionName"]
     if partition.get("State") != "UP":
-        yield SLURM.problem("partition", f"{called} is {partition.get('State')}", "Wait, or set slurm.partition.")
-    else:
-        yield SLURM.ok("partition", f"{called}, {partition.get('TotalNodes', '?')} nodes")
-    yield _time_limit(called, partition, wanted.slurm)
-    yield _nodes(called, partition, wanted.cluster)
+        return SLURM.problem("partition", f"{called} is {partition.get('State')}", "Wait, or set slurm.partition.")
+    return SLURM.ok("partition", f"{called}, {partition.get('TotalNodes', '?')} nodes")
 
 
 def _time_limit(partition: str, facts: dict[str, str], slurm: SlurmSpec) -> CheckResult:
@@ -150,9 +158,9 @@ def _qos(site: SlurmSite, wanted: TinyJob) -> Iterator[CheckResult]:
     A partition may have a QOS of its own, whose limits hold beside the job's.
     """
     slurm = wanted.slurm
-    partition = site.partition(slurm.partition) or {}
-    if (of_partition := partition.get("QoS", "N/A")) != "N/A":
-        yield _qos_limits(of_partition, site.qos.get(of_partition, {}), wanted)
+    of_partitions = [each.get("QoS", "N/A") for each in site.offered(slurm.partition)]
+    if of_partitions and "N/A" not in of_partitions:
+        yield _best(_qos_limits(name, site.qos.get(name, {}), wanted) for name in of_partitions)
     yours = sorted({name for *_, names in site.associations for name in names})
     if slurm.qos is not None and site.qos and slurm.qos not in site.qos:
         qos_names = ", ".join(site.qos)
@@ -227,11 +235,21 @@ def _devices(wanted: TinyJob) -> CheckResult:
     if not offered:
         remedy = "Set slurm.partition to one with GPUs, or slurm.gpu_request=none where nodes are given whole."
         return SLURM.problem("devices", "Slurm knows of no GPU there (GRES)", remedy)
-    counts = {sum(count for _, count in gpus_in(line)) for line in offered}
+    gpus = [gpus_in(line) for line in offered]
+    counts = {sum(count for kind, count in line if _is_wanted(kind, slurm)) for line in gpus}
     if cluster.devices_per_node not in counts:
         says = f"nodes have {', '.join(offered)}; {cluster.name} has {cluster.devices_per_node} a node by its file"
-        return SLURM.warning("devices", says, f"Correct devices_per_node in {shown_file('cluster', cluster.name)}.")
+        fitting = [kind for line in gpus for kind, count in line if kind and count == cluster.devices_per_node]
+        remedy = f"Correct devices_per_node in {shown_file('cluster', cluster.name)}."
+        if fitting and not any(_is_wanted(kind, slurm) for kind in fitting if slurm.gpu_type):
+            remedy = f"Set slurm.gpu_type={fitting[0]}."
+        found = SLURM.problem if counts == {0} and slurm.gpu_type else SLURM.warning
+        return found("devices", says + (f", which are to be {slurm.gpu_type}" if slurm.gpu_type else ""), remedy)
     return SLURM.ok("devices", f"{', '.join(offered)} a node")
+
+
+def _is_wanted(kind: str, slurm: SlurmSpec) -> bool:
+    return slurm.gpu_type is None or kind.lower() == slurm.gpu_type.lower()
 
 
 def _cores(wanted: TinyJob) -> Iterator[CheckResult]:

@@ -178,11 +178,14 @@ class SlurmSite:
         match = re.match(r"\d+", self.config.get(key, ""))
         return float(match.group()) if match else None
 
-    def partition(self, name: str | None) -> dict[str, str] | None:
-        """The partition of that name, or the default one; None where there is none."""
-        if name is not None:
-            return self.partitions.get(name)
-        return next((each for each in self.partitions.values() if each.get("Default") == "YES"), None)
+    def offered(self, names: str | None) -> list[dict[str, str]]:
+        """The partitions of these names, with commas between, of which Slurm takes the first that is free; else the
+        default one. None where one of them is not there.
+        """
+        if names is None:
+            return [each for each in self.partitions.values() if each.get("Default") == "YES"][:1]
+        chosen = [self.partitions.get(name) for name in names.split(",")]
+        return [each for each in chosen if each is not None] if None not in chosen else []
 
 
 def read_site() -> SlurmSite | None:

@@ -98,6 +98,48 @@ def test_what_does_not_suit_is_found(
     assert examine(overrides, **changed)[name] == status
 
 
+OTHER = PARTITION.replace("=gpu Default=YES", "=short").replace("=1-00:00:00", "=10:00")
+DOWN = PARTITION.replace("=gpu Default=YES", "=down").replace("=UP", "=DOWN")
+LINK = "cluster.links=[{name: net, num_devices: 840, bandwidth_bytes_per_second: 25e9, latency_seconds: 1e-6}]"
+MIG = {"sinfo": 'case "$*" in *%c*) echo "gpu*|up|1:00|64|64|gpu:a100:3";; *) echo gpu:a100:3,gpu:a100_1g.5gb:7; esac'}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "time_limit", "expected"),
+    [
+        ("gpu,short", 60, ("ok", "ok")),
+        ("short,gpu", 60, ("ok", "ok")),
+        ("short,gpu,down", 60, ("ok", "ok")),
+        ("down,short", 5, ("ok", "ok")),
+        ("short", 60, ("ok", "problem")),
+        ("down", 60, ("problem", "ok")),
+        ("gpu,none-such", 60, ("problem", None)),
+        ("gpu,short", 3000, ("ok", "problem")),
+    ],
+)
+def test_one_suitable_partition_of_several_is_enough(
+    chosen: str, time_limit: int, expected: tuple[str, str | None], examine: Examine
+) -> None:
+    overrides = [f"slurm.partition='{chosen}'", f"slurm.time_limit_minutes={time_limit}", "cluster.num_nodes=8"]
+    statuses = examine(overrides, partition="\n".join((PARTITION, OTHER, DOWN)))
+    assert (statuses["partition"], statuses.get("time limit")) == expected
+
+
+@pytest.mark.parametrize(
+    ("overrides", "status"),
+    [
+        (["cluster.devices_per_node=3", "slurm.gpu_type=a100"], "ok"),
+        (["cluster.devices_per_node=3", "slurm.gpu_type=A100"], "ok"),
+        (["cluster.devices_per_node=7", "slurm.gpu_type=a100_1g.5gb"], "ok"),
+        (["cluster.devices_per_node=4", "slurm.gpu_type=a100"], "warning"),
+        (["cluster.devices_per_node=3"], "warning"),
+        (["cluster.devices_per_node=3", "slurm.gpu_type=h100"], "problem"),
+    ],
+)
+def test_parts_of_devices_beside_whole_ones_are_no_fault(overrides: list[str], status: str, examine: Examine) -> None:
+    assert examine([*overrides, LINK, "cluster.num_nodes=8"], **MIG)["devices"] == status
+
+
 def test_without_the_tools_nothing_more_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     settings = load(["cluster=frontier"])
