@@ -23,17 +23,21 @@ class Unit(NamedTuple):
         possible: beyond this no device, link or site is; such a value is an error.
         usual: beyond this a value is worth a second look.
         meant: the units that data sheets use in place of the plain one, the likeliest first, with their factors.
+        num_readings: how many of these are named where several fit.
     """
 
     name: str
     possible: tuple[float, float]
     usual: tuple[float, float]
     meant: Mapping[str, float]
+    num_readings: int = 1
 
 
-RATE = {"GB/s": 1e9, "TB/s": 1e12, "MB/s": 1e6}
-LINK = Unit("bytes a second", (1e6, 1e14), (1e8, 5e12), RATE)
-MEMORY = Unit("bytes", (2**26, 2**46), (2**28, 2**41), {"GB": 1e9, "MB": 1e6})
+BITS = {"Gb/s": 1e9 / 8, "bits a second": 1 / 8}
+LINK = Unit("bytes a second", (1e6, 1e14), (1e8, 5e12), {"GB/s": 1e9, "TB/s": 1e12, "MB/s": 1e6})
+NETWORK = Unit("bytes a second", (1e6, 1e14), (1e8, 1.5e11), BITS | {"GB/s": 1e9}, 2)
+"""Of links between nodes, which are sold by the bit: `400G` is 50e9 bytes. The fastest has 800 Gb/s for a device."""
+MEMORY = Unit("bytes", (2**26, 2**46), (2**28, 2**41), {"GB": 1e9, "GiB": 2**30, "MB": 1e6, "MiB": 2**20}, 2)
 MEMORY_RATE = Unit("bytes a second", (1e8, 1e15), (1e9, 5e13), {"TB/s": 1e12, "GB/s": 1e9, "MB/s": 1e6})
 LATENCY = Unit("seconds", (1e-9, 0.1), (1e-7, 5e-3), {"microseconds": 1e-6, "nanoseconds": 1e-9, "ms": 1e-3})
 PEAK = Unit("FLOP a second", (1e5, 1e18), (1e8, 1e17), {"TFLOPS": 1e12, "GFLOPS": 1e9, "PFLOPS": 1e15})
@@ -49,7 +53,6 @@ UNITS = {
 PLACEHOLDER = "another device's"
 """So `memory_source` begins in the file of a device that nobody has filled in."""
 PEAKS = "device.peak_flops_per_second"
-OF_LINK = {"bandwidth_bytes_per_second": LINK, "latency_seconds": LATENCY}
 
 
 def doubts(cluster: Tree, wrong: Sequence[ConfigError] = ()) -> tuple[str, ...]:
@@ -75,10 +78,18 @@ def _figures(cluster: Tree) -> Iterator[tuple[str, float, Unit]]:
     units = UNITS | {f"{PEAKS}.{dtype}": PEAK for dtype in (peaks if isinstance(peaks, dict) else ())}
     figures = [(key, part_at(cluster, key), unit) for key, unit in units.items()]
     for index, link in enumerate(_links(cluster)):
-        figures += [(f"links.{index}.{key}", link.get(key), unit) for key, unit in OF_LINK.items()]
+        of_link = {"bandwidth_bytes_per_second": _of_bandwidth(link, cluster), "latency_seconds": LATENCY}
+        figures += [(f"links.{index}.{key}", link.get(key), unit) for key, unit in of_link.items()]
     for key, value, unit in figures:
         if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
             yield key, value, unit
+
+
+def _of_bandwidth(link: Mapping[str, Any], cluster: Tree) -> Unit:
+    """A link that reaches beyond a node is a network's, unless it is NVLink between the nodes of a rack."""
+    reach, per_node = link.get("num_devices"), cluster.get("devices_per_node")
+    is_beyond = isinstance(reach, int) and isinstance(per_node, int) and reach > per_node
+    return NETWORK if is_beyond and not str(link.get("name")).lower().startswith("nv") else LINK
 
 
 def _doubt(key: str, value: float, unit: Unit) -> str | ConfigError | None:
@@ -86,16 +97,31 @@ def _doubt(key: str, value: float, unit: Unit) -> str | ConfigError | None:
         return None
     if not _within(value, unit.possible):
         return ConfigError(key, value, f"no machine has that many {unit.name}", _remedy(value, unit))
-    return f"{key} = {value!r} is unusual in {unit.name}, usually from {unit.usual[0]:g} to {unit.usual[1]:g}."
+    usual = f"usually from {unit.usual[0]:g} to {unit.usual[1]:g}."
+    return f"{key} = {value!r} is unusual in {unit.name}, {usual} {_readings(value, unit)}".rstrip()
 
 
 def _remedy(value: float, unit: Unit) -> str:
-    for name, factor in unit.meant.items():
-        if _within(value * factor, unit.usual):
-            # As files have it: counts of bytes in digits alone, because YAML reads 80e9 as no whole number.
-            text = f"{round(value * factor):_}" if unit is MEMORY else f"{value:g}e{round(math.log10(factor))}"
-            return f"If {value:g} {name} was meant, write {text}."
-    return f"It is stated in {unit.name}, usually from {unit.usual[0]:g} to {unit.usual[1]:g}."
+    usual = f"It is stated in {unit.name}, usually from {unit.usual[0]:g} to {unit.usual[1]:g}."
+    return _readings(value, unit) or usual
+
+
+def _readings(value: float, unit: Unit) -> str:
+    """Units in which the value would be one of a machine, and how to write it then; empty where there is none."""
+    usual = LINK.usual if unit is NETWORK else unit.usual
+    fitting = [(name, factor) for name, factor in unit.meant.items() if _within(value * factor, usual)]
+    said = [f"{value:g} {name}, write {_written(value, factor, unit)}" for name, factor in fitting[: unit.num_readings]]
+    return f"If {'; if '.join(said).replace(',', ' was meant,', 1)}." if said else ""
+
+
+def _written(value: float, factor: float, unit: Unit) -> str:
+    """As files have it: counts of bytes in digits alone, because YAML reads 80e9 as no whole number."""
+    if unit is MEMORY:
+        return f"{round(value * factor):_}"
+    exponent = round(math.log10(factor))
+    if not math.isclose(factor, 10.0**exponent):  # bits
+        value, exponent = value * factor / 1e9, 9
+    return f"{value:g}e{exponent}"
 
 
 def _doubts_of_tiers(cluster: Tree) -> Iterator[str | ConfigError]:

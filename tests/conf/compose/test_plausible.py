@@ -37,7 +37,12 @@ def test_every_cluster_of_the_package_is_beyond_doubt(name: str) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "meant"),
     [
-        ("cluster.device.memory_bytes", "80", "write 80_000_000_000."),
+        (
+            "cluster.device.memory_bytes",
+            "80",
+            "If 80 GB was meant, write 80_000_000_000; if 80 GiB, write 85_899_345_920.",
+        ),
+        ("cluster.device.memory_bytes", "81559", "if 81559 MiB, write 85_520_809_984."),
         ("cluster.device.memory_bandwidth_bytes_per_second", "3.35", "write 3.35e12."),
         ("cluster.device.memory_bandwidth_bytes_per_second", "3350", "write 3350e9."),
         ("cluster.device.peak_flops_per_second.bf16", "312", "write 312e12."),
@@ -63,6 +68,35 @@ def test_a_link_without_its_unit_is_refused_with_what_was_meant(values: dict[str
     with pytest.raises(ConfigError, match=key) as refused:
         doubts(with_link(**values))
     assert meant in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "meant"),
+    [
+        (400, "If 400 Gb/s was meant, write 50e9; if 400 GB/s, write 400e9."),
+        (200, "If 200 Gb/s was meant, write 25e9; if 200 GB/s, write 200e9."),
+        (25, "If 25 Gb/s was meant, write 3.125e9; if 25 GB/s, write 25e9."),
+        (400e9, "If 4e+11 bits a second was meant, write 50e9."),
+        (200e9, "write 25e9."),
+        (800e9, "write 100e9."),
+    ],
+)
+def test_a_network_s_link_is_stated_in_bits_by_those_who_sell_it(value: float, meant: str) -> None:
+    cluster: Tree = compose_tree([SELENE])["cluster"]
+    inside, network = cluster["links"]
+    (said,) = _said({**cluster, "links": [inside, {**network, "bandwidth_bytes_per_second": value}]})
+    assert "links.1.bandwidth_bytes_per_second = " in said
+    assert meant in said
+    for name, bandwidth in (("nvlink", 900e9), ("infiniband", 50e9), ("infiniband", 100e9)):
+        link = {**network, "name": name, "bandwidth_bytes_per_second": bandwidth}
+        assert _said({**cluster, "links": [inside, link]}) == []
+
+
+def _said(cluster: Tree) -> list[str]:
+    try:
+        return [*doubts(cluster)]
+    except ConfigError as error:
+        return [str(error)]
 
 
 def test_an_unusual_figure_is_allowed_and_doubted() -> None:
