@@ -10,6 +10,7 @@ from conf.compose.settings import ControllerSpec, Settings
 from conf.errors import ConfigError, UsageError
 from conf.folders import keep_folders
 from conf.overrides import Overrides
+from conf.types.sbatch_options import sbatch_table
 from conf.types.sites import SlurmSpec
 from conf.units import SECONDS_PER_MINUTE
 from launcher.control.advance import Conductor
@@ -32,10 +33,7 @@ from sweeps.folder.submission import JobShape, read_submission
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 
-WHOLE_NODES = (
-    *("exclusive", "gres", "gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task", "cpus-per-gpu"),
-    *("mem", "mem-per-cpu", "mem-per-gpu"),
-)
+WHOLE_NODES = sbatch_table().devices | sbatch_table().rivals["mem"] | {"exclusive", "cpus-per-gpu"}
 """Options of the site's jobs that the controller, which needs one core, does not ask for."""
 
 ONE_TASK = JobShape(num_nodes=1, tasks_per_node=1, uses_gpus=False)

@@ -6,19 +6,29 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, model_validator
 
 from conf.credentials import without_credentials
 from conf.errors import ConfigError
+from conf.types.sbatch_options import free_options, require_free_srun_options, sbatch_table
 from conf.types.schema import Count, Frozen, Positive
 
 
-def _bare_names(options: dict[str, str | int | bool]) -> dict[str, str | int | bool]:
-    """The options by the names that all who look one up know: `--mem_per_gpu` is mem-per-gpu."""
-    return {name.lstrip("-").replace("_", "-"): value for name, value in options.items()}
+def _joined(value: object) -> object:
+    """A list where Slurm wants a text: its parts, with the commas that Slurm puts between them."""
+    if isinstance(value, list | tuple) and all(isinstance(part, str | int) for part in value):
+        return ",".join(map(str, value))
+    return value
 
 
-SbatchOptions = Annotated[dict[str, str | int | bool], AfterValidator(_bare_names)]
+def _own_names(options: dict[str, str | int | bool], info: ValidationInfo) -> dict[str, str | int | bool]:
+    if info.data.get("scheduler") == "pbs":  # whose options are those of qsub
+        return {name.lstrip("-"): value for name, value in options.items()}
+    return free_options(options, beside="slurm." if "scheduler" in info.data else "the component's ")
+
+
+Listed = Annotated[str, BeforeValidator(_joined)]
+SbatchOptions = Annotated[dict[str, Annotated[str | int | bool, BeforeValidator(_joined)]], AfterValidator(_own_names)]
 
 
 class SlurmComponent(Frozen):
@@ -28,7 +38,7 @@ class SlurmComponent(Frozen):
         partition, account, qos, constraint, gpu_request, gpu_type, cpus_per_task, extra_sbatch: as in `slurm`.
     """
 
-    partition: str | None = None
+    partition: Listed | None = None
     account: str | None = None
     qos: str | None = None
     constraint: str | None = None
@@ -65,7 +75,7 @@ class SlurmSpec(Frozen):
         container_gpus: the maker whose driver's libraries come into the container; null takes the cluster's devices'.
         container_prefix: words before the Python of the job, for a runtime that `container` does not know.
         python: the interpreter on the compute nodes; null means the one that submits, or `python3` in a container.
-        extra_sbatch: further sbatch options, long names without the leading dashes.
+        extra_sbatch: further options of sbatch, by any of their names; of qsub with `pbs`.
         max_resubmits: how often a trial that lost its node or its place is submitted again.
         preflight: every rank of a trial's job first looks at its node for some seconds; a node that is not fit gets no
             trial of the sweep, and the trial other nodes.
@@ -73,7 +83,8 @@ class SlurmSpec(Frozen):
             `controller.poll_seconds`.
     """
 
-    partition: str | None
+    scheduler: Literal["slurm", "pbs"] = "slurm"  # first, as the meaning of other keys depends on it
+    partition: Listed | None
     account: str | None
     qos: str | None
     time_limit_minutes: Count
@@ -83,7 +94,7 @@ class SlurmSpec(Frozen):
     max_array_size: Count | None
     array_parallelism: Count
     setup: Annotated[tuple[str, ...], Field(strict=False)]
-    srun_args: Annotated[tuple[str, ...], Field(strict=False)]
+    srun_args: Annotated[tuple[str, ...], Field(strict=False), AfterValidator(require_free_srun_options)]
     container_prefix: str | None
     python: str | None
     environment: dict[str, str]
@@ -95,7 +106,6 @@ class SlurmSpec(Frozen):
     container_mounts: Annotated[tuple[str, ...], Field(strict=False)] = ()
     container_gpus: Literal["nvidia", "amd"] | None = None
     preflight: bool = False
-    scheduler: Literal["slurm", "pbs"] = "slurm"
     pbs_mpiexec: str = "mpiexec -n {ranks} -ppn {ranks_per_node}"
     pbs_resources: Annotated[tuple[str, ...], Field(strict=False)] = ()
     gpu_type: str | None = None
@@ -133,7 +143,10 @@ class SlurmSpec(Frozen):
     def on(self, cluster: str) -> SlurmSpec:
         """The settings for the nodes of one cluster of a mixed job."""
         own = {key: value for key, value in self.components.get(cluster, SlurmComponent()) if value is not None}
-        return self.model_copy(update=own | {"extra_sbatch": self.extra_sbatch | own.get("extra_sbatch", {})})
+        extra, rivals = own.get("extra_sbatch", {}), sbatch_table().rivals
+        replaced = {rival for name in extra for rival in rivals.get(name, ())}
+        kept = {name: value for name, value in self.extra_sbatch.items() if name not in replaced}
+        return self.model_copy(update=own | {"extra_sbatch": kept | extra})
 
 
 OF_CLOUD = re.compile(r"databricks(?:-uc)?(?:://\S*)?$|azureml://\S+$|arn:\S+$")

@@ -115,8 +115,7 @@ class StepExecutor:
             f"--mem={self.slurm.extra_sbatch.get('mem', f'{memory}M')}",
             f"--time={self.slurm.time_limit_minutes}",
             *self._gpu_request(shape),
-            # Said outright, as steps of an allocation that was submitted with --export=NONE would inherit that.
-            *("--export=ALL", "--unbuffered", "--open-mode=append", f"--job-name={submission.job_name}"),
+            *("--unbuffered", "--open-mode=append", f"--job-name={submission.job_name}"),
             *(f"--output={submission.output}", f"--error={submission.error}"),
         ]
         # A step knows itself by its name, which not every version of Slurm tells it.

@@ -25,6 +25,9 @@ TOOLS = ("qsub", "qstat", "qdel")
 UNUSED = ("qos", "constraint", "gpu_type")
 """Settings that have no place in a request to PBS."""
 
+OWN_OPTIONS = {"q": "slurm.partition", "A": "slurm.account", "l": "slurm.pbs_resources"} | dict.fromkeys("NoerJIXz")
+"""Options of qsub that stand in a key of their own, or follow from the trial, and what hides the number of the job."""
+
 
 @dataclass(frozen=True)
 class PbsExecutor:
@@ -95,6 +98,9 @@ class PbsExecutor:
         words += ["-q", slurm.partition] if slurm.partition else []
         words += ["-A", slurm.account] if slurm.account else []
         for option, value in slurm.extra_sbatch.items():
+            if option in OWN_OPTIONS:
+                remedy = f"Use {own}." if (own := OWN_OPTIONS[option]) else "Leave it out."
+                raise ConfigError(f"slurm.extra_sbatch.{option}", value, "cannot be set here", remedy)
             if value is not False:
                 words += [f"-{option}"] if value is True else [f"-{option}", str(value)]
         return [*words, str(self.logs / f"{name}.sh")]

@@ -15,6 +15,7 @@ from submitit.slurm.slurm import _get_default_parameters, _make_sbatch_string
 
 from conf.credentials import HIDDEN
 from conf.errors import ConfigError
+from conf.types.sbatch_options import sbatch_table, srun_options
 from conf.types.sites import SlurmSpec
 from conf.units import SECONDS_PER_MINUTE
 from launcher.executor import PREFLIGHT
@@ -31,8 +32,8 @@ OF_THE_JOB = (
 """What the code of a trial reads of its job; enroot hands over the variables that are named, and no others."""
 DRIVER_LIBRARIES = {"nvidia": "--nv", "amd": "--rocm"}
 
-KILL_ON_BAD_EXIT = "--kill-on-bad-exit=1"
-ONE_GPU_PER_TASK = ("--gpus-per-task", "--gpu-bind", "--ntasks-per-gpu")
+OF_EVERY_STEP = {"kill-on-bad-exit": "--kill-on-bad-exit=1", "export": "--export=ALL"}
+ONE_GPU_PER_TASK = ("gpus-per-task", "gpu-bind", "ntasks-per-gpu")
 SAVE_SECONDS = 180
 """How long before its time limit a job is warned, to write a checkpoint; `slurm.extra_sbatch.signal` says otherwise."""
 LEAST_WARNINGS = 3
@@ -40,10 +41,8 @@ LEAST_WARNINGS = 3
 
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 IDENTIFIER = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-OWN_OPTIONS = frozenset({"array", "output", "error", "nodes", "ntasks_per_node", "job_name", "open_mode", "time"})
-"""These options follow from the trials, or have a key of their own under `slurm`."""
-OTHER_CLUSTERS = frozenset({"clusters", "M"})
-"""These send a job where squeue, which is not told, knows nothing of it: each trial would be submitted again."""
+GPU = re.compile(r"(^|[,/])gpu(?![\w-])")
+"""How a list of generic resources names GPUs."""
 
 
 def container_srun_args(slurm: SlurmSpec) -> list[str]:
@@ -106,7 +105,7 @@ def sbatch_parameters(
     warning: the signal would turn its time-out into an error.
 
     Raises:
-        ConfigError: `slurm.extra_sbatch` names an option that is not free, or a value cannot be written into a script.
+        ConfigError: `slurm.extra_sbatch` contradicts itself or the trial, or a value cannot be written into a script.
     """
     _require_plain(slurm)
     optional = {
@@ -126,10 +125,9 @@ def sbatch_parameters(
         "wckey": None,  # submitit's own default is refused where wckeys are tracked
         "setup": setup_lines(slurm, code),
         "srun_args": srun_args(slurm, shape),
-        # Without --requeue, a site whose default is JobRequeue=0 refuses `scontrol requeue`.
-        "additional_parameters": ({"requeue": True} if requeues else {}) | _extra(slurm),
         **{name: value for name, value in optional.items() if value is not None},
         **gpu_request(slurm, shape),
+        "additional_parameters": _extra(slurm, shape, requeues=requeues),
     }
 
 
@@ -231,18 +229,24 @@ def _cpus_per_task(slurm: SlurmSpec, shape: JobShape) -> int | None:
 
 
 def srun_args(slurm: SlurmSpec, shape: JobShape) -> list[str]:
-    """The options of the job's srun: the site's own, and two that every job needs unless the site gives them.
+    """The options of the job's srun: the site's own, and three that every job needs unless the site gives them.
 
     Without --kill-on-bad-exit, the ranks beside a failed one would wait for it until the time limit. And since Slurm
     22.05, srun does not inherit sbatch's --cpus-per-task. Options that give every task one GPU are left out where a
     task has all of its node's.
     """
-    given = [arg for arg in slurm.srun_args if shape.devices_per_task == 1 or not arg.startswith(ONE_GPU_PER_TASK)]
+    options = [
+        (option, words)
+        for option, words in srun_options(slurm.srun_args)
+        if shape.devices_per_task == 1 or option not in ONE_GPU_PER_TASK
+    ]
+    named = {option for option, _ in options}
+    # Said outright: srun would inherit sbatch's --export=NONE, and drop what the script has set.
+    args = [text for option, text in OF_EVERY_STEP.items() if option not in named]
     cpus = _cpus_per_task(slurm, shape)
-    args = [] if any(arg.startswith(("--kill-on-bad-exit", "-K")) for arg in given) else [KILL_ON_BAD_EXIT]
-    if cpus and not any(arg.startswith(("--cpus-per-task", "-c")) for arg in given):
+    if cpus and "cpus-per-task" not in named:
         args.append(f"--cpus-per-task={cpus}")
-    return [*args, *given, *container_srun_args(slurm)]
+    return [*args, *(word for _, words in options for word in words), *container_srun_args(slurm)]
 
 
 def gpu_request(slurm: SlurmSpec, shape: JobShape) -> dict[str, Any]:
@@ -253,18 +257,37 @@ def gpu_request(slurm: SlurmSpec, shape: JobShape) -> dict[str, Any]:
     return {"gres": f"gpu:{number}"} if slurm.gpu_request == "gres" else {"gpus_per_node": number}
 
 
-def _extra(slurm: SlurmSpec) -> dict[str, Any]:
-    """The site's further options, spelt as submitit spells its own, so that the site's value replaces submitit's."""
-    extra: dict[str, Any] = {}
-    for option, value in slurm.extra_sbatch.items():
-        name = option.replace("-", "_")
-        if name in OWN_OPTIONS:
-            remedy = "Use the key of its own under slurm, or leave it to the trial."
-            raise ConfigError(f"slurm.extra_sbatch.{option}", value, "cannot be set here", remedy)
-        if option in OTHER_CLUSTERS:
-            problem = "sends jobs to a cluster that the other tools of Slurm are not asked about"
-            remedy = f"Leave it out, and give the command after `export SLURM_CLUSTERS={value}`, which holds for all."
-            raise ConfigError(f"slurm.extra_sbatch.{option}", value, problem, remedy)
-        if value is not False:
-            extra[name if name in _get_default_parameters() else option] = value
-    return extra
+def _extra(slurm: SlurmSpec, shape: JobShape, *, requeues: bool) -> dict[str, Any]:
+    """The site's further options, spelt as submitit spells its own, so that the site's value replaces submitit's.
+
+    Raises:
+        ConfigError: two options contradict each other, or one asks for the trial's devices beside us.
+    """
+    given = {option: value for option, value in slurm.extra_sbatch.items() if value is not False}
+    rivals, devices = sbatch_table().rivals, gpu_request(slurm, shape)
+    for option, value in given.items():
+        key = f"slurm.extra_sbatch.{option}"
+        if others := rivals.get(option, frozenset()) & given.keys() - {option}:
+            problem = f"contradicts slurm.extra_sbatch.{min(others)}"
+            raise ConfigError(key, value, problem, "Leave out one of them.")
+        if option == "cpus-per-gpu" and slurm.cpus_per_task:
+            problem = f"contradicts slurm.cpus_per_task = {slurm.cpus_per_task}"
+            raise ConfigError(key, value, problem, "Leave it out, or set slurm.cpus_per_task=null.")
+        if devices and _asks_for_devices(option, str(value), shape):
+            remedy = "Leave it out; slurm.gpu_request and slurm.gpu_type say how they are asked for."
+            raise ConfigError(key, value, "asks for GPUs, which follow from the trial", remedy)
+    if "gres" in devices and "gres" in given:
+        given["gres"] = f"{devices['gres']},{given['gres']}"
+    # Without --requeue, a site whose default is JobRequeue=0 refuses `scontrol requeue`.
+    if requeues and "no-requeue" not in given:
+        given["requeue"] = True
+    defaults = _get_default_parameters()
+    return {name if (name := option.replace("-", "_")) in defaults else option: each for option, each in given.items()}
+
+
+def _asks_for_devices(option: str, value: str, shape: JobShape) -> bool:
+    if option in ("gres", "tres-per-task"):
+        return GPU.search(value) is not None
+    # A number for each task that comes to the same says only how they are handed out.
+    is_same = option == "gpus-per-task" and value.rpartition(":")[2] == str(shape.devices_per_task)
+    return option in sbatch_table().devices and not is_same

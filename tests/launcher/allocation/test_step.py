@@ -47,6 +47,7 @@ def test_a_step_asks_for_its_own_part_of_a_node(slurm_of: SlurmOf) -> None:
     command = executor(slurm_of("slurm.time_limit_minutes=7")).command(submission(1, 2), placement, Path("/logs/a.pkl"))
     assert command[: command.index("env")] == [
         "srun",
+        "--export=ALL",
         "--kill-on-bad-exit=1",
         "--exact",
         "--nodes=1",
@@ -58,7 +59,6 @@ def test_a_step_asks_for_its_own_part_of_a_node(slurm_of: SlurmOf) -> None:
         "--mem=128000M",
         "--time=7",
         "--gpus-per-node=2",
-        "--export=ALL",
         "--unbuffered",
         "--open-mode=append",
         "--job-name=trisweep-x-0badcafe",

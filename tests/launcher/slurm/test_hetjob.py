@@ -61,7 +61,7 @@ def test_no_value_runs_anything_in_the_jobs_shell(
     payload: str, mixed_record: SweepRecord, slurm_of: SlurmOf, tmp_path: Path
 ) -> None:
     component = SlurmComponent(partition=payload, gpu_type=payload, extra_sbatch={"comment": payload})
-    values = {"srun_args": (payload,), "environment": {"A": payload}, "components": {"dgx-h100": component}}
+    values = {"srun_args": ("--comment", payload), "environment": {"A": payload}, "components": {"dgx-h100": component}}
     folder = SweepFolder(f"/shared/{payload}")
     (shown, _) = requested(Sweep(folder, mixed_record), slurm_of().model_copy(update=values))
     srun = tmp_path / "bin" / "srun"

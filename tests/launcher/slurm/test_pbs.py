@@ -41,19 +41,23 @@ def test_a_request_is_one_chunk_a_node_with_the_sites_own_resources(executor: Ca
     made = executor(
         "slurm.pbs_resources=['filesystems=home:flare']",
         "slurm.cpus_per_task=8",
-        "slurm.extra_sbatch={-k: doe, V: false, z: true}",
+        "slurm.extra_sbatch={-k: doe, V: false, h: true}",
     )
     command, *script = made.text(SHAPE, 1).splitlines()
     request = "select=2:mpiprocs=4:ncpus=32:ngpus=4,place=scatter,walltime=00:30:00,filesystems=home:flare"
     assert f"-l {request} " in command
-    assert "-q prod -A lab -k doe -z /" in command
+    assert "-q prod -A lab -k doe -h /" in command
     (started,) = [line for line in script if line.startswith("mpiexec")]
     assert started.startswith("mpiexec -n 8 -ppn 4 ")
 
 
 @pytest.mark.parametrize(
     ("override", "key"),
-    [("slurm.qos=high", "slurm.qos"), ("slurm.pbs_mpiexec='mpiexec {nodes}'", "slurm.pbs_mpiexec")],
+    [
+        ("slurm.qos=high", "slurm.qos"),
+        ("slurm.pbs_mpiexec='mpiexec {nodes}'", "slurm.pbs_mpiexec"),
+        *((f"slurm.extra_sbatch.{option}=x", f"slurm.extra_sbatch.{option}") for option in "qAlNoerJIz"),
+    ],
 )
 def test_what_pbs_has_no_place_for_is_refused(executor: Callable[..., PbsExecutor], override: str, key: str) -> None:
     with pytest.raises(ConfigError) as refused:

@@ -108,23 +108,7 @@ def test_ranks_on_a_cpu_cluster_ask_for_no_gpu(record_of: RecordOf, slurm_of: Sl
     assert "gpu" not in one.sbatch.replace("gpus_", "")
 
 
-@pytest.mark.parametrize(
-    ("option", "refusal"),
-    [
-        ("nodes=3", r"slurm\.extra_sbatch\.nodes = 3"),
-        ("clusters=alps", r"slurm\.extra_sbatch\.clusters = 'alps'.*`export SLURM_CLUSTERS=alps`"),
-        ("M=alps", r"slurm\.extra_sbatch\.M = 'alps'"),
-    ],
-)
-def test_an_option_that_follows_from_the_trial_or_hides_its_job_is_not_free(
-    option: str, refusal: str, record_of: RecordOf, slurm_of: SlurmOf
-) -> None:
-    settings = slurm_of(f"+slurm.extra_sbatch.{option}", "slurm.max_array_size=5")
-    with pytest.raises(ConfigError, match=refusal):
-        requested(Sweep(FOLDER, record_of(LAYOUTS, *GPU)), settings)
-
-
-@pytest.mark.parametrize("name", ["exclusive", "--exclusive"])
+@pytest.mark.parametrize("name", ["exclusive", "--exclusive", "exclusiv"])
 def test_whole_nodes_are_charged_however_the_option_is_written(
     name: str, record_of: RecordOf, slurm_of: SlurmOf
 ) -> None:
