@@ -101,7 +101,7 @@ def plan_names(setup: Setup) -> dict[str, Plain]:
     tree = setup.model_dump(mode="json", include=set(GROUPS))
     model, parallel, layers = setup.model, setup.parallel, setup.layers_per_stage
     base, scaling, window = model.rotary_base or ROTARY_BASE, model.rotary_scaling, model.attention_window
-    return dict(_flat(tree)) | {
+    return dict(flat(tree)) | {
         "world_size": parallel.world_size,
         "num_nodes": setup.num_nodes,
         "devices_per_node": setup.tasks_per_node,
@@ -356,10 +356,11 @@ def _tree(stated: object, names: Names, key: str) -> object:
     return template_value(stated, names, key) if isinstance(stated, str) else stated
 
 
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Plain]]:
+def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Plain]]:
+    """The values of a tree by their dotted names; lists as tuples, and no lists of groups."""
     for name, value in tree.items():
         if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{name}.")
+            yield from flat(value, f"{prefix}{name}.")
         elif isinstance(value, list):
             if not any(isinstance(entry, dict | list) for entry in value):
                 yield f"{prefix}{name}", tuple(value)

@@ -11,6 +11,7 @@ from textwrap import wrap
 import typer
 
 from cli.commands.plan.command import SearchOptions
+from cli.commands.plan.length import of_length
 from cli.commands.plan.search import choose, request_of, training_of
 from cli.output.console import complaints
 from conf.compose.load import Composition
@@ -47,8 +48,8 @@ OF_ONE_COMMAND = frozenset(
 """The options that decide which plan is the best; all others are about tables."""
 
 MEASURING = (
-    "# For a measurement of some steps, with no data of yours. For a training, put",
-    "# its own data, tokenizer and length in their place.",
+    "# For a measurement, with no data of yours. For a training, put its own data and",
+    "# tokenizer in their place, and its length, which --tokens gives.",
 )
 
 MARK = "\0{}\0"
@@ -104,18 +105,21 @@ def _best_of_search(composition: Composition, choices: SearchOptions) -> ChosenP
     wanted = request_of(composition, choices)
     if complaints.is_terminal:
         complaints.print("Searching all plans that the program can carry out, some seconds ...")
-    best = choose(wanted, choices, training_of(wanted, choices), 1).best[0]
-    setting = best.space.setting
+    training = training_of(wanted, choices)
+    best = choose(wanted, choices, training, 1).best[0]
+    setting, notes = best.space.setting, []
     parts = wanted.settings.model_copy(update={"cluster": setting.cluster})
+    if training.num_steps is not None:
+        parts, note = of_length(composition, parts, training.num_steps)
+        notes.append(note)
     refusal = refusal_of(best.strategy, parts)
     search = wanted.settings.search.model_copy(update={"kind": "planner"})
     strategy = best.strategy if refusal is None else fastest_plan(best.space, parts, search)
     experiment = strategy.experiment(parts)
     predicted = estimate(experiment, setting.implementation)
     share = predicted.step_seconds / best.step_seconds - 1
-    notes = []
     if refusal is not None and share > 0:
-        notes = [f"The best plan of all is {share:.1%} faster: {refusal.key} = {refusal.value}: {refusal.problem}."]
+        notes.append(f"The best plan of all is {share:.1%} faster: {refusal.key} = {refusal.value}: {refusal.problem}.")
     if wanted.padding:
         notes.append(padded_vocabulary_sentence(wanted.vocab_size, wanted.settings.model.vocab_size))
     return ChosenPlan(experiment, predicted, setting.implementation.name, tuple(notes), best.space.headroom_bytes)

@@ -155,6 +155,10 @@ def test_a_plan_with_a_pinned_value_is_no_faster_than_the_best_of_all(plan: Plan
         (["--as", "megatron-lm", "--pareto"], "--as prints one command, and no table"),
         (["--as", "megatron-lm", "--top", "3", "--format", "csv", "--budget", "9"], "Leave out --top, --format."),
         (["--as", "command"], "names no program"),
+        (
+            ["--as", "megatron-lm", "--steps", "500", "training.num_steps=400"],
+            "training.num_steps = 400: is another length than the 500 steps",
+        ),
     ],
 )
 def test_what_cannot_be_printed_is_one_sentence(refusal: Plan, arguments: list[str], words: str) -> None:
@@ -167,6 +171,39 @@ def test_a_model_that_the_program_does_not_have_is_not_said_to_need_another_plan
     assert f"none of its models of Llama 3.1 has this shape {named}; the nearest, 70B, has model." in refused
     assert "no other plan" not in refused
     assert refused.endswith("Choose another value, or another trainer.")
+
+
+@pytest.mark.parametrize(
+    ("program", "flags"),
+    [
+        ("megatron-lm", ["--train-iters", "--lr-warmup-iters"]),
+        ("deepspeed", ["--train-iters", "--lr-warmup-iters"]),
+        ("hf-deepspeed", ["--max_steps", "--warmup_steps"]),
+    ],
+)
+@pytest.mark.parametrize(
+    ("length", "steps", "warmup"),
+    [
+        (["--tokens", "300e9"], "2288819", "2000"),  # 64 sequences of 2,048 tokens, the last step not whole
+        (["--steps", "5000"], "5000", "50"),
+        (["--steps", "1"], "1", "0"),
+        (["--steps", "5000", "training.learning_rate_warmup_steps=7"], "5000", "7"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else value,
+)
+def test_the_length_of_a_training_is_the_commands(
+    plan: Plan, tmp_path: Path, program: str, flags: list[str], length: list[str], steps: str, warmup: str
+) -> None:
+    pinned = (*ONE_PLAN, "parallel.tensor_parallel_size=1", "parallel.sequence_parallel=false")
+    model = () if program == "megatron-lm" else ("parallel.zero_stage=1",)
+    script = plan(*GPT_22B, *pinned, "cluster.device.memory_bytes=900000000000", *model, "--as", program, *length)
+    words = words_of(script, tmp_path)
+    assert [words[words.index(flag) + 1] for flag in flags] == [steps, warmup]
+    measuring = script.partition("measuring=(\n")[2].partition("\n)\n")[0]
+    assert not [flag for flag in flags if flag in measuring]
+    assert f"in {int(steps):,} steps, the first {int(warmup):,} of them" in " ".join(
+        line.strip("# ") for line in script.splitlines() if line.startswith("#")
+    )
 
 
 @pytest.mark.parametrize(("gib", "is_tight"), [(80, False), (77, True)])
