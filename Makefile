@@ -1,7 +1,7 @@
 # Every target installs what it needs into .venv the first time. `make help` lists them.
 #
 #   CLUSTER=frontier      a file in conf/cluster/: submit to Slurm at full size
-#   DRY_RUN=1             print the points, the requests and the sbatch text; submit nothing
+#   DRY_RUN=1             show what the same target does (with CLUSTER=, the sbatch text); start and submit nothing
 #   search=bayes          a file in conf/search/; so too budget=, controller=, launcher= and trainer=
 #   OVERRIDES="a=b c=d"   further Hydra overrides
 #   OPTIONS="--here"      further options of the command

@@ -27,7 +27,7 @@ from launcher.slurm.executor import SlurmJob
 from launcher.slurm.own_jobs import carrying_job
 from launcher.slurm.pbs_executor import require_scheduler
 from launcher.slurm.resources import device_hours
-from launcher.workplaces.here import ThisMachine
+from launcher.workplaces.here import MachineOnPaper, ThisMachine
 from launcher.workplaces.queue import JobRequest, QueueOnPaper, SlurmQueue, SubmittedArray
 from sweeps.folder.journal import History, Journal
 from sweeps.later_command import union
@@ -72,8 +72,7 @@ def run_here(command: SweepCommand, progress: ProgressDisplay, job: LocalJobFunc
     with lock_folder(command.sweep.folder):
         code = command.sweep.folder.code.absolute()
         here = ThisMachine(this_machine(), lambda: snapshot_code(code), command.rules.budget.limit_seconds, job)
-        unlimited = replace(command, rules=replace(command.rules, max_resubmits=UNLIMITED))
-        conductor = begin_sweep(unlimited, here, on_slurm=False)
+        conductor = begin_sweep(_unlimited(command), here, on_slurm=False)
         with progress:
             try:
                 go_on(conductor, progress, SHOW_SECONDS)
@@ -154,16 +153,33 @@ def dry_run(command: SweepCommand, slurm: SlurmSpec) -> tuple[SweepStep, list[Jo
         ConfigError: a setting is wrong.
         UsageError: what earlier commands left cannot be read.
     """
+    queue = QueueOnPaper(slurm)
+    return _step_on_paper(command, queue, on_slurm=True), queue.requests
+
+
+def dry_run_here(command: SweepCommand) -> tuple[SweepStep, dict[str, str]]:
+    """The same on this machine, with why it cannot run some trials, by their ids.
+
+    Raises:
+        UsageError: what earlier commands left cannot be read.
+    """
+    machine = MachineOnPaper(this_machine())
+    return _step_on_paper(_unlimited(command), machine, on_slurm=False), machine.refused
+
+
+def _step_on_paper(command: SweepCommand, workplace: Workplace, *, on_slurm: bool) -> SweepStep:
     with tempfile.TemporaryDirectory() as temporary:
         # The step writes into its journal and reads it again: here a copy, in which earlier commands stand too.
         folder = SweepFolder(command.sweep.folder.path)
         folder.journal = Path(temporary, folder.journal.name)
         Journal(folder.journal).append(*Journal(command.sweep.folder.journal).read_new())
-        queue = QueueOnPaper(slurm)
         planned = Sweep(folder, union_for(command))
         quiet = replace(command.rules, tell=lambda sweep, step: None)
-        step = _begin(replace(command, sweep=planned, rules=quiet), queue, on_slurm=True).advance()
-    return step, queue.requests
+        return _begin(replace(command, sweep=planned, rules=quiet), workplace, on_slurm=on_slurm).advance()
+
+
+def _unlimited(command: SweepCommand) -> SweepCommand:
+    return replace(command, rules=replace(command.rules, max_resubmits=UNLIMITED))
 
 
 def _require_no_allocation(sweep: Sweep) -> None:

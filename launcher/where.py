@@ -6,7 +6,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from conf.compose.load import Composition, compose
+from conf.compose.load import Composition, choices, compose
 from conf.compose.settings import Settings
 from conf.credentials import HIDDEN, has_hidden_variables
 from conf.errors import ConfigError, UsageError
@@ -42,20 +42,22 @@ class SweepPlace:
 
 
 def choose_place(overrides: Overrides, *, here: bool, dry_run: bool) -> SweepPlace:
-    """Slurm where a cluster was chosen (or only shown, with `dry_run`), else this machine.
+    """Slurm where a cluster was chosen, else this machine; with `dry_run`, which is shown anywhere, the same place.
 
     Raises:
-        UsageError: Slurm was asked for and is not here, or it is here and no cluster was chosen.
+        UsageError: Slurm was asked for and is not here, or no cluster was chosen where only one can be meant.
         ConfigError: the configuration is wrong.
     """
     if hidden := next((each for each in overrides if has_hidden_variables(each.text)), None):
         problem = "stands for a value that no record keeps and no message shows"
         raise ConfigError(hidden.key, HIDDEN, problem, "Give the value itself.")
-    on_slurm = not here and (dry_run or overrides.stated_value("cluster") is not None)
+    on_slurm = not here and overrides.stated_value("cluster") is not None
     composition = compose_for_slurm(overrides) if on_slurm else compose(overrides)
     assert composition.settings.sweep is not None
     if on_slurm and not dry_run:
         _require_scheduler(composition.settings.slurm)
+    if not (on_slurm or here):
+        _require_nothing_elsewhere(composition)
     if not (on_slurm or here) and slurm_answers():
         raise UsageError(
             "This machine submits to Slurm, and no cluster was chosen",
@@ -65,6 +67,18 @@ def choose_place(overrides: Overrides, *, here: bool, dry_run: bool) -> SweepPla
     if not on_slurm:
         _require_nothing_of_slurm(composition.settings)
     return SweepPlace(composition, on_slurm, proxy=not on_slurm and composition.settings.sweep.proxy is not None)
+
+
+def _require_nothing_elsewhere(composition: Composition) -> None:
+    """Refuse to run here, unasked, what has no proxy and whose own cluster is one of Slurm's."""
+    sweep = composition.settings.sweep
+    if sweep is None or sweep.proxy is not None or sweep.replay is not None:
+        return
+    chosen = choices(composition.overrides)
+    if chosen["cluster"] in options("slurm") or chosen["slurm"] != "default":
+        problem = f"{sweep.name} runs on {chosen['cluster']} through Slurm, and has no proxy for this machine"
+        remedy = f"Give cluster={chosen['cluster']} to submit it, or --here to run all of it on this very machine."
+        raise UsageError(problem, remedy)
 
 
 def compose_for_slurm(overrides: Overrides) -> Composition:

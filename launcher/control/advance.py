@@ -24,6 +24,7 @@ from launcher.control.attempts import (
     submission_time_of,
     submissions,
 )
+from launcher.control.orders import RETRIED_BY_ORDER
 from launcher.control.rules import PAUSED, Admission, Rules, SweepStep
 from launcher.control.workplace import Workplace
 from launcher.slurm.job_records import charged_times
@@ -37,6 +38,8 @@ from train_core.measurement import Fault, Outcome
 
 FAILURES = (Outcome.FAILED, Outcome.TIMED_OUT)
 """Outcomes that `controller.fail_fast` counts."""
+BAD_ENDS = RETRIED_BY_ORDER | {Outcome.OUT_OF_MEMORY}
+"""Outcomes that say nothing of another place."""
 
 CANCELLED = "cancelled by a person"
 MOST_AT_ONCE = 1000
@@ -271,7 +274,15 @@ class Conductor:
         if not (reading.trial.stage or self.rules.wants(reading.trial)):
             return False
         # A person who cancels a job while the sweep goes on does not want it back until the command is given again.
-        return may_run_again(reading, self.rules.max_resubmits, retry_cancelled=course.ended_before_command)
+        is_new = course.ended_before_command
+        return (is_new and self._ended_elsewhere(reading)) or may_run_again(
+            reading, self.rules.max_resubmits, retry_cancelled=is_new
+        )
+
+    def _ended_elsewhere(self, reading: TrialReading) -> bool:
+        """True of what failed on this machine, if the command is for Slurm, or the other way round."""
+        begun, is_bad = self.history.begun, reading.outcome in BAD_ENDS
+        return begun is not None and reading.submission is not None and is_bad and reading.is_in_slurm != begun.on_slurm
 
     def _ask_search(self, readings: Sequence[TrialReading], admission: Admission) -> Answer:
         """Ask the search for points for the slots that are free; nothing while there is none."""
@@ -341,14 +352,13 @@ class Conductor:
         return started
 
     def _refusals(self, not_started: Sequence[TrialReading]) -> Iterator[Ended]:
-        """The ends that spend a person's orders for trials that the place refused: no later attempt would."""
+        """The ends that spend a person's orders, or command, for trials that the place refused: no attempt would."""
         for each in not_started:
-            submitted = submission_time_of(each)
-            if self.history.course_of(each.name).wants_another(submitted):
-                now = self.sweep.read_trial(each.trial).measurement
-                # An earlier refusal says nothing about a trial that only waits for room now.
-                if now is not None and now.outcome is Outcome.INFEASIBLE and now != each.measurement:
-                    yield Ended(trial_id=each.name, submitted=submitted, outcome=now.outcome, device_seconds=0.0)
+            now = self.sweep.read_trial(each.trial).measurement
+            # An earlier refusal says nothing about a trial that only waits for room now.
+            if now is not None and now.outcome is Outcome.INFEASIBLE and now != each.measurement:
+                submitted = submission_time_of(each)
+                yield Ended(trial_id=each.name, submitted=submitted, outcome=now.outcome, device_seconds=0.0)
 
     def _end_all(
         self, readings: Sequence[TrialReading], ending: Sequence[TrialReading], cause: str

@@ -110,13 +110,14 @@ def may_run_again(reading: Reading, max_resubmits: int, *, retry_cancelled: bool
     """True if the trial has no result that is to be kept, and may be tried once more.
 
     Args:
-        retry_cancelled: what a person cancelled too. A command that a person gives runs it again; a sweep that goes on
-            by itself does not, as it would undo what the person did.
+        retry_cancelled: what a person cancelled too, or found no room. A command that a person gives runs it again; a
+            sweep that goes on by itself does not, as it would undo what the person did.
     """
     if reading.measurement is None:
         return True
     why = reading.measurement.why
-    if why is Fault.CANCELLED:
+    # That a place was too small says nothing of the place, or of the room, that another command has.
+    if why is Fault.CANCELLED or reading.measurement.outcome is Outcome.INFEASIBLE:
         return retry_cancelled
     # Ends of one kind count together: a trial that is preempted and then loses a node has had two tries.
     for alike, most in ((RETRIED_ANYWHERE, max_resubmits), (RETRIED_ELSEWHERE, MOST_MOVES)):

@@ -183,6 +183,29 @@ class ThisMachine(Workplace):
                 process.wait()
 
 
+@dataclass
+class MachineOnPaper(Workplace):
+    """This machine in a dry run: it starts nothing, and keeps why it could not run a trial.
+
+    Attributes:
+        refused: the reasons, by the ids of the trials.
+    """
+
+    machine: MachineCapacity
+    refused: dict[str, str] = field(default_factory=dict)
+
+    def read_trials(self, sweep: Sweep) -> list[TrialReading]:
+        return [look_here(sweep.read_trial(trial)) for trial in sweep.record.trials]
+
+    def start(self, sweep: Sweep, readings: Sequence[TrialReading]) -> list[str]:
+        whys = {each.name: why_impossible(each.planned, each.trial.estimate, self.machine) for each in readings}
+        self.refused |= {name: why for name, why in whys.items() if why}
+        return [name for name, why in whys.items() if not why]
+
+    def end(self, readings: Sequence[TrialReading], outcome: Outcome, cause: str) -> None:
+        """Leave the trials as they are."""
+
+
 def _death_measurement(trial: Trial, submission: Submission, time_limit_seconds: float | None) -> Measurement:
     words = last_lines(submission.error_of(0), submission.output_of(0))
     # The supervisor writes a time-out itself. It was silent that long only if submitit had to end it.

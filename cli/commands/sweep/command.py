@@ -9,7 +9,9 @@ import typer
 from cli.arguments import AsJson, OverrideTexts, ShowConfig, SweepName, composition_of, overrides_of, print_config
 
 Here = Annotated[bool, typer.Option("--here", help="Measure on this machine even where Slurm is.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print points, requests and sbatch text; submit nothing.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Show what the same command does; start, submit and write nothing.")
+]
 RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Run again what failed or timed out.")]
 Remeasure = Annotated[bool, typer.Option("--remeasure", help="Measure again what is measured; earlier runs stay.")]
 FailFast = Annotated[int | None, typer.Option(help="Stop once so many trials have failed.", min=1)]

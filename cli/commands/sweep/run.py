@@ -36,7 +36,7 @@ from launcher.control.composed_rules import budget_of, rounds_of, rules_for
 from launcher.control.orders import SweepOrders
 from launcher.machine import this_machine
 from launcher.provenance import keep_configuration
-from launcher.sweep import prepare_tokens, run_here
+from launcher.sweep import dry_run_here, prepare_tokens, run_here
 from launcher.where import SweepPlace, choose_place
 from results.mlflow.follow import followed_in_mlflow
 from results.tensorboard import require_trackers
@@ -66,15 +66,15 @@ def run_sweep(
     _warn_of_what_is_not_told(record)
     texts = place.composition.overrides.without({"tracking"}).texts
     orders = SweepOrders(texts, retry_failed=retry_failed, remeasure=remeasure)
+    # All that may refuse comes before anything is written, so that a refused command leaves no folder behind.
+    if History.kept_in(place.folder).is_paused:
+        again = next_command("resume", Sweep(place.folder, record))
+        raise UsageError(f"Sweep {record.name} is paused", f"Give `{again}` first.")
     if dry_run:
         would_run = _show_what_would_run(place, record, restriction, orders)
         if as_json:
             print_json("sweep", {"sweep": record.name, "folder": str(place.folder.path), "would_run": would_run})
         return
-    # All that may refuse comes before anything is written, so that a refused command leaves no folder behind.
-    if History.kept_in(place.folder).is_paused:
-        again = next_command("resume", Sweep(place.folder, record))
-        raise UsageError(f"Sweep {record.name} is paused", f"Give `{again}` first.")
     rules = rules_for(place.composition, record, on_slurm=place.on_slurm)
     prepare_tokens(place.folder, record)
     record = check_record(record, complaints.print)
@@ -140,31 +140,29 @@ def _show_what_would_run(
     part = restriction.record if restriction else record
     # All points that are to be measured, but for those that were in the folder already.
     chosen = [each for each in Sweep(place.folder, part).read() if each.trial.selected]
-    left = [each.trial for each in chosen if orders.remeasure or each.outcome is not Outcome.COMPLETED]
     if _is_in_allocation(place):
         show_allocation(place, part)
-        return [trial.trial_id for trial in left]
+        return [each.name for each in chosen if orders.remeasure or each.outcome is not Outcome.COMPLETED]
     print_plan(part, place.composition)
     print_space(place.composition, part)
     _print_costs(place, part)
-    if num_measured := sum(trial.selected for trial in part.trials) - len(left):
+    if num_measured := sum(each.outcome is Outcome.COMPLETED for each in chosen) * (not orders.remeasure):
         verb = "is" if num_measured == 1 else "are"
         console.print(f"{count_of(num_measured, 'trial')} {verb} measured already; --remeasure does so again.")
-    if not place.on_slurm:
-        print_left_out(part)
-        console.print(f"{count_of(len(left), 'trial')} would run on this machine{':' if left else '.'}")
-        for trial in left:
-            console.print(f"  {trial.trial_id}")
-        return [trial.trial_id for trial in left]
-    rules = rules_for(place.composition, record, on_slurm=True)
+    rules = rules_for(place.composition, record, on_slurm=place.on_slurm)
     run = SweepRun(Sweep(place.folder, record), rules, orders, place=place, restriction=restriction)
-    would_run = show_jobs(run)
-    if place.composition.overrides.stated_value("cluster") is None:
-        here = " What this machine would measure is shown by --here --dry-run."
-        console.print(
-            f"No cluster was chosen, so these are the jobs on the sweep's own, {place.settings.cluster.name}."
-            f"{here if _can_be_measured_here(record.spec) else ''}"
-        )
+    return show_jobs(run) if place.on_slurm else _show_trials_here(run)
+
+
+def _show_trials_here(run: SweepRun) -> list[str]:
+    print_left_out(run.restriction.record if run.restriction else run.sweep.record)
+    step, refused = dry_run_here(run)
+    would_run = [*step.started, *(name for name in step.waiting if name not in refused)]
+    console.print(f"{count_of(len(would_run), 'trial')} would run on this machine{':' if would_run else '.'}")
+    for name in would_run:
+        console.print(f"  {name}")
+    for name, why in refused.items():
+        console.print(f"{name} would not: {why}.")
     return would_run
 
 

@@ -117,15 +117,19 @@ def test_the_hours_of_a_small_allocation_are_not_rounded_to_none(tmp_path: Path,
     assert re.search(r"\(0\.\d+ core-hours at most each time it runs\)", " ".join(done.stdout.split())), done.stdout
 
 
-@pytest.mark.slow
-def test_a_dry_run_without_a_cluster_says_whose_jobs_it_shows_and_which_limit_is_too_short(
-    tmp_path: Path, trisweep: Command
-) -> None:
-    done = trisweep("sweep", "weak-175b", "slurm.time_limit_minutes=10", "--dry-run", cwd=tmp_path)
-    said = " ".join(done.stdout.split())
+def test_a_dry_run_says_which_limit_is_too_short(tmp_path: Path, trisweep: Command) -> None:
+    short = ("cluster=frontier", "slurm.time_limit_minutes=10")
+    done = trisweep("sweep", "weak-175b", *short, "--dry-run", cwd=tmp_path)
     remedy = "Raise slurm.time_limit_minutes, or measure fewer steps with training.num_steps."
-    assert f"Predicted to take longer than the time limit: 4 trials. {remedy}" in said
-    assert "No cluster was chosen, so these are the jobs on the sweep's own, frontier." in said
+    assert f"Predicted to take longer than the time limit: 4 trials. {remedy}" in " ".join(done.stdout.split())
+
+
+def test_a_dry_run_for_this_machine_prints_no_text_for_sbatch(tmp_path: Path, trisweep: Command) -> None:
+    done = trisweep("sweep", "smoke", "--dry-run", "--json", cwd=tmp_path)
+    assert "SBATCH" not in done.stderr
+    assert "5 trials would run on this machine:" in done.stderr
+    assert len(json.loads(done.stdout)["would_run"]) == 5
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_sweep_measures_every_point_and_leaves_report_and_mlflow(finished: Path) -> None:
