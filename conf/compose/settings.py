@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import field_validator
 
+from conf.compose.orders import require_order
 from conf.credentials import HIDDEN, without_credentials
 from conf.errors import ConfigError, InfeasiblePlan
 from conf.folders import at_home
@@ -146,6 +147,7 @@ class Settings(ExperimentParts):
         Raises:
             InfeasiblePlan: the parts cannot exist together.
         """
+        require_order(self)
         # Not a rule of the experiment itself: records of earlier sweeps may hold such trials, none of which could run.
         every, data = self.training.evaluate_every, self.data
         if self.trainer.is_own and every is not None and data.source != "synthetic" and not data.held_out_fraction:

@@ -8,7 +8,8 @@ only where records that lack it are to be read. What follows from several of the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -229,15 +230,34 @@ class DataSpec(Frozen):
         return self
 
 
+FOLLOWING: dict[str, tuple[str, Callable[[float], float]]] = {
+    "num_warmup_steps": ("num_steps", lambda steps: min(3, int(steps) - 1)),
+    "min_learning_rate": ("learning_rate", lambda rate: float(f"{rate / 10:.12g}")),  # 3e-5 of 3e-4, and no bit less
+    "learning_rate_warmup_steps": ("num_steps", lambda steps: min(2, int(steps) - 1)),
+}
+"""Of a training: the keys whose null stands for a value that follows from another key's."""
+
+
+def followed(value: object, rule: Callable[[float], float]) -> float:
+    """The value that follows from another one; 0 where that is wrong, which is complained of by its own name."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
+    return rule(value) if is_number else 0  # type: ignore[arg-type]
+
+
 class TrainingPlan(Frozen):
     """The optimizer's schedule, and how many steps are measured.
 
+    In YAML a null of FOLLOWING stands for the value that follows from another key; which of two keys may not be above
+    the other, `conf.compose.orders` says.
+
     Attributes:
         num_steps: optimizer steps in all.
-        num_warmup_steps: first steps that are left out of the timing.
+        num_warmup_steps: first steps that are left out of the timing; in YAML, null means 3, or all but one of fewer
+            steps.
         learning_rate: its highest value, after the warm-up.
-        min_learning_rate: its value at the last step.
-        learning_rate_warmup_steps: linear warm-up, then a cosine down to min_learning_rate at num_steps.
+        min_learning_rate: its value at the last step; in YAML, null means a tenth of learning_rate.
+        learning_rate_warmup_steps: linear warm-up, then a cosine down to min_learning_rate at num_steps; in YAML, null
+            means 2, or all but one of fewer steps.
         weight_decay: of AdamW; norms and biases are left out.
         adam_beta1: share of the gradients' running mean that a step keeps.
         adam_beta2: the same of their running square.
@@ -269,13 +289,13 @@ class TrainingPlan(Frozen):
     num_evaluation_batches: Count
     seed: Annotated[int, Field(ge=0)]
 
-    @model_validator(mode="after")
-    def _some_step_is_measured(self) -> TrainingPlan:
-        if self.num_warmup_steps >= self.num_steps:
-            problem = f"leaves none of training.num_steps = {self.num_steps} to measure"
-            remedy = "Use fewer warm-up steps or more steps."
-            raise ConfigError("training.num_warmup_steps", self.num_warmup_steps, problem, remedy)
-        return self
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults_follow(cls, stated: Any) -> Any:
+        if not isinstance(stated, dict):
+            return stated
+        nulls = (name for name in FOLLOWING if stated.get(name, "missing") is None)
+        return stated | {name: followed(stated.get(FOLLOWING[name][0]), FOLLOWING[name][1]) for name in nulls}
 
 
 class CheckpointPlan(Frozen):

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from conf.compose.load import Composition, load_cluster, settings_of
+from conf.compose.orders import require_order
 from conf.compose.settings import Settings
 from conf.compose.tree import part_at, value_at, with_values
 from conf.errors import ConfigError, InfeasiblePlan
@@ -111,6 +112,7 @@ def search_request(
     named = asked.overrides.pinned_keys()
     pinned = {key: part_at(asked.tree, key) for key in KNOB_KEYS if key in named}
     settings = settings_of(with_values(asked.tree, _neutral(pinned)))
+    require_order(settings)
     if settings.mixed is not None:
         remedy = (
             "Search with `trisweep plan --mixed selene:512,dgx-h100:512`, which prints the overrides of what it finds."

@@ -16,7 +16,7 @@ from conf.plan.experiment import Experiment, ExperimentParts
 from conf.plan.knobs import remedy_for
 from conf.types.axes import AxisBlock, SweepAxis, expression_in
 from conf.types.expression import BadExpression, Expression, parse_expression
-from conf.types.schema import Value
+from conf.types.schema import FOLLOWING, Value, followed
 from conf.types.sweep_spec import PointSet
 from sweeps.planner.choosing.objectives import steps_for
 
@@ -26,6 +26,8 @@ FLAGS = "trainer.flags"
 DERIVED = "data_parallel_size"
 MODEL_PARALLEL = tuple(f"parallel.{axis}_parallel_size" for axis in ("tensor", "pipeline", "context"))
 """The sizes that are between the number of devices and `DERIVED`, a name of expressions that is no key."""
+BEHIND_NULL = {f"training.{name}": (f"training.{of}", rule) for name, (of, rule) in FOLLOWING.items()}
+"""What a null of these keys follows from, and how."""
 TELLS_NOTHING_APART = {*Settings.model_fields} - {*ExperimentParts.model_fields} | {"cluster", "watch"}
 """Groups of which no fingerprint has anything, so that trials that differ in them alone are one."""
 EACH = "Each value can be a sweep of its own."
@@ -181,6 +183,8 @@ def value_in(name: str, point: Point, tree: Tree) -> Value:
         return steps
     if name == "parallel.world_size" and value is None:
         return _product(value_in(f"cluster.{key}", point, tree) for key in ("num_nodes", "devices_per_node"))
+    if value is None and name in BEHIND_NULL:
+        return followed(value_in(BEHIND_NULL[name][0], point, tree), BEHIND_NULL[name][1])
     return value
 
 
@@ -222,7 +226,8 @@ def _in_order_of_need(dimensions: list[Dimension]) -> Iterator[Dimension]:
 
 def _needed_keys(dimension: Dimension) -> frozenset[str]:
     behind = {DERIVED: ("parallel.world_size", *MODEL_PARALLEL), NUM_STEPS: NEEDED}
-    return dimension.needs.union(*(behind.get(name, ()) for name in dimension.needs))
+    needs = dimension.needs | {BEHIND_NULL[name][0] for name in dimension.needs if name in BEHIND_NULL}
+    return needs.union(*(behind.get(name, ()) for name in needs))
 
 
 def _without_number(dimension: Dimension) -> ConfigError:
@@ -246,6 +251,14 @@ def budgeted_steps(tree: Tree, value_of: Callable[[str], Value]) -> int | None:
         return None
     batch, sequence = (int(size or 1) for size in sizes)
     return steps_for(int(tokens), batch * sequence)
+
+
+def require_whole_step(tokens: Value, experiment: Experiment) -> None:
+    """Raises InfeasiblePlan where a single step has more tokens than every trial is to have."""
+    one_step = experiment.batch.global_batch_size * experiment.model.seq_length
+    if isinstance(tokens, int | float) and tokens < one_step:
+        problem = f"is less than the {one_step} of one step, {' x '.join(NEEDED)}"
+        raise InfeasiblePlan("search.tokens", tokens, problem, f"Use {one_step} or more, or a smaller batch.")
 
 
 def require_last_step_evaluated(experiment: Experiment) -> None:

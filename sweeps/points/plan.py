@@ -38,6 +38,7 @@ from sweeps.points.axes import (
     every_point,
     expand,
     require_last_step_evaluated,
+    require_whole_step,
     stated_points,
     value_in,
 )
@@ -244,6 +245,7 @@ def _experiment_or_reason(tree: Tree, point: Point) -> Experiment | str:
         values = point if steps is None else {**point, NUM_STEPS: steps}
         # Without the sweep's own part, whose axes may list thousands of values, to be checked again for each point.
         experiment = settings_of(with_values(tree, values) | {"sweep": None}).experiment()
+        require_whole_step(value_at(tree, "search.tokens"), experiment)
         if "loss" in part_at(tree, "search.objective"):
             require_last_step_evaluated(experiment)
     except InfeasiblePlan as reason:
