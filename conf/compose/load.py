@@ -36,7 +36,7 @@ from conf.compose.complaints import (
     validate,
     wrong_alone,
 )
-from conf.compose.plausible import doubts
+from conf.compose.plausible import doubts, not_modelled
 from conf.compose.settings import Settings
 from conf.compose.tree import Tree, dotted_keys, value_at
 from conf.errors import ConfigError, not_yaml
@@ -72,7 +72,7 @@ class Composition:
 
     Attributes:
         tree: plain values, interpolations resolved. Nobody changes it: `with_values` makes changed copies.
-        doubts: a sentence for each figure of the cluster that is unusual, for the person who wrote it.
+        doubts: a sentence for each unusual figure of the cluster and for what a model leaves out, for the person.
     """
 
     overrides: Overrides
@@ -101,7 +101,8 @@ def compose(overrides: Overrides) -> Composition:
     tree = _plain_tree(ROOT, overrides)
     wrong = [*_wrong_name("model", tree, overrides), *_wrong_name("cluster", tree, overrides)]
     cluster = tree.get("cluster")
-    return Composition(overrides, tree, doubts(cluster, wrong) if isinstance(cluster, dict) else ())
+    said = doubts(cluster, wrong) if isinstance(cluster, dict) else ()
+    return Composition(overrides, tree, (*said, *not_modelled(tree.get("model"))))
 
 
 def compose_tree(texts: Sequence[str] = ()) -> Tree:

@@ -1,22 +1,24 @@
 """The shape of a model from a Hugging Face `config.json`: for `model_from=PATH`, and to hold weights against a model.
 
-What a `ModelSpec` cannot hold is refused by the name of its key; biases other than those of queries, keys and
-values in Qwen2 and gpt-oss, rotary stretching other than llama3's, and gpt-oss's sinks and capped activation are left
-out, as in the package's own files: weights that need them are refused where they are loaded.
+Every key is read, known to change nothing, told in `ModelSpec.left_out`, or refused by its name: `model_types.yaml`
+says which, for each type.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from conf.compose.model_types import OF_A_FIELD, ModelType, all_keys, model_types
 from conf.errors import ConfigError
 from conf.folders import at_home
+from conf.nearest import nearest
 from conf.overrides import Override, Overrides, override_text
+from conf.types.model_spec import Scores
 from conf.types.schema import NORM_EPSILON, ROTARY_BASE
 
 KEY = "model_from"
@@ -24,38 +26,18 @@ NAME_A_FILE = "Name a Hugging Face config.json, or the folder that holds it."
 MOST_TOKENS = 8192
 """Sequences are no longer than this unless model.seq_length says so: positions go far beyond those of pretraining."""
 
-ABSENT: dict[object, dict[str, Any]] = {
-    "llama": {"rms_norm_eps": 1e-6, "max_position_embeddings": 2048},
-    "mistral": {"num_key_value_heads": 8, "rms_norm_eps": 1e-6, "sliding_window": 4096},
-    "mixtral": {"num_key_value_heads": 8, "rope_theta": 1e6},
-    "gpt_oss": {
-        "num_key_value_heads": 8,
-        "head_dim": 64,
-        "sliding_window": 128,
-        "rope_theta": 150_000.0,
-        "rope_scaling": {"rope_type": "yarn", "original_max_position_embeddings": 4096},
-    },
-    "qwen2": {"num_key_value_heads": 32, "rms_norm_eps": 1e-6},
-    "qwen3": {"num_key_value_heads": 32, "rms_norm_eps": 1e-6, "head_dim": 128},
-    "qwen3_moe": {"num_key_value_heads": 4, "rms_norm_eps": 1e-6, "norm_topk_prob": False},
-    "deepseek_v2": {"rms_norm_eps": 1e-6, "max_position_embeddings": 2048, "q_lora_rank": 1536, "n_shared_experts": 2},
-    "deepseek_v3": {
-        "rms_norm_eps": 1e-6,
-        "max_position_embeddings": 4096,
-        "q_lora_rank": 1536,
-        "n_shared_experts": 1,
-        "first_k_dense_replace": 3,
-        "routed_scaling_factor": 2.5,
-        "n_group": 8,
-        "topk_group": 4,
-    },
-}
-"""What the file of a type means that does not name a key, where that is no key's own default below.
-
-Source: the configurations of these types in transformers 5.23.
-"""
+LAYERS = ("sliding_attention", "full_attention")
+STRETCHED = ("linear", "dynamic", "yarn", "longrope", "su")
+"""Kinds of rotary positions that are stretched in ways that a model here does not hold."""
 
 LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+ROTARY = frozenset(
+    {"rope_type", "type", "rope_theta", *LLAMA3, "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"}
+    | {"attention_factor", "short_factor", "long_factor", "short_mscale", "long_mscale", "partial_rotary_factor"}
+    | {"finetuned", "original_max_position_embeddings"}
+)
+"""The keys of rotary positions in transformers' modeling_rope_utils.py, and in files of Phi-3.5 and DeepSeek."""
+
 Shape = dict[str, Any]
 
 
@@ -94,12 +76,17 @@ def model_in(path: Path) -> Shape:
 class HuggingFaceConfig:
     """The keys of one file. A key that is absent has the default of its type, and one that is null that of the key.
 
+    Keys are asked for by the names that Llama's have; the type knows its own, which errors name.
+
     Attributes:
         asked_by: the dotted key that names the file, for errors.
+        asked: the names of keys that were read.
     """
 
-    def __init__(self, path: Path, content: dict[str, Any], asked_by: str) -> None:
+    def __init__(self, path: Path, content: dict[str, Any], asked_by: str, kind: ModelType | None = None) -> None:
         self.path, self.content, self.asked_by = path, content, asked_by
+        self.kind = kind or ModelType()
+        self.asked: set[str] = set()
 
     @classmethod
     def read(cls, path: Path, asked_by: str) -> HuggingFaceConfig:
@@ -108,17 +95,33 @@ class HuggingFaceConfig:
             content = json.loads(path.read_bytes())
         except OSError as error:
             raise ConfigError(asked_by, str(path), f"cannot be read ({error.strerror})", NAME_A_FILE) from None
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigError(asked_by, str(path), f"is not JSON ({error})", "Give it Hugging Face's form.") from None
-        named = content if isinstance(content, dict) else {}
-        kind = named.get("model_type")
-        return cls(path, (ABSENT.get(kind, {}) if isinstance(kind, str) else {}) | named, asked_by)
+        return cls._of_type(path, content if isinstance(content, dict) else {}, asked_by)
+
+    @classmethod
+    def _of_type(cls, path: Path, content: dict[str, Any], asked_by: str) -> HuggingFaceConfig:
+        name = content.get("model_type")
+        kind = model_types().get(name) if isinstance(name, str) else None
+        return cls(path, (kind.absent if kind else {}) | content, asked_by, kind)
+
+    @property
+    def reading_text(self) -> HuggingFaceConfig:
+        """The part of the model that reads text, where it has others too; else this."""
+        if self.kind.text is None:
+            return self
+        found = self.mapping("text_config")
+        if not found:
+            raise self.not_understood("text_config", "Give the config.json of the whole model, or of its text part.")
+        return self._of_type(self.path, {"model_type": self.kind.text} | found, self.asked_by)
 
     @property
     def rotary(self) -> HuggingFaceConfig:
-        """The keys of rotary positions, which older files call otherwise."""
-        found = self.mapping("rope_parameters") or self.mapping("rope_scaling")
-        return HuggingFaceConfig(self.path, found, self.asked_by)
+        """The keys of rotary positions, which older files call otherwise, and some have for each kind of layer."""
+        older, newer = self.mapping("rope_scaling"), self.mapping("rope_parameters")
+        found = newer or older
+        whole = found.get("full_attention", found)
+        return HuggingFaceConfig(self.path, whole if isinstance(whole, dict) else found, self.asked_by)
 
     @property
     def rotary_type(self) -> str | None:
@@ -127,9 +130,17 @@ class HuggingFaceConfig:
     @property
     def window(self) -> int | None:
         """The tokens that attention looks back; None where it sees all of them."""
-        if self.text("model_type") in ("qwen2", "qwen3", "qwen3_moe"):  # whose files name one that they do not use
-            return None
-        return None if self.content.get("sliding_window") is None else self.count("sliding_window")
+        return None if self.kind.full_every is None else self.count("sliding_window", 0) or None
+
+    def _key(self, key: str) -> str:
+        """The file's own name of a key: of several the first that says something."""
+        names = self.kind.names.get(key, (key,))
+        self.asked.update(names)
+        return next((name for name in names if self.content.get(name) is not None), names[0] if names else key)
+
+    def value(self, key: str) -> Any:
+        """What the file says; None where its type has no such key."""
+        return self.content.get(self._key(key)) if self.kind.names.get(key) != () else None
 
     def not_understood(self, key: str, remedy: str) -> ConfigError:
         value = self.content.get(key)
@@ -137,40 +148,54 @@ class HuggingFaceConfig:
         return ConfigError(self.asked_by, str(self.path), f"does not name {key}" if value is None else problem, remedy)
 
     def text(self, key: str) -> str | None:
-        value = self.content.get(key)
+        value = self.value(key)
         return value if isinstance(value, str) else None
 
     def count(self, key: str, default: int | None = None) -> int:
-        value = self.content.get(key)
+        value = self.value(key)
         if value is None and default is not None:
             return default
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise self.not_understood(key, "Give a whole number, which is not negative.")
+            raise self.not_understood(self._key(key), "Give a whole number, which is not negative.")
         return value
 
     def number(self, key: str, default: float) -> float:
-        value = self.content.get(key)
+        value = self.value(key)
         if value is None:
             return default
         if not isinstance(value, int | float) or isinstance(value, bool):
-            raise self.not_understood(key, "Give a number.")
+            raise self.not_understood(self._key(key), "Give a number.")
         return float(value)
 
     def truth(self, key: str, default: bool) -> bool:
-        value = self.content.get(key)
-        return value if isinstance(value, bool) else default
+        value = self.value(key)
+        if not isinstance(value, bool | None):
+            raise self.not_understood(self._key(key), "Give true or false.")
+        return default if value is None else value
 
     def mapping(self, key: str) -> dict[str, Any]:
-        value = self.content.get(key) or {}
+        value = self.value(key) or {}
         if not isinstance(value, dict):
-            raise self.not_understood(key, "Give a mapping.")
+            raise self.not_understood(self._key(key), "Give a mapping.")
         return value
+
+    def says(self, key: str) -> bool:
+        """True if the key asks for something: it is there, and neither false, empty, 0 nor a factor of 1."""
+        value = self.value(key)
+        return value is True or value not in (None, False, 0, 1, "", [], {})
 
     def require(self, key: str, *values: object) -> None:
         """Refuse a value of a key that would make another model of it; a key that is absent is taken for the first."""
-        if self.content.get(key, values[0]) not in values:
+        if self.content.get(self._key(key), values[0]) not in values:
             values_in_words = " or ".join(json.dumps(value) for value in values)
-            raise self.not_understood(key, f"Known: {values_in_words}.")
+            raise self.not_understood(self._key(key), f"Known: {values_in_words}.")
+
+    def require_known(self) -> None:
+        """Refuse the first key that was neither read nor is known to change nothing, nor is another type's and off."""
+        known, remedy = {*self.asked, *self.kind.keys}, "Take it out of the file if the model is the same without it."
+        for key in (key for key, value in self.content.items() if value is not None and key not in known):
+            if self.says(key) or key not in all_keys():
+                raise self.not_understood(key, remedy)
 
 
 def shape_of(config: HuggingFaceConfig) -> Shape:
@@ -179,171 +204,134 @@ def shape_of(config: HuggingFaceConfig) -> Shape:
     Raises:
         ConfigError: the file says what is not understood.
     """
-    kind = config.text("model_type")
-    if kind not in READERS:
-        raise config.not_understood("model_type", f"Known: {', '.join(READERS)}.")
-    return READERS[kind](config)
+    kind = config.content.get("model_type")
+    if not isinstance(kind, str) or kind not in model_types():
+        remedy = nearest(kind, list(model_types())) if isinstance(kind, str) else f"Known: {', '.join(model_types())}."
+        raise config.not_understood("model_type", remedy)
+    whole, config = config, config.reading_text
+    shape = shape_of(config) if config is not whole and config.kind.text else _shape(config)
+    beside = _left_out(whole) if config is not whole else []
+    config.require_known()
+    whole.require_known()
+    return {**shape, "left_out": "; ".join([*beside, *filter(None, [shape["left_out"]])]) or None}
 
 
-def _gpt2(config: HuggingFaceConfig) -> Shape:
-    config.require("activation_function", "gelu_new", "gelu", "gelu_fast", "gelu_pytorch_tanh")
-    config.require("add_cross_attention", False)
-    hidden, heads = config.count("n_embd"), config.count("n_head")
-    return {
-        "family": "gpt",
-        "num_layers": config.count("n_layer"),
-        "hidden_size": hidden,
-        "ffn_hidden_size": config.count("n_inner", 4 * hidden),
-        "num_attention_heads": heads,
-        "num_query_groups": heads,
-        "head_size": None,
-        "rotary_base": None,
-        "rotary_scaling": None,
-        "norm_epsilon": config.number("layer_norm_epsilon", NORM_EPSILON),
-        "qkv_bias": False,
-        "qk_norm": False,
-        "gated_mlp": False,
-        "tied_embeddings": config.truth("tie_word_embeddings", True),
-        "vocab_size": config.count("vocab_size"),
-        "seq_length": config.count("n_positions", config.count("n_ctx", 1024)),
-        "experts": None,
-        "latent_attention": None,
-    }
-
-
-def _llama(config: HuggingFaceConfig) -> Shape:
-    config.require("hidden_act", "silu", "swish")
-    rotary = config.rotary
-    heads, hidden = config.count("num_attention_heads"), config.count("hidden_size")
-    head = config.count("head_dim", 0)
-    scaling = {name: rotary.content.get(name) for name in LLAMA3} if config.rotary_type == "llama3" else None
-    tokens = config.count("max_position_embeddings", MOST_TOKENS)
-    trained = rotary.count("original_max_position_embeddings", 0) or tokens
-    return {
-        "family": "llama",
+def _shape(config: HuggingFaceConfig) -> Shape:
+    for key, values in config.kind.only.items():
+        config.require(key, *values)
+    kind, heads, hidden = config.kind, config.count("num_attention_heads"), config.count("hidden_size")
+    head = config.count("qk_nope_head_dim") + config.count("qk_rope_head_dim") if kind.latent else 0
+    head = head or config.count("head_dim", 0)
+    parts = [part for part, keys in kind.parts.items() if _has(config, keys)]
+    shape = {
+        "family": kind.family,
         "num_layers": config.count("num_hidden_layers"),
         "hidden_size": hidden,
-        "ffn_hidden_size": config.count("intermediate_size"),
+        "ffn_hidden_size": config.count("intermediate_size", 4 * hidden if kind.family == "gpt" else None),
         "num_attention_heads": heads,
         "num_query_groups": config.count("num_key_value_heads", heads),
         "head_size": head if head and head * heads != hidden else None,
-        "rotary_base": rotary.number("rope_theta", 0.0) or config.number("rope_theta", ROTARY_BASE),
-        "rotary_scaling": scaling,
+        **_positions(config),
         "norm_epsilon": config.number("rms_norm_eps", NORM_EPSILON),
-        "qkv_bias": config.text("model_type") == "qwen2",
-        "qk_norm": False,
-        "gated_mlp": True,
+        **{part: part in parts for part in OF_A_FIELD},
+        "gated_mlp": kind.gated,
         "tied_embeddings": config.truth("tie_word_embeddings", False),
         "vocab_size": config.count("vocab_size"),
-        "seq_length": min(tokens, trained, MOST_TOKENS),
-        "experts": None,
-        "latent_attention": None,
+        "experts": None if kind.scores is None else _experts(config, kind.scores),
+        "latent_attention": _latent_attention(config) if kind.latent else None,
+        "parts": [part for part in parts if part not in OF_A_FIELD],
+        "left_out": "; ".join(_left_out(config)) or None,
     }
+    window = _window(config, shape["num_layers"])
+    if window is not None and kind.fits_window:
+        shape["seq_length"] = min(shape["seq_length"], window["size"])
+    return shape if window is None else {**shape, "attention_window": window}
 
 
-def _mistral(config: HuggingFaceConfig) -> Shape:
-    """A Llama whose attention looks back so far; sequences that fit into that window are computed alike."""
-    shape = _llama(config)
-    return shape if config.window is None else {**shape, "seq_length": min(shape["seq_length"], config.window)}
+def _has(config: HuggingFaceConfig, keys: bool | str | tuple[str, ...]) -> bool:
+    """True if a type always has a part, or one of its keys asks for it, which may stand with the rotary positions."""
+    if isinstance(keys, bool):
+        return keys
+    names = (keys,) if isinstance(keys, str) else keys
+    said = [part.says(key) for key in names for part in (config, config.rotary)]  # all are read
+    return any(said)
 
 
-def _mixtral(config: HuggingFaceConfig) -> Shape:
-    shape = _llama(config)
-    experts = _experts(
-        config.count("num_local_experts"), config.count("num_experts_per_tok"), config.count("intermediate_size")
-    )
-    return {**shape, "experts": experts}
+def _positions(config: HuggingFaceConfig) -> Shape:
+    """The length of sequences, and rotary positions, which the GPT family does not have."""
+    if config.kind.family == "gpt":
+        tokens = config.count("max_position_embeddings", 1024)
+        return {"rotary_base": None, "rotary_scaling": None, "seq_length": tokens}
+    rotary, tokens = config.rotary, config.count("max_position_embeddings", MOST_TOKENS)
+    if (unknown := next((key for key in rotary.content if key not in ROTARY), None)) is not None:
+        raise rotary.not_understood(unknown, f"Known of rotary positions: {', '.join(sorted(ROTARY))}.")
+    base = rotary.number("rope_theta", config.number("rope_theta", ROTARY_BASE))
+    stretched, kind = config.count("original_max_position_embeddings", tokens), config.rotary_type
+    if kind not in (None, "default", "llama3", *STRETCHED):
+        raise rotary.not_understood(
+            "rope_type" if rotary.text("rope_type") else "type", f"Known: {', '.join(STRETCHED)}."
+        )
+    trained = rotary.count("original_max_position_embeddings", 0) or stretched
+    scaling = {name: rotary.content.get(name) for name in LLAMA3} if kind == "llama3" else None
+    return {"rotary_base": base, "rotary_scaling": scaling, "seq_length": min(tokens, trained, MOST_TOKENS)}
 
 
-def _gpt_oss(config: HuggingFaceConfig) -> Shape:
-    """A Mixtral with a window in every second layer, and with biases of queries, keys and values."""
-    shape, by_turns = _mixtral(config), ["sliding_attention", "full_attention"]
-    types, layers = config.content.get("layer_types"), shape["num_layers"]
-    # The length is compared first, as a list of as many layers as the file names may not fit into memory.
-    is_list = isinstance(types, list) and len(types) == layers
-    if types is not None and not (is_list and types == (by_turns * layers)[:layers]):
-        raise config.not_understood("layer_types", f"Known: {' and '.join(by_turns)} by turns.")
-    window = {"size": config.count("sliding_window"), "full_every": 2}
-    return {**shape, "qkv_bias": config.truth("attention_bias", True), "attention_window": window}
+def _left_out(config: HuggingFaceConfig) -> list[str]:
+    """What the file says and the model does not hold, in words."""
+    said = [key for key in config.kind.left_out if config.says(key)]
+    plain = {key: config.content[key] for key in said}
+    found = [key if isinstance(value, dict | list) else f"{key} = {json.dumps(value)}" for key, value in plain.items()]
+    if (stretched := config.rotary_type) in STRETCHED:
+        found.append(f"positions stretched by {stretched}")
+    return found
 
 
-def _qwen(config: HuggingFaceConfig) -> Shape:
-    config.require("use_sliding_window", False)
-    return _llama(config)
+def _window(config: HuggingFaceConfig, num_layers: int) -> Shape | None:
+    """The window, and how often a layer sees all tokens, as a list of layers says or the type has it."""
+    size, every, types = config.window, config.kind.full_every, config.value("layer_types")
+    if every is None:
+        return None
+    every = config.count("sliding_window_pattern", every)
+    if types is not None:
+        # The length is compared first, as a list of as many layers as the file names may not fit into memory.
+        if not (isinstance(types, list) and len(types) == num_layers):
+            raise config.not_understood("layer_types", f"Known: {' and '.join(LAYERS)} of each layer.")
+        every = types.index(LAYERS[1]) + 1 if LAYERS[1] in types else 0
+        if types != [LAYERS[every > 0 and index % every == 0] for index in range(1, num_layers + 1)]:
+            raise config.not_understood("layer_types", f"Known: {' and '.join(LAYERS)} in one rhythm.")
+    return None if size is None or every == 1 else {"size": size, "full_every": every or None}
 
 
-def _qwen3(config: HuggingFaceConfig) -> Shape:
-    return {**_qwen(config), "qk_norm": True}
-
-
-def _qwen3_moe(config: HuggingFaceConfig) -> Shape:
-    config.require("mlp_only_layers", [], None)
-    config.require("decoder_sparse_step", 1)
-    config.require("norm_topk_prob", True)
-    # Newer files have Mixtral's name for the number.
-    number = config.count("num_local_experts" if config.content.get("num_experts") is None else "num_experts")
-    experts = _experts(number, config.count("num_experts_per_tok"), config.count("moe_intermediate_size"))
-    return {**_qwen3(config), "experts": experts}
-
-
-def _deepseek(config: HuggingFaceConfig) -> Shape:
-    config.require("moe_layer_freq", 1)
-    rotary, width = config.count("qk_rope_head_dim"), config.count("moe_intermediate_size")
-    latent = {
-        "query_rank": config.count("q_lora_rank", 0) or None,
-        "key_value_rank": config.count("kv_lora_rank"),
-        "rotary_head_size": rotary,
-        "value_head_size": config.count("v_head_dim"),
+def _experts(config: HuggingFaceConfig, scores: Scores) -> Shape:
+    width = config.count("moe_intermediate_size", config.count("intermediate_size"))
+    experts = {
+        "num_experts": config.count("num_experts"),
+        "top_k": config.count("num_experts_per_tok"),
+        "ffn_hidden_size": width,
+        "shared_ffn_hidden_size": config.count("shared_expert_intermediate_size", 0)
+        or width * config.count("n_shared_experts", 0),
+        "num_dense_layers": config.count("first_k_dense_replace", 0),
+        "capacity_factor": None,
+        "imbalance": 1.0,
     }
-    experts = _experts(
-        config.count("n_routed_experts"),
-        config.count("num_experts_per_tok"),
-        width,
-        shared=width * config.count("n_shared_experts", 0),
-        dense=config.count("first_k_dense_replace", 0),
-    )
-    head = config.count("qk_nope_head_dim") + rotary
-    return {**_llama(config), "head_size": head, "experts": experts, "latent_attention": latent}
-
-
-def _deepseek_v3(config: HuggingFaceConfig) -> Shape:
-    """With the routing of its own: sigmoids, the best groups of experts, and a factor of what these put out."""
-    config.require("norm_topk_prob", True)
-    shape = _deepseek(config)
-    routing = {
-        "scores": "sigmoid",
+    if scores == "softmax":
+        return experts
+    return {
+        **experts,
+        "scores": scores,
         "routed_scale": config.number("routed_scaling_factor", 1.0),
         "num_groups": config.count("n_group"),
         "top_groups": config.count("topk_group"),
     }
-    return {**shape, "experts": {**shape["experts"], **routing}}
 
 
-def _experts(number: int, top_k: int, width: int, shared: int = 0, dense: int = 0) -> Shape:
+def _latent_attention(config: HuggingFaceConfig) -> Shape:
     return {
-        "num_experts": number,
-        "top_k": top_k,
-        "ffn_hidden_size": width,
-        "shared_ffn_hidden_size": shared,
-        "num_dense_layers": dense,
-        "capacity_factor": None,
-        "imbalance": 1.0,
+        "query_rank": config.count("q_lora_rank", 0) or None,
+        "key_value_rank": config.count("kv_lora_rank"),
+        "rotary_head_size": config.count("qk_rope_head_dim"),
+        "value_head_size": config.count("v_head_dim"),
     }
-
-
-READERS: dict[str, Callable[[HuggingFaceConfig], Shape]] = {
-    "gpt2": _gpt2,
-    "llama": _llama,
-    "mistral": _mistral,
-    "mixtral": _mixtral,
-    "gpt_oss": _gpt_oss,
-    "qwen2": _qwen,
-    "qwen3": _qwen3,
-    "qwen3_moe": _qwen3_moe,
-    "deepseek_v2": _deepseek,
-    "deepseek_v3": _deepseek_v3,
-}
-"""The functions that read the keys of each type of model."""
 
 
 def _name(path: Path) -> str:

@@ -73,6 +73,13 @@ def doubts(cluster: Tree, wrong: Sequence[ConfigError] = ()) -> tuple[str, ...]:
     return tuple(map(str, said))
 
 
+def not_modelled(model: object) -> tuple[str, ...]:
+    """The sentence that says what a composed model leaves out of the file that it was read from."""
+    if not isinstance(model, dict) or not (left_out := model.get("left_out")):
+        return ()
+    return (f"model.left_out: the file of {model['name']} says {left_out}; this is in no prediction.",)
+
+
 def _figures(cluster: Tree) -> Iterator[tuple[str, float, Unit]]:
     peaks = part_at(cluster, PEAKS)
     units = UNITS | {f"{PEAKS}.{dtype}": PEAK for dtype in (peaks if isinstance(peaks, dict) else ())}

@@ -100,7 +100,7 @@ def plan_names(setup: Setup) -> dict[str, Plain]:
     """The values of an experiment by their dotted keys, and what follows from them by plain names."""
     tree = setup.model_dump(mode="json", include=set(GROUPS))
     model, parallel, layers = setup.model, setup.parallel, setup.layers_per_stage
-    base, scaling, window = model.rotary_base or ROTARY_BASE, model.rotary_scaling, model.attention_window
+    base, scaling = model.rotary_base or ROTARY_BASE, model.rotary_scaling
     return dict(flat(tree)) | {
         "world_size": parallel.world_size,
         "num_nodes": setup.num_nodes,
@@ -127,7 +127,8 @@ def plan_names(setup: Setup) -> dict[str, Plain]:
         "rotary_low_freq_factor": scaling.low_freq_factor if scaling else None,
         "rotary_high_freq_factor": scaling.high_freq_factor if scaling else None,
         "rotary_original_length": scaling.original_max_position_embeddings if scaling else None,
-        "attention_window": window.size if window else None,
+        "rotary_bounds": scaling.bounds if scaling else None,
+        "attention_window": model.narrow_window,
         "last_token": model.vocab_size - 1,
         **_learning_rate_names(tree),
         "loss_scale_power": _power_of_two(setup.precision.initial_loss_scale),

@@ -25,6 +25,7 @@ LAYER_SPLIT = "layer_split"
 UNEQUAL_CHUNKS = "has_unequal_chunks"
 UNEVEN_GROUPS = "has_uneven_groups"
 FEW_MICRO_BATCHES = "has_few_micro_batches"
+WINDOW = "model.narrow_window"
 
 Beside: TypeAlias = frozenset[str]
 """Features of a plan on which it depends if a trainer can run a value of another key."""
@@ -103,6 +104,11 @@ DERIVED_VALUES = {
         lambda setup: layer_split(setup.layers_per_stage),
         "parallel.layers_per_stage",
         "Leave it null, with a number of stages that divides the layers",
+    ),
+    WINDOW: Following(
+        lambda setup: setup.model.narrow_window,
+        "model.attention_window",
+        "Use a model.seq_length that fits into the window, or model.attention_window=null",
     ),
     UNEQUAL_CHUNKS: Following(
         has_unequal_chunks,

@@ -31,6 +31,11 @@ class RotaryScaling(Frozen):
     high_freq_factor: Positive
     original_max_position_embeddings: Count
 
+    @property
+    def bounds(self) -> str:
+        """All but the factor, in words."""
+        return f"{self.low_freq_factor:g}, {self.high_freq_factor:g} and {self.original_max_position_embeddings}"
+
     @model_validator(mode="after")
     def _bounds_are_apart(self) -> RotaryScaling:
         if self.high_freq_factor <= self.low_freq_factor:
@@ -136,6 +141,33 @@ class AttentionWindowSpec(Frozen):
     full_every: Annotated[int, Field(ge=2)] | None
 
 
+Part: TypeAlias = Literal[
+    "output_bias",
+    "mlp_bias",
+    "head_bias",
+    "norm_bias",
+    "post_norms",
+    "one_norm",
+    "no_norms",
+    "embedding_norm",
+    "wide_qk_norm",
+    "sinks",
+    "router_bias",
+    "shared_gate",
+    "query_gate",
+    "learned_activation",
+    "other_activation",
+    "capped_activation",
+    "capped_logits",
+    "scales",
+    "parallel_layers",
+    "partial_rotary",
+    "no_rotary",
+]
+"""What layers may have beside the matrices and norms of a family. `train_core.costs.counts` knows those that have
+parameters; the others are there so that trainers without them are not asked to train such a model."""
+
+
 class ModelSpec(Frozen):
     """A transformer decoder.
 
@@ -161,6 +193,8 @@ class ModelSpec(Frozen):
         experts: null where every layer has one ordinary feed-forward layer.
         latent_attention: null where queries, keys and values are made from the hidden state.
         attention_window: null where every query attends to all tokens before it.
+        parts: what the layers have beside that, such as biases or norms in other places, which few trainers have.
+        left_out: what the file that the model was read from says, and neither a price nor a trainer here knows.
     """
 
     name: Name
@@ -183,6 +217,14 @@ class ModelSpec(Frozen):
     experts: ExpertsSpec | None = None
     latent_attention: LatentAttentionSpec | None = None
     attention_window: AttentionWindowSpec | None = None
+    parts: Annotated[tuple[Part, ...], Field(strict=False)] = ()
+    left_out: str | None = None
+
+    @property
+    def narrow_window(self) -> int | None:
+        """Tokens of the window where it is narrower than a sequence, so that it changes what attention computes."""
+        window = self.attention_window
+        return window.size if window is not None and window.size < self.seq_length else None
 
     @property
     def query_size(self) -> int:
@@ -215,12 +257,12 @@ class ModelSpec(Frozen):
     @property
     def seen_share(self) -> float:
         """Pairs of a query and a key that the attention core computes, over those without windows: a mean of layers."""
-        window = self.attention_window
-        if window is None or window.size >= self.seq_length:
+        window, size = self.attention_window, self.narrow_window
+        if window is None or size is None:
             return 1.0
         # Of a causal triangle with sides of 1, a window of w leaves out a triangle with sides of 1 - w.
-        windowed = 1.0 - (1.0 - window.size / self.seq_length) ** 2
-        full = 0.0 if window.full_every is None else 1.0 / window.full_every
+        windowed = 1.0 - (1.0 - size / self.seq_length) ** 2
+        full = 0.0 if window.full_every is None else self.num_layers // window.full_every / self.num_layers
         return full + (1.0 - full) * windowed
 
     @property

@@ -84,8 +84,8 @@ def require_config(weights: Path, spec: ModelSpec) -> HuggingFaceConfig | None:
         return None
     config = HuggingFaceConfig.read(path, KEY)
     _require_layers(config)
-    _require_same(shape_of(config), spec, path)
     _require_computed_here(config, spec)
+    _require_same(shape_of(config), spec, path)
     return config
 
 

@@ -164,6 +164,8 @@ def _lines(chosen: ChosenPlan) -> Iterator[str]:
     names = names_of(trainer, experiment, job)
     for note in chosen.notes:
         yield from _comment(note)
+    if left_out := experiment.model.left_out:
+        yield from _comment(f"The model's file says what is neither predicted nor in these flags: {left_out}.")
     for limit in met_limits(trainer.differs, names, "trainer.differs"):
         yield from _comment(f"Differs from what is predicted: {limit.because}.")
     if unsaid := met_limits(trainer.unsaid, names, "trainer.unsaid"):

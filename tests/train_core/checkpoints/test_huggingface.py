@@ -422,7 +422,7 @@ def test_weights_of_other_heads_are_refused(
         ({"num_attention_heads": 4.5}, "num_attention_heads = 4.5"),
         ({"hidden_act": "gelu"}, 'hidden_act = "gelu"'),
         ({"model_type": "qwen2", "use_sliding_window": True}, "use_sliding_window = true"),
-        ({"model_type": "qwen3_moe", "mlp_only_layers": [0]}, r"mlp_only_layers = \[0\]"),
+        ({"model_type": "qwen3_moe", "norm_topk_prob": True, "mlp_only_layers": [0]}, r"mlp_only_layers = \[0\]"),
     ],
 )
 def test_a_config_that_no_model_can_be_read_from_is_refused_by_its_key(
@@ -623,7 +623,7 @@ def test_what_deepseeks_layout_has_no_place_for_is_refused_by_its_key(
         ({"n_group": None}, "does not name n_group"),
         ({"routed_scaling_factor": 1.0}, r"experts\.routed_scale = 2\.5: is not the 1\.0 "),
         ({"n_routed_experts": 4}, r"experts\.num_experts = 8: is not the 4 that .* comes to"),
-        ({"norm_topk_prob": False}, "norm_topk_prob = false, which is not understood"),
+        ({"norm_topk_prob": False}, "norm_topk_prob = false, .*add up to one"),
         ({"rope_interleave": False}, "rope_interleave = false, .*turn neighbours"),
         ({"scoring_func": "softmax"}, 'scoring_func = "softmax", .*sigmoid'),
         ({"rope_scaling": {"type": "yarn"}}, 'rope_type = "yarn", '),

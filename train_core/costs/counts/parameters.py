@@ -17,13 +17,14 @@ def num_parameters(model: ModelSpec) -> int:
 
     Source: arXiv 2104.04473, equation 2, with the final norm and biases counted exactly.
     """
-    sparse = model.num_layers - model.num_dense_layers
+    sparse, once = model.num_layers - model.num_dense_layers, model.vocab_size * ("head_bias" in model.parts)
     of_sparse = layer_parameters(model, 1) + experts_parameters(model, 1, 1) if sparse else 0
     return (
         sparse * of_sparse
         + model.num_dense_layers * dense_layer_parameters(model, 1)
         + embedding_parameters(model, 1)
         + final_norm_parameters(model)
+        + once
         + (0 if model.tied_embeddings else token_embedding_parameters(model, 1))
     )
 
@@ -38,27 +39,48 @@ def layer_parameters(model: ModelSpec, tensor_parallel_size: Size) -> Size:
     experts = model.experts
     if experts is None:
         return dense_layer_parameters(model, tensor_parallel_size)
-    router = experts.num_experts * model.hidden_size
-    return _shared_parameters(model, experts.shared_ffn_hidden_size, tensor_parallel_size) + router
+    router = experts.num_experts * (model.hidden_size + ("router_bias" in model.parts))
+    gate = model.hidden_size * ("shared_gate" in model.parts)
+    return _shared_parameters(model, experts.shared_ffn_hidden_size, tensor_parallel_size) + router + gate
 
 
 def experts_parameters(model: ModelSpec, expert_parallel_size: Size, expert_tensor_parallel_size: Size) -> Size:
     """The experts of one layer on one rank: `num_experts / expert_parallel_size` of them, or parts of so many."""
     experts = model.experts
     assert experts is not None
-    each: Size = _share_of(model, feed_forward_matrices(model, experts.ffn_hidden_size), expert_tensor_parallel_size)
+    matrices = feed_forward_matrices(model, experts.ffn_hidden_size)
+    each: Size = _share_of(matrices, expert_tensor_parallel_size, *_feed_forward_biases(model))
     return experts.num_experts // expert_parallel_size * each
 
 
 def _shared_parameters(model: ModelSpec, ffn_hidden_size: int, t: Size) -> Size:
-    """Attention with its biases, a feed-forward layer of this width and the norms."""
-    matrices = attention_matrices(model) + feed_forward_matrices(model, ffn_hidden_size)
-    latent, norms = model.latent_attention, 2 * final_norm_parameters(model) + 2 * head_norm_size(model)
+    """Attention with its biases, a feed-forward layer of this width, the norms and further vectors."""
+    latent, vectors = model.latent_attention, 2 * head_norm_size(model)
     if latent is not None:  # the short vectors have norms of their own
-        norms += (latent.query_rank or 0) + latent.key_value_rank
-    # Those of the GPT family are counted beside its matrices.
-    biases = model.query_size + 2 * model.key_value_size if model.qkv_bias else 0
-    return _share_of(model, matrices, t) + biases // t + norms
+        vectors += (latent.query_rank or 0) + latent.key_value_rank
+    vectors += sum(number * size for number, size in _vectors(model))
+    has_output_bias = model.family == "gpt" or "output_bias" in model.parts
+    attention = _share_of(attention_matrices(model), t, model.has_qkv_bias, has_output_bias)
+    feed_forward = _share_of(feed_forward_matrices(model, ffn_hidden_size), t, *_feed_forward_biases(model))
+    return attention + feed_forward + vectors
+
+
+def _vectors(model: ModelSpec) -> tuple[tuple[int, int], ...]:
+    """The number and the size of a layer's norms, and of other vectors of its parts; whole on each rank."""
+    parts = model.parts
+    norms = 1 if "one_norm" in parts else 4 if "post_norms" in parts else 2
+    return (
+        (norms, final_norm_parameters(model)),
+        ("sinks" in parts, model.num_attention_heads),
+        ("wide_qk_norm" in parts, model.query_size + model.key_value_size),
+        ("learned_activation" in parts, 2),
+    )
+
+
+def _feed_forward_biases(model: ModelSpec) -> tuple[bool, bool]:
+    """True twice if column and row products of feed-forward layers, and of experts, have biases."""
+    has_biases = model.family == "gpt" or "mlp_bias" in model.parts
+    return has_biases, has_biases
 
 
 def head_norm_size(model: ModelSpec) -> int:
@@ -66,21 +88,21 @@ def head_norm_size(model: ModelSpec) -> int:
     return model.query_size // model.num_attention_heads if model.qk_norm else 0
 
 
-def _share_of(model: ModelSpec, matrices: tuple[Matrix, ...], t: Size) -> Size:
-    """Matrices on one of `t` ranks, and for the GPT family their biases."""
+def _share_of(matrices: tuple[Matrix, ...], t: Size, column_biases: bool, row_biases: bool) -> Size:
+    """Matrices on one of `t` ranks, with biases of column and of row products."""
     shared = sum(matrix.size for matrix in matrices if matrix.split != "nothing")
     whole = sum(matrix.size for matrix in matrices if matrix.split == "nothing")
     # Biases of column products are split with their outputs; those of row products and of norms are whole on each rank.
-    if model.family == "gpt":
-        shared += sum(matrix.columns for matrix in matrices if matrix.split == "columns")
-        whole += sum(matrix.columns for matrix in matrices if matrix.split != "columns")
+    shared += sum(matrix.columns for matrix in matrices if column_biases and matrix.split == "columns")
+    whole += sum(matrix.columns for matrix in matrices if row_biases and matrix.split == "rows")
     return shared // t + whole
 
 
 def embedding_parameters(model: ModelSpec, tensor_parallel_size: Size) -> Size:
     """Tokens (split over the vocabulary) and, for the GPT family, positions (whole on every rank)."""
     positions = model.seq_length * model.hidden_size if model.family == "gpt" else 0
-    return token_embedding_parameters(model, tensor_parallel_size) + positions
+    norm = final_norm_parameters(model) * ("embedding_norm" in model.parts)
+    return token_embedding_parameters(model, tensor_parallel_size) + positions + norm
 
 
 def token_embedding_parameters(model: ModelSpec, tensor_parallel_size: Size) -> Size:
@@ -88,7 +110,8 @@ def token_embedding_parameters(model: ModelSpec, tensor_parallel_size: Size) -> 
 
 
 def final_norm_parameters(model: ModelSpec) -> int:
-    return (2 if model.family == "gpt" else 1) * model.hidden_size
+    with_bias = model.family == "gpt" or "norm_bias" in model.parts
+    return 0 if "no_norms" in model.parts else (1 + with_bias) * model.hidden_size
 
 
 Split: TypeAlias = Literal["columns", "rows", "nothing"]
@@ -120,7 +143,8 @@ def attention_matrices(model: ModelSpec) -> tuple[Matrix, ...]:
     h, latent = model.hidden_size, model.latent_attention
     output = Matrix(h, model.attended_size, "rows")
     if latent is None:
-        return (Matrix(model.query_size + 2 * model.key_value_size, h, "columns"), output)
+        gate = model.query_size * ("query_gate" in model.parts)
+        return (Matrix(model.query_size + gate + 2 * model.key_value_size, h, "columns"), output)
     down = (latent.query_rank or 0) + latent.key_value_rank + latent.rotary_head_size
     unrotated = model.query_size - model.num_attention_heads * latent.rotary_head_size
     return (

@@ -1,0 +1,126 @@
+"""Files of models as people publish them: priced for what they say, or refused by the key that is not understood."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.arguments import _warn
+from cli.main import main
+from conf.compose.model_from import expand_model_from
+from conf.errors import ConfigError
+from conf.types.model_spec import ModelSpec
+from tests.composed import load
+from train_core.costs.counts.parameters import num_parameters
+
+LLAMA = {
+    "model_type": "llama",
+    **{"hidden_act": "silu", "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 4},
+    **{"num_attention_heads": 16, "num_key_value_heads": 4, "vocab_size": 32000, "max_position_embeddings": 4096},
+}
+STATED = ("cluster=dgx-h100", "precision=bf16", "batch.global_batch_size=16")
+
+
+def file_of(folder: Path, **changed: Any) -> Path:
+    path = folder / "config.json"
+    path.write_text(json.dumps(LLAMA | changed))
+    return path
+
+
+def model_of(path: Path, *texts: str) -> ModelSpec:
+    return load(expand_model_from([f"model_from={path}", *texts]).texts).model
+
+
+def test_a_mistrals_window_is_priced_where_sequences_are_longer(tmp_path: Path) -> None:
+    path = file_of(tmp_path, model_type="mistral", sliding_window=1024, max_position_embeddings=32768)
+    assert model_of(path).seq_length == 1024
+    model = model_of(path, "model.seq_length=4096")
+    assert model.narrow_window == 1024
+    assert model.seen_share == pytest.approx(1 - (3 / 4) ** 2)
+
+
+@pytest.mark.parametrize(
+    ("said", "missing"),
+    [
+        # Queries, keys and values, the projection behind attention, and three matrices of the feed-forward layer.
+        ({"attention_bias": True}, 4 * (2048 + 2 * 512 + 2048)),
+        ({"mlp_bias": True}, 4 * (2 * 8192 + 2048)),
+    ],
+)
+def test_biases_of_a_llama_are_counted(said: dict[str, Any], missing: int, tmp_path: Path) -> None:
+    plain = num_parameters(model_of(file_of(tmp_path)))
+    assert num_parameters(model_of(file_of(tmp_path, **said))) == plain + missing
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["a_key_that_nobody_knows", "final_logit_softcapping", "use_parallel_residual", "partial_rotary_factor", "alibi"],
+)
+def test_a_key_that_is_not_understood_is_refused_by_its_name(key: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=rf"names {key} = 0\.5, which is not understood\. Take it out"):
+        model_of(file_of(tmp_path, **{key: 0.5}))
+
+
+def test_a_key_of_rotary_positions_that_is_not_understood_is_refused_too(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"names turned = 0\.5, which is not understood"):
+        model_of(file_of(tmp_path, rope_scaling={"rope_type": "linear", "factor": 2.0, "turned": 0.5}))
+
+
+def test_keys_that_change_nothing_pass(tmp_path: Path) -> None:
+    said = {"torch_dtype": "bfloat16", "bos_token_id": 1, "attention_dropout": 0.1, "pretraining_tp": 2}
+    assert model_of(file_of(tmp_path, **said, attention_bias=False, head_dim=None)).parts == ()
+
+
+@pytest.fixture
+def plan(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[str, str]]:
+    """Runs `trisweep plan` and returns what it prints and what it warns of, each without its line breaks."""
+
+    def run(*arguments: str) -> tuple[str, str]:
+        _warn.cache_clear()  # which lasts for a process, that commands share here
+        monkeypatch.setattr(sys, "argv", ["trisweep", "plan", *arguments])
+        with pytest.raises(SystemExit):
+            main()
+        printed = capsys.readouterr()
+        return " ".join(printed.out.replace("#", " ").split()), " ".join(printed.err.split())
+
+    return run
+
+
+@pytest.mark.parametrize("program", ["megatron-lm", "hf-trainer"])
+def test_stretched_positions_are_said_once_and_in_the_command(program: str, tmp_path: Path, plan: Any) -> None:
+    path = file_of(
+        tmp_path, rope_scaling={"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 4096}
+    )
+    said, warned = plan(f"model_from={path}", *STATED, "--devices", "8", "--as", program)
+    assert warned.count("positions stretched by yarn") == 1
+    assert "neither predicted nor in these flags: positions stretched by yarn." in said
+
+
+def test_a_llama3_scaling_that_megatron_does_not_have_built_in_is_said(tmp_path: Path, plan: Any) -> None:
+    llama3 = {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    for length, differs in ((8192, False), (4096, True)):
+        path = file_of(tmp_path, rope_scaling={**llama3, "original_max_position_embeddings": length})
+        said, _ = plan(f"model_from={path}", *STATED, "--devices", "8", "--as", "megatron-lm")
+        assert ("whatever the model says, which are 1, 4 and 4096 here" in said) is differs
+
+
+def test_biases_of_all_products_are_flags_of_megatron_and_others_are_refused(tmp_path: Path, plan: Any) -> None:
+    said, _ = plan(f"model_from={file_of(tmp_path)}", *STATED, "--devices", "8", "--as", "megatron-lm")
+    assert "--disable-bias-linear" in said
+    path = file_of(tmp_path, attention_bias=True, mlp_bias=True)
+    said, _ = plan(f"model_from={path}", *STATED, "--devices", "8", "--as", "megatron-lm")
+    assert "--add-qkv-bias" in said
+    assert "--disable-bias-linear" not in said
+    said, refused = plan(f"model_from={path}", *STATED, "--devices", "8", "--as", "torchtitan")
+    assert said == ""
+    assert "output_bias" in refused
+    path = file_of(tmp_path, attention_bias=True)
+    assert (
+        "without these parts: output_bias"
+        in plan(f"model_from={path}", *STATED, "--devices", "8", "--as", "megatron-lm")[1]
+    )
