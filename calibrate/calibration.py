@@ -25,6 +25,7 @@ from conf.compose.settings import Settings
 from conf.errors import UsageError
 from conf.overrides import Overrides
 from conf.types.cluster_spec import ClusterSpec
+from conf.yaml_text import file_text
 from launcher.folder_lock import lock_folder
 from launcher.machine import this_machine
 from launcher.where import compose_for_slurm, slurm_answers
@@ -133,7 +134,7 @@ def draft(
     text = re.sub(
         rf"(#.*\bcluster=){re.escape(cluster.name)}(?![\w.-])",
         rf"\g<1>{output}",
-        cluster_path(cluster.name).read_text(),
+        file_text(cluster_path(cluster.name)),
     )
     if any(change.path[0] == LINKS for change in changes):
         text = with_links(text, cluster)

@@ -23,6 +23,7 @@ from conf.compose.load import load_cluster
 from conf.errors import ConfigError, UsageError
 from conf.folders import CONF_DIR, draft_first, options, own_folders, path_of
 from conf.types.cluster_spec import ClusterSpec
+from conf.yaml_text import yaml_content
 from train_core.whole_files import write_atomically
 
 CHECKOUT = "pyproject.toml"
@@ -91,7 +92,7 @@ def with_links(text: str, cluster: ClusterSpec) -> str:
 
     A list replaces the other file's as a whole, so that it takes all links to change one.
     """
-    if LINKS in yaml.safe_load(text):
+    if LINKS in yaml_content(text, "cluster"):
         return text
     links = [link.model_dump(exclude_defaults=True) for link in cluster.links]
     return text.rstrip("\n") + "\n" + yaml.safe_dump({LINKS: links}, sort_keys=False)

@@ -14,6 +14,7 @@ from itertools import pairwise
 from conf.errors import TrisweepError
 from conf.folders import OPTION, further_folders, groups, option_files, options
 from conf.overrides import Override
+from conf.yaml_text import file_text
 
 WORDS, CURRENT = "COMP_WORDS", "COMP_CWORD"
 ENTRY = re.compile(r"^(\w+):[ \t]*([^#\n]*?)[ \t]*(?:#.*)?$", re.MULTILINE)
@@ -103,7 +104,7 @@ def _values(group: str) -> dict[str, set[str]]:
     """The keys of a group's files with the plain values that these give them; of one that may be true, both."""
     values_by_key: dict[str, set[str]] = {}
     for path in option_files(group):
-        for name, value in ENTRY.findall(path.read_text(errors="replace")):
+        for name, value in ENTRY.findall(file_text(path, errors="replace")):
             values_by_key.setdefault(name, set()).update([value] if SCALAR.fullmatch(value) else [])
     for values in values_by_key.values():
         if values & {"true", "false"}:

@@ -10,6 +10,7 @@ Here is what all of them stand on:
 
 overrides       what a person changes on the command line, taken apart once
 folders         where files of groups are looked for, `trisweep.yaml` among them, and all that can be chosen
+yaml_text       YAML files as they are written, by version 1.2
 errors          errors and exit codes, those of the YAML reader in plain words
 nearest         what may have been meant by a wrong word, and right values near a wrong number
 credentials     which values are secrets, neither kept nor shown; `private_files`: who may read what is written

@@ -33,7 +33,15 @@ def not_yaml(key: str, path: Path | str, error: yaml.YAMLError) -> ConfigError:
 def _problem(error: yaml.YAMLError) -> str:
     if (character := getattr(error, "character", None)) is not None:
         return f"the character U+{int(character):04X} is not allowed"
-    return getattr(error, "problem", None) or " ".join(str(error).split())
+    problem: str = getattr(error, "problem", None) or " ".join(str(error).split())
+    return IN_PLAIN_WORDS.get(problem, problem)
+
+
+IN_PLAIN_WORDS = {
+    "but found another document": "a second document begins there, and a file holds one",
+    "found character '\\t' that cannot start any token": "there is a tab, and YAML takes blanks",
+}
+"""What PyYAML says of what people do most often, said otherwise."""
 
 
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130

@@ -2,6 +2,7 @@
 
 load         `compose` overrides into a `Composition` (tree and `Settings`); `tree` changes copies with `with_values`
 settings     everything that a command is told, the control of a sweep among it: budget, kind of job, who is told
+source       files as Hydra is given them; `conf.yaml_text` reads them
 complaints   errors of pydantic and Hydra in plain words, those of a wrong override among them
 orders       pairs of keys of which one must not be above the other
 plausible    figures of a cluster that no machine can have

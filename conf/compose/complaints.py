@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, reduce
 from itertools import takewhile
 from operator import eq
+from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, TypeAlias, TypeVar, Union, get_args, get_origin
 
-import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from pydantic import BaseModel, ValidationError
@@ -23,9 +23,10 @@ from pydantic_core import ErrorDetails
 from conf.compose.settings import Settings
 from conf.credentials import HIDDEN, shown_value
 from conf.errors import ConfigError, all_at_once
-from conf.folders import groups, options, options_of, path_of, shown_file
+from conf.folders import groups, options, options_of, own_folders, path_of, shown_file
 from conf.nearest import listed, most_like, nearest
-from conf.overrides import PLAIN, Override, Overrides, for_a_shell, quoted_text, shell_word
+from conf.overrides import PLAIN, Override, Overrides, command_line, for_a_shell, quoted_text, shell_word
+from conf.yaml_text import file_text, yaml_content
 
 Model = TypeVar("Model", bound=BaseModel)
 KEY_ITSELF = "[key]"
@@ -51,6 +52,8 @@ POINTS = tuple(f"{of}.{name}" for of in ("sweep", "sweep.proxy") for name in ("a
 """Mappings that are what the sweep is of, as lists of points are: what is stated of them is all of them."""
 EXAMPLE = ("'a=b'", "c")
 """Entries of a list, of which one needs quotes."""
+MOST_OF_HYDRA = 300
+"""Characters of a message of Hydra's that are passed on where no better one is known."""
 LOOK_LIKE = "Overrides look like cluster=frontier or batch.micro_batch_size=2."
 
 
@@ -93,9 +96,13 @@ def _complaint(
         places = [each for each in alike if each != place]
         beside = listed([str(name) for *_, name in places], MOST_NAMED)
         also = f", and so {'are' if len(places) > 1 else 'is'} {beside}" if places else ""
-        return ConfigError(key, None, f"is missing{also}", f"Add it: {key}=VALUE, or in the file of its group.")
+        remedy = f"Add it: {key}=VALUE, or in the file of its group."
+        if len(places) > 1 and len(parts) == 2 and "default" in options(parts[0]):
+            remedy = "Begin the file with `defaults: [default, _self_]`, which gives each key a value."
+        return ConfigError(key, None, f"is missing{also}", remedy)
     if complaint["type"] == "extra_forbidden":
-        siblings = [prefix + ".".join([*parts[:-1], name]) for name in field_names(model, parts[:-1])]
+        names = (*field_names(model, parts[:-1]), "defaults")
+        siblings = [prefix + ".".join([*parts[:-1], name]) for name in names]
         return ConfigError(key, complaint["input"], "is not a known key", nearest(key, siblings))
     if complaint["type"] == "model_type":  # pydantic's own words name a class of ours
         fields = ", ".join(field_names(model, parts))
@@ -135,16 +142,41 @@ def can_be_set(key: str) -> bool:
 
 @cache
 def kinds_of(key: str) -> frozenset[Any]:
-    """The types that the value of a dotted key may be of; empty of a key that is no field."""
-    return frozenset(of for known, kind in _below(Settings, "", ()) if known == key for of in _branches(kind))
+    """The types that the value of a dotted key may be of; empty of a key that can be none."""
+    return kinds_in(kind_at(key))
 
 
-def _branches(kind: Any) -> Iterator[Any]:
-    if get_origin(kind) in (Union, UnionType, Annotated):
+def kinds_in(kind: Any) -> frozenset[Any]:
+    """The types without what they hold: `tuple` of a list of any entries."""
+    return frozenset(get_origin(part) or part for part in _parts(kind))
+
+
+@cache
+def kind_at(key: str) -> Any:
+    """The type of what stands at a dotted key, entries of mappings included; None where nothing can."""
+    return reduce(kind_below, key.split("."), Settings)
+
+
+def kind_below(kind: Any, name: str | None) -> Any:
+    """The type of what stands under a name in a value of a type, or in its list (no name); None where nothing can."""
+    for part in _parts(kind):
+        if isinstance(part, type) and issubclass(part, BaseModel):
+            field = part.model_fields.get(name or "")
+            return field.annotation if field else None
+        if get_origin(part) in ((tuple, list) if name is None else (dict,)):
+            return get_args(part)[0 if name is None else 1]
+    return None
+
+
+def _parts(kind: Any) -> Iterator[Any]:
+    """The types of which a value may be one."""
+    if get_origin(kind) is Annotated:
+        yield from _parts(get_args(kind)[0])
+    elif get_origin(kind) in (Union, UnionType):
         for part in get_args(kind):
-            yield from _branches(part)
-    else:
-        yield get_origin(kind) or kind
+            yield from _parts(part)
+    elif kind is not None:
+        yield kind
 
 
 @cache
@@ -275,6 +307,8 @@ def no_option(group: str, value: str, key: str | None = None) -> ConfigError:
     if group == "sweep" and "=" in value and key is None:
         remedy = "Name the sweep first, as in `trisweep sweep 175b cluster=frontier`."
         return ConfigError(group, value, "is not the name of a sweep", remedy)
+    if (astray := _astray(group, value)) is not None:
+        return astray
     meant = most_like(value, options(group))
     of = next((other for other in groups() if value in options(other)), None)
     remedy = f"Did you mean {meant}?" if meant else _options_in_words(group)
@@ -284,6 +318,20 @@ def no_option(group: str, value: str, key: str | None = None) -> ConfigError:
         remedy = f"It is an option of group {of}: write {of}={value}."
     problem = "is not an option of this group" if key is None else f"is no {group}"
     return ConfigError(key or group, value, problem, remedy)
+
+
+def _astray(group: str, value: str) -> ConfigError | None:
+    """The error for a person's file of that name which is called .yml or lies in no folder of a group."""
+    for folder in own_folders():
+        for path in (*folder.glob("*.*"), *folder.glob("*/*.*")):
+            if path.stem == value and path.suffix.lower() in (".yml", ".yaml") and not _is_option(path):
+                remedy = f"Rename it: {command_line(['mv', str(path), str(folder / group / f'{value}.yaml')])}"
+                return ConfigError(group, value, f"is a file of no group: {path}", remedy)
+    return None
+
+
+def _is_option(path: Path) -> bool:
+    return path.suffix == ".yaml" and path.parent.name in groups()
 
 
 def _options_in_words(group: str) -> str:
@@ -358,7 +406,7 @@ def _defaults_of(group: str, name: str) -> Iterator[Chosen]:
     path = path_of(group, name)
     if path is None:
         return
-    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    content = yaml_content(file_text(path), path)
     stated = content.get("defaults") if isinstance(content, dict) else None
     for entry in stated if isinstance(stated, list) else ():
         if isinstance(entry, str) and entry != "_self_":
@@ -367,6 +415,36 @@ def _defaults_of(group: str, name: str) -> Iterator[Chosen]:
         elif isinstance(entry, dict):
             for key, option in entry.items():
                 yield re.sub(r"^(override|optional)\s+|@.*", "", str(key)).strip("/ "), str(option)
+
+
+def require_defaults(group: str, file: str, defaults: object) -> None:
+    """Refuse `defaults` that Hydra cannot follow, or of which it would not say which file holds them.
+
+    Raises:
+        ConfigError: names the file, its entry, and how that is written.
+    """
+    if not isinstance(defaults, list):
+        remedy = "Write `defaults: [default, _self_]`, or each entry on a line that begins with a dash."
+        raise ConfigError("defaults", defaults, f"are no list in {file}", remedy)
+    for key, option in (pair for entry in defaults if isinstance(entry, dict) for pair in entry.items()):
+        of = re.sub(r"^(override|optional)\s+", "", str(key)).strip("/ ")
+        if group == "sweep" and of in groups() and key != f"override /{of}":
+            remedy = f"Write `- override /{of}: {option}`."
+            raise ConfigError(
+                "defaults", f"{key}: {option}", f"does not override the choice of a {of}, in {file}", remedy
+            )
+
+
+def wrong_defaults(text: str) -> ConfigError | None:
+    """The error in the `defaults` of a file, by what Hydra says of it; None where it speaks of something else."""
+    if (of := re.search(r"\bIn '?([\w.-]+)/([\w.-]+?)'?: (?!Could not find)(.*)", text)) is None:
+        return None
+    file, complaint = shown_file(of[1], of[2]), of[3]
+    if (key := re.match(r"Could not override '([^'@:]+)", complaint)) is None:
+        return ConfigError("defaults", file, complaint[:MOST_OF_HYDRA], "Correct them.")
+    group = key[1].rpartition("/")[2]
+    remedy = f"Give it in a sweep's file, or as {group}=NAME." if group in groups() else nearest(group, groups())
+    return ConfigError("defaults", f"override {key[1]}", f"is nothing that {file} can override", remedy)
 
 
 def _builds_on_itself(circle: tuple[Chosen, ...]) -> ConfigError:

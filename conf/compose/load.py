@@ -15,8 +15,8 @@ from itertools import chain
 from pathlib import Path
 
 import hydra
-import yaml
 from hydra import initialize_config_dir
+from hydra._internal.sources_registry import SourcesRegistry
 from hydra.core.config_search_path import ConfigSearchPath, SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.plugins import Plugins
@@ -27,6 +27,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from conf.compose.complaints import (
     LOOK_LIKE,
+    MOST_OF_HYDRA,
     as_hydra_spells,
     circle_of,
     cleared_before,
@@ -35,12 +36,14 @@ from conf.compose.complaints import (
     require_no_hidden_mapping,
     validate,
     wrong_alone,
+    wrong_defaults,
 )
 from conf.compose.plausible import doubts, not_modelled
 from conf.compose.settings import Settings
+from conf.compose.source import AsWritten
 from conf.compose.tree import Tree, dotted_keys, value_at
-from conf.errors import ConfigError, not_yaml
-from conf.folders import CONF_DIR, groups, is_own, options, own_folders, path_of, shown_file, site_overrides
+from conf.errors import ConfigError
+from conf.folders import CONF_DIR, groups, options, own_folders, shown_file, site_overrides
 from conf.nearest import nearest
 from conf.overrides import Override, Overrides
 from conf.plan.knobs import remedy_for
@@ -48,8 +51,6 @@ from conf.plan.setup_parts import named_blocks
 from conf.types.cluster_spec import ClusterSpec
 from conf.types.schema import NAME
 
-MOST_OF_HYDRA = 300
-"""Characters of a message of Hydra's that are passed on where no better one is known."""
 ROOT = "config"
 """The file from which all groups are composed."""
 
@@ -64,6 +65,7 @@ class OwnFolders(SearchPathPlugin):
 
 
 Plugins.instance().register(OwnFolders)
+SourcesRegistry.instance().types[AsWritten.scheme()] = AsWritten
 
 
 @dataclass(frozen=True)
@@ -169,7 +171,7 @@ def _with_hydra(root: str, overrides: Overrides, *, with_its_own: bool = False) 
         if (circle := circle_of(overrides)) is not None:
             raise circle from None
         raise
-    except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError) as error:
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise _readable_error(error, overrides) from None
 
 
@@ -244,17 +246,14 @@ def _wrong_name(group: str, tree: Tree, overrides: Overrides) -> list[ConfigErro
 def _readable_error(error: Exception, overrides: Overrides) -> ConfigError:
     """One message for the several ways in which Hydra refuses. Its errors lack fields, so their texts are matched."""
     text = " ".join(str(error).split())
-    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
-        path = Path(error.problem_mark.name)
-        return not_yaml("conf", path if is_own(path) else path.name, error)
-    if isinstance(error, UnicodeDecodeError):
-        return _not_text(overrides)
     # Before any text is matched: an override that is wrong by itself makes Hydra complain of something else.
     if wrong := next(filter(None, map(wrong_alone, overrides)), None):
         return wrong
     if missing := re.search(r"Could not find '([\w.-]+)/([^']+)'", text):
         group, option = missing.groups()
         return no_option(group, option)
+    if (wrong := wrong_defaults(text)) is not None:
+        return wrong
     if missing := re.search(r"Could not override '([\w./@-]+)'", text):
         return _not_overridable(missing.group(1), overrides)
     if missing := re.search(r"Could not delete from config. '([^']*)' does not exist", text):
@@ -276,21 +275,6 @@ def _unresolved_reference(text: str, overrides: Overrides) -> ConfigError | None
     problem = f"refers to {absent.group(1)}, which is not known" if absent else "refers to what cannot be resolved"
     remedy = "Write the value itself, or ${KEY} of a key that is set."
     return ConfigError(key, overrides.stated_value(key), problem, remedy)
-
-
-def _not_text(overrides: Overrides) -> ConfigError:
-    """The error that names the chosen file that is not UTF-8, which that of the codec does not."""
-    chosen = (path_of(override.key, override.value or "") for override in overrides)
-    broken = next((str(path) for path in chosen if path is not None and not _is_text(path)), None)
-    return ConfigError("conf", broken, "is not a text in UTF-8", "Correct the file.")
-
-
-def _is_text(path: Path) -> bool:
-    try:
-        path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _not_overridable(key: str, overrides: Overrides) -> ConfigError:

@@ -9,14 +9,13 @@ import re
 from collections.abc import Callable, Iterable
 from functools import cache
 
-import yaml
-
 from conf.compose.complaints import require_option
 from conf.compose.load import cluster_named
-from conf.errors import ConfigError, not_yaml
+from conf.errors import ConfigError
 from conf.folders import options, path_of
 from conf.nearest import most_like
 from conf.types.cluster_spec import ClusterSpec, LinkSpec
+from conf.yaml_text import file_text, yaml_content
 from sweeps.table.cells import Row, integer_of, number_of, text_of
 
 NAME = re.compile(r"^name: *([^#\n]*[^#\s])", re.MULTILINE)
@@ -109,7 +108,7 @@ def _device_names(cluster: str) -> set[str]:
     chosen = [each for each in defaults if isinstance(each, dict)] if isinstance(defaults, list) else []
     files = [str(file) for each in chosen for group, file in each.items() if "/device@" in str(group)]
     paths = [path for file in files if (path := path_of("device", file)) is not None]
-    named = [NAME.search(path.read_text()) for path in paths]
+    named = [NAME.search(file_text(path)) for path in paths]
     return {*files, *(match[1] for match in named if match)}
 
 
@@ -144,10 +143,7 @@ def _facts(cluster: str) -> dict[str, object]:
     """The content of a cluster's file, before it is composed."""
     path = path_of("cluster", cluster)
     assert path is not None  # the name is an option
-    try:
-        content = yaml.safe_load(path.read_text())
-    except yaml.YAMLError as error:
-        raise not_yaml("cluster", path, error) from None
+    content = yaml_content(file_text(path), path, "cluster")
     return content if isinstance(content, dict) else {}
 
 

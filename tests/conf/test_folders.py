@@ -166,7 +166,7 @@ def test_an_own_file_that_is_not_yaml_is_named_with_its_folder_and_line(own: Own
 
 def test_an_own_file_that_is_no_text_is_named(own: Own) -> None:
     folder = own("a", {"cluster/mine.yaml": ""})
-    (folder / "cluster" / "mine.yaml").write_bytes(b"\xff\xfe")
+    (folder / "cluster" / "mine.yaml").write_bytes(b"\xff\xfe\xff")
     with further_folders([folder]), pytest.raises(ConfigError, match=rf"{folder}/cluster/mine\.yaml': is not a text"):
         load(["cluster=mine"])
 

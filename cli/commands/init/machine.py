@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from conf.compose.load import load_cluster
 from conf.folders import options, path_of
 from conf.types.cluster_spec import ClusterSpec, LinkSpec
+from conf.yaml_text import file_text
 from launcher.slurm.cluster import NodeKind, best_of, node_kinds, this_cluster
 
 EXAMPLE_DEVICE, EXAMPLE_NODES, EXAMPLE_DEVICES = "a100-80gb", 4, 8
@@ -144,5 +145,5 @@ def option_taken(cluster: str, group: str) -> str | None:
     """The option of the group that a cluster's file takes, without composing it; None where it takes none."""
     path = path_of("cluster", cluster)
     assert path is not None  # the name is an option
-    match = re.search(rf"^\s*- /{group}@{group}: (\S+)", path.read_text(), re.MULTILINE)
+    match = re.search(rf"^\s*- /{group}@{group}: (\S+)", file_text(path), re.MULTILINE)
     return match[1] if match else None

@@ -1,0 +1,151 @@
+"""YAML files as people and their editors write them: taken as they are meant, or one message that names the file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from conf.compose.load import compose_tree, load
+from conf.compose.tree import value_at
+from conf.errors import ConfigError
+from conf.folders import VARIABLE
+from conf.types.sweep_spec import SweepSpec
+
+Write = Callable[[str, str | bytes], Path]
+
+SWEEP = """\
+defaults:
+  - override /model: tiny
+  - override /precision: fp32
+training: {num_steps: 7, num_warmup_steps: 1}
+sweep:
+  name: mine
+  question: which
+  baseline: {}
+  axes: {training.seed: [1, 2]}
+  points: []
+  max_trials: 4
+  published: []
+  proxy: null
+"""
+FIRST = "# @package _global_\n"
+ALONE = re.sub(r"^  ", "", SWEEP[SWEEP.index("  name:") :], flags=re.MULTILINE)
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
+    """`write("sweep/mine.yaml", text)`: a file in a folder of configuration of one's own."""
+
+    def writing(path: str, text: str | bytes) -> Path:
+        file = tmp_path / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return file
+
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    return writing
+
+
+def sweep_of(*overrides: str) -> SweepSpec:
+    spec = load(["sweep=mine", *overrides]).sweep
+    assert spec is not None
+    return spec
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        SWEEP,
+        FIRST + SWEEP,
+        "\ufeff" + FIRST + SWEEP,
+        "\ufeff" + SWEEP,
+        (FIRST + SWEEP).replace("\n", "\r\n"),
+        "---\n" + FIRST + SWEEP,
+        "%YAML 1.2\n---\n" + FIRST + SWEEP,
+        "# Mine.\n\n" + FIRST + SWEEP,
+        "#@package   _global_\n" + SWEEP,
+        "# @package global\n" + SWEEP,
+        "# @package: _global_\n" + SWEEP,
+        (FIRST + SWEEP).encode("utf-16"),
+        ("\ufeff" + FIRST + SWEEP.replace("which", "größer?")).encode("utf-16-be"),
+        FIRST + SWEEP + "...\n",
+    ],
+    ids=str,
+)
+def test_a_sweeps_file_is_taken_whatever_stands_in_front_of_it(write: Write, text: str | bytes) -> None:
+    write("sweep/mine.yaml", text)
+    settings = load(["sweep=mine"])
+    assert settings.sweep is not None
+    assert settings.sweep.axes["training.seed"].values == (1, 2)
+    assert (settings.training.num_steps, settings.model.name) == (7, "tiny")
+
+
+def test_a_file_of_the_keys_of_a_sweep_alone_is_one(write: Write) -> None:
+    write("sweep/mine.yaml", ALONE)
+    assert sweep_of().question == "which"
+
+
+def test_a_file_in_another_group_keeps_its_first_line_behind_comments(write: Write) -> None:
+    write("notify/mine.yaml", "# Ours.\n# @package batch\nglobal_batch_size: 16\n")
+    assert value_at(compose_tree(["notify=mine"]), "batch.global_batch_size") == 16
+    write("slurm/mine.yaml", "\ufeffdefaults: [default, _self_]\r\npartition: gpu\r\n")
+    assert load(["slurm=mine"]).slurm.partition == "gpu"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            SWEEP.replace("override /model", "/model"),
+            r"'/model: tiny': .*, in FILE\. Write `- override /model: tiny`\.",
+        ),
+        (SWEEP.replace("override /model", "model"), r"'model: tiny': .* Write `- override /model: tiny`\."),
+        (
+            SWEEP.replace("override /model", "override /modell"),
+            r"'override modell': is nothing that FILE can .*mean model",
+        ),
+        (
+            SWEEP.replace("override /model", "override model"),
+            r"'override model: tiny': .* Write `- override /model: tiny`\.",
+        ),
+        (
+            SWEEP.replace("model: tiny", "model: tinny"),
+            r"model = 'tinny': is not an option of this group\. Did you mean ti",
+        ),
+        (SWEEP.replace("defaults:", "default:"), r"default = \[.*: is not a known key\. Did you mean defaults\?"),
+        (SWEEP.replace("defaults:", "Defaults:"), r"Defaults = \[.*: is not a known key\. Did you mean defaults\?"),
+        (SWEEP.replace("  - override /model: tiny\n  - over", "  over"), r"defaults = \{.*: are no list in FILE"),
+        (SWEEP + "training: {num_steps: 8}\n", r"'FILE, line 14': is not valid YAML: the key training stands twice"),
+        (SWEEP + "---\n" + SWEEP, r"'FILE, line 14': is not valid YAML: a second document begins there"),
+        (SWEEP.replace("  question", "\tquestion"), r"'FILE, line 7': is not valid YAML: there is a tab, and"),
+        ("- a\n- b\n", r"'FILE': holds no lines of the form `KEY: VALUE`"),
+        (b"\xff\xfe\xff", r"'FILE': is not a text in UTF-8"),
+        (SWEEP.replace("which", "größer?").encode("latin-1"), r"'FILE': is not a text in UTF-8"),
+    ],
+    ids=str,
+)
+def test_a_wrong_file_is_one_message_with_its_name(write: Write, text: str | bytes, message: str) -> None:
+    file = write("sweep/mine.yaml", text)
+    with pytest.raises(ConfigError, match=message.replace("FILE", re.escape(str(file)))) as caught:
+        load(["sweep=mine"])
+    assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize("path", ["sweep/mine.yml", "sweeps/mine.yaml", "mine.yaml", "sweep/mine.YAML"])
+def test_a_file_that_lies_elsewhere_is_found_and_the_command_that_moves_it_is_said(write: Write, path: str) -> None:
+    file = write(path, SWEEP)
+    wanted = file.parents[path.count("/")] / "sweep" / "mine.yaml"
+    with pytest.raises(ConfigError, match=rf"{re.escape(str(file))}\. Rename it: mv {file} {wanted}$"):
+        load(["sweep=mine"])
+    wanted.parent.mkdir(exist_ok=True)
+    file.rename(wanted)
+    assert sweep_of().name == "mine"
+
+
+def test_a_site_that_forgets_its_defaults_is_told_of_them(write: Write) -> None:
+    write("slurm/site.yaml", "partition: gpu\n")
+    with pytest.raises(ConfigError, match=r"and so are .*Begin the file with `defaults: \[default, _self_\]`"):
+        load(["slurm=site"])
