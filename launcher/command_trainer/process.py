@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -138,17 +139,11 @@ class Start:
 def start_of(trial: TrialFolder, experiment: Experiment, seat: ProgramSeat, devices: tuple[int, ...]) -> Start:
     """Return how a seat's process is started on these GPUs, if any, after writing the files that the program wants."""
     trainer = experiment.trainer
-    python = trainer.python or sys.executable
-    call = call_of(trainer, experiment, _job_names(trial, seat, python) | _earlier_folders(trial, experiment))
+    call, words = _command_line(experiment, seat, _job_names(trial, experiment, seat))
     for name, content in call.files.items():  # every process writes the same, as none knows when another has
         write_atomically(trial.path / name, content, durable=False)
-    words = call.words
-    if trainer.start == "torchrun":
-        address = (f"--master-addr={seat.master_addr}", f"--master-port={seat.master_port}")
-        meeting = (f"--node-rank={seat.node_rank}", *address)
-        words = (*torchrun_words(python, seat.num_nodes, seat.ranks_per_node, call.words[0], meeting), *words)
     return Start(
-        words=(*trainer.prefix, *words),
+        words=words,
         named_by="trainer.prefix" if trainer.prefix else "trainer.command",
         environment=_environment(os.environ, call, experiment, seat, devices),
         working_dir=trainer.working_dir and str(Path(trainer.working_dir).expanduser()),
@@ -156,13 +151,37 @@ def start_of(trial: TrialFolder, experiment: Experiment, seat: ProgramSeat, devi
     )
 
 
-def _job_names(trial: TrialFolder, seat: ProgramSeat, python: str) -> dict[str, str | int]:
-    return {
+def shown_command(trial: TrialFolder, experiment: Experiment) -> str:
+    """The command line of the first process of a job, for people: what only the job knows has its name there."""
+    size, ranks = experiment.parallel.world_size, experiment.tasks_per_node
+    seat = ProgramSeat(0, experiment.num_nodes, 0, size, 0, ranks, "MASTER_ADDR", 0)
+    _, words = _command_line(experiment, seat, _job_names(trial, experiment, seat) | {"master_port": "MASTER_PORT"})
+    folder = experiment.trainer.working_dir
+    return (f"cd {shlex.quote(folder)} && " if folder else "") + shlex.join(words)
+
+
+def _command_line(
+    experiment: Experiment, seat: ProgramSeat, job: Mapping[str, str | int]
+) -> tuple[Call, tuple[str, ...]]:
+    """The call of the program, and all words of the process, with those that start it."""
+    trainer = experiment.trainer
+    call = call_of(trainer, experiment, job)
+    words = call.words
+    if trainer.start == "torchrun":
+        address = (f"--master-addr={job['master_addr']}", f"--master-port={job['master_port']}")
+        meeting = (f"--node-rank={job['node_rank']}", *address)
+        python = str(job["python"])
+        words = (*torchrun_words(python, seat.num_nodes, seat.ranks_per_node, call.words[0], meeting), *words)
+    return call, (*trainer.prefix, *words)
+
+
+def _job_names(trial: TrialFolder, experiment: Experiment, seat: ProgramSeat) -> dict[str, str | int]:
+    return _earlier_folders(trial, experiment) | {
         "node_rank": seat.node_rank,
         "master_addr": seat.master_addr,
         "master_port": seat.master_port,
         "trial_folder": str(trial.path.absolute()),
-        "python": python,
+        "python": experiment.trainer.python or sys.executable,
         "rank": seat.first_rank,
         "local_rank": seat.local_rank,
         "huggingface_starter": str(HUGGINGFACE_STARTER),

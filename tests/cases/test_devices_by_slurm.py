@@ -16,7 +16,9 @@ from conf.compose.load import load_cluster
 from conf.compose.plausible import PLACEHOLDER
 from conf.folders import further_folders
 from conf.overrides import Overrides
+from launcher.slurm.executor import SlurmExecutor
 from launcher.where import compose_for_slurm
+from sweeps.folder.submission import JobShape
 from tests.forked_command import run_forked
 
 KNOWN = {
@@ -148,6 +150,30 @@ def test_a_partition_of_any_name_is_written_as_a_text(partition: str, sinfo: Sin
         slurm = compose_for_slurm(Overrides.parse(["cluster=mine"])).settings.slurm
         assert (slurm.partition, slurm.gpu_type) == (partition, "h100")
         assert load_cluster("mine").device.name == "H100-80GB-SXM"
+
+
+@pytest.mark.parametrize(
+    ("line", "cores"),
+    [
+        ("gpu*|up|1-00:00:00|8|64|gpu:h100:4(S:0-3)", 16),
+        ("gpu*|up|1-00:00:00|8|112+|gpu:h100:8", 14),
+        ("gpu*|up|1-00:00:00|8|6|gpu:h100:4", 1),
+        ("gpu*|up|1-00:00:00|8|2|gpu:h100:4", 1),
+        ("cpu*|up|1-00:00:00|8|64|(null)", 1),
+    ],
+)
+def test_jobs_get_cores_memory_and_a_stated_requeue(line: str, cores: int, sinfo: Sinfo, tmp_path: Path) -> None:
+    sinfo(line)
+    for path, text in texts(machine("mine", None), None).items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    with further_folders([tmp_path / FOLDER]):
+        settings = compose_for_slurm(Overrides.parse(["cluster=mine"])).settings
+    shape = JobShape(num_nodes=1, tasks_per_node=4, uses_gpus=True)
+    script = SlurmExecutor(settings.slurm, "name", tmp_path / "SNAPSHOT", tmp_path).text(shape, 2)
+    options = re.findall(r"^#SBATCH --([\w-]+)(?:=(\S+))?$", script, re.MULTILINE)
+    assert {("cpus-per-task", str(cores)), ("mem", "0"), ("requeue", "")} <= {*options}
+    assert f"--cpus-per-task={cores}" in script.splitlines()[-1]
 
 
 @pytest.mark.slow

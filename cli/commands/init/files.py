@@ -83,7 +83,10 @@ gpu_request: {request} # gpus-per-node, gres, or none where nodes are given whol
 gpu_type: {gpu_type} # Slurm's name of the type of device; null takes any
 setup: [] # shell lines before srun, such as - module load cuda
 environment: {{}} # variables, such as NCCL_SOCKET_IFNAME: hsn0
-extra_sbatch: {{}} # any other option of sbatch, such as {{mem: 0, exclusive: true}}
+cpus_per_task: {cores} # cores of one rank{cores_source}; null leaves most sites at one, too few for a GPU
+extra_sbatch: # any other option of sbatch, such as exclusive: true
+  mem: 0 # all memory of a node; a site's default is often some GB for each core, and ends jobs that need more
+  requeue: true # Slurm runs a job again whose node failed; no-requeue: true leaves that to the next command
 """
 
 MODEL_TEXT = """\
@@ -259,6 +262,8 @@ def _slurm(machine: DescribedMachine, site: SlurmSite | None) -> str:
         accounts=f"yours: {', '.join(accounts)}" if accounts else "your project, where the site asks for one",
         minutes=TRIAL_MINUTES if most is None else int(min(TRIAL_MINUTES, most)),
         limit="" if most is None else f"; the partition gives at most {most:g}",
+        cores=max(1, offer.num_cores // machine.devices_per_node) if offer else "null",
+        cores_source=f": {offer.num_cores} of a node by sinfo, fewer where the site keeps some" if offer else "",
         request="gpus-per-node" if machine.has_gpus else "none",
         gpu_type=as_text(offer.gpu_type) if offer and offer.gpu_type and machine.has_several_types else "null",
     )

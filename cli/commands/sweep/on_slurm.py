@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import typer
 
 from cli.commands.plan.answer import print_plan
+from cli.commands.sweep.explained import explain, print_command_of
 from cli.commands.sweep.sweep_run import (
     SweepRun,
     cost_text,
@@ -69,6 +70,8 @@ def show_jobs(run: SweepRun) -> list[str]:
         for index, trial in enumerate(request.trials):
             console.print(f"  [{index}] {trial.trial_id}")
         print_verbatim(request.sbatch)
+        print_command_of(request.trials[0], run.sweep)
+    explain([request.sbatch for request in requests], settings)
     print_left_out(run.restriction.record if run.restriction else run.sweep.record)
     if num_live := step.num_in_flight - len(step.started):
         console.print(f"{count_of(num_live, 'trial')} queued or running already.")
@@ -158,6 +161,7 @@ def show_allocation(place: SweepPlace, record: SweepRecord) -> None:
     print_plan(record, place.composition)
     allocation = allocation_request(Sweep(place.folder, record), settings.slurm, settings.launcher, settings.cluster)
     print_verbatim(allocation.sbatch)
+    explain([allocation.sbatch], settings)
     chosen = sum(trial.selected for trial in record.trials)
     console.print(
         f"{count_of(chosen, 'trial')} as steps of one allocation of {count_of(allocation.shape.num_nodes, 'node')}"
