@@ -16,8 +16,9 @@ from typing import NamedTuple
 
 from conf.errors import UsageError
 from launcher.slurm.own_jobs import own_job_id
+from launcher.slurm.own_words import SLURM_SAYS, TASK_END, outcome_in_words, own_lines
 from launcher.slurm.query import SlurmJobState, SlurmSilent
-from launcher.slurm.silent_jobs import outcome_in_words, verdict
+from launcher.slurm.silent_jobs import verdict
 from launcher.tools import ask, gpus_in, node_names, numbers, seconds
 from sweeps.folder.submission import Submission
 from sweeps.reading import Reading
@@ -33,12 +34,11 @@ DRAINING, LOST = re.compile(r"DRAIN"), re.compile(r"DOWN|FAIL|ERROR")
 INTERACTIVE_STEP = "4294967290"
 """The step in which salloc starts its shell where the site has `LaunchParameters=use_interactive_step`."""
 
-NODE_FAILURE = re.compile(r"srun: error: Node failure on (\S+)")
-NOT_CREATED = re.compile(r"srun: error: (Unable to (?:create step|confirm allocation) .*)")
-NOT_STARTED = re.compile(r"srun: error: (Unable to create step.*|.*Invalid .*specification.*)")
-TASK_ENDED = re.compile(r"srun: error: \S+: tasks? \d")
+NODE_FAILURE = re.compile(r"^srun: error: Node failure on (\S+)", re.MULTILINE)
+NOT_CREATED = re.compile(r"^srun: error: (Unable to (?:create step|confirm allocation) .*)", re.MULTILINE)
+NOT_STARTED = re.compile(r"^srun: error: (Unable to create step.*|.*Invalid .*specification.*)", re.MULTILINE)
 # Slurm names its own reasons after DUE TO; a line without one tells of a person, or of srun itself.
-STEP_CANCELLED = re.compile(r"\*\*\* STEP \S+ ON \S+ CANCELLED AT (?!.* DUE TO )")
+STEP_CANCELLED = re.compile(rf"{SLURM_SAYS}\*\*\* STEP \S+ ON \S+ CANCELLED AT (?!.* DUE TO )", re.MULTILINE)
 
 OUTCOME_OF_ALLOCATION = {"NODE_FAIL": Outcome.NODE_FAILED, "CANCELLED": Outcome.CANCELLED}
 """In whatever other state an allocation ends, its trials were interrupted, and are run again."""
@@ -177,7 +177,7 @@ def step_end(
     reading: Reading, submission: Submission, exit_code: int, nodes: Sequence[str], lost: Sequence[str] = ()
 ) -> Measurement:
     """Return the measurement for a step that ended while its allocation lives, perhaps without some of its nodes."""
-    log = tail(submission.error_of(0))
+    log = own_lines(tail(submission.error_of(0)))
     measurement = verdict(reading, submission, _state(log, exit_code, nodes, lost))
     # The controller itself ends a srun with SIGTERM, and does not ask then why it ended.
     if exit_code < 0 and measurement.outcome is Outcome.FAILED and measurement.failing_rank is None:
@@ -190,7 +190,7 @@ def step_end(
 
 def why_not_created(submission: Submission) -> str:
     """Return srun's reason if Slurm did not make the step at all, so that nothing of it ran; else an empty text."""
-    match = NOT_CREATED.search(tail(submission.error_of(0)))
+    match = NOT_CREATED.search(own_lines(tail(submission.error_of(0))))
     return match[1] if match else ""
 
 
@@ -209,7 +209,7 @@ def _state(log: str, exit_code: int, nodes: Sequence[str], lost: Sequence[str]) 
 
 def _was_cancelled(log: str) -> bool:
     """True if somebody cancelled the step. srun itself does so too, once it has said that a task failed."""
-    cancelled, task = STEP_CANCELLED.search(log), TASK_ENDED.search(log)
+    cancelled, task = STEP_CANCELLED.search(log), TASK_END.search(log)
     if cancelled is None or outcome_in_words(log) is not None:
         return False
     return task is None or cancelled.start() < task.start()

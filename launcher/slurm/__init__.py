@@ -6,6 +6,7 @@ sbatch       from the configuration to sbatch's parameters, and to the container
 resources    what a job asks of the cluster, and which trials share a job array
 cluster      which Slurm cluster this is, what it offers, and what the site says of itself
 own_jobs     how jobs of ours stand, this process's own among them, and which of them carries a sweep out
+own_words    what Slurm writes into a job's output, and which end it tells of
 silent_jobs  why a job ended without a measurement
 pbs_executor hands trials and controllers to the qsub of a PBS machine; `pbs` tells how they stand there
 job_records  what the accounting says, kept

@@ -14,8 +14,9 @@ from pathlib import Path
 
 from conf.errors import UsageError
 from launcher.slurm.answers import answer_of
+from launcher.slurm.own_words import outcome_in_words, own_lines
 from launcher.slurm.query import SlurmJobState, SlurmSilent
-from launcher.slurm.silent_jobs import OUTCOME_OF_STATE, outcome_in_words
+from launcher.slurm.silent_jobs import OUTCOME_OF_STATE
 from launcher.tools import MANY_JOBS_SECONDS, ask
 from sweeps.folder.submission import Submission
 from train_core.log_files import tail
@@ -99,7 +100,7 @@ def _jobs(text: str) -> Iterator[tuple[str, tuple[str, dict[str, str]]]]:
 def _end_of(submission: Submission) -> SlurmJobState | None:
     """The end of a job that PBS shows no more, from what lies beside its output; None where nothing does yet."""
     logs, name = Path(submission.output).parent, submission.job_name or ""
-    log, ended = tail(submission.script_error), ended_file(logs, name)
+    log, ended = own_lines(tail(submission.script_error)), ended_file(logs, name)
     outcome = next((end for words, end in WORDS_OF_PBS if words.search(log)), None) or outcome_in_words(log)
     if outcome is not None:
         return SlurmJobState(next(state for state, end in OUTCOME_OF_STATE.items() if end is outcome))

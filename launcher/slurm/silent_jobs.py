@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 
+from launcher.slurm.own_words import REQUEUED, TASK_END, outcome_in_words, own_lines
 from launcher.slurm.query import SlurmJobState, age
 from launcher.tools import node_names, numbers
 from sweeps.folder.submission import Submission, begun_at
@@ -34,25 +35,6 @@ CAUSE_OF_OUTCOME = {
     Outcome.PREEMPTED: "preempted by Slurm for another job, and not run again by it",
 }
 
-SLURM_SAYS = r"^(?:slurmstepd|slurmd|srun)(?:-\S+)?: (?:error: )?"
-"""So begins a line of Slurm's own. What the program prints about nodes and memory decides nothing."""
-
-WORDS_OF_SLURM = (
-    (re.compile(rf"{SLURM_SAYS}.*DUE TO TIME LIMIT", re.MULTILINE), Outcome.TIMED_OUT),
-    (re.compile(rf"{SLURM_SAYS}.*DUE TO NODE FAILURE", re.MULTILINE), Outcome.NODE_FAILED),
-    (re.compile(rf"{SLURM_SAYS}.*DUE TO PREEMPTION", re.MULTILINE), Outcome.PREEMPTED),
-    (
-        re.compile(rf"{SLURM_SAYS}.*(?:exceeded memory limit|oom[-_ ]kill)", re.IGNORECASE | re.MULTILINE),
-        Outcome.OUT_OF_MEMORY,
-    ),
-    (re.compile(rf"{SLURM_SAYS}.*\*\*\* JOB \S+ ON \S+ CANCELLED AT", re.MULTILINE), Outcome.CANCELLED),
-)
-"""What Slurm writes into the job's output. It counts where Slurm has forgotten the job's state, and of memory always: a
-job beyond its --mem may be just FAILED.
-
-The most specific come first, because `CANCELLED AT` begins the line about a time limit or a failed node too.
-"""
-
 NO_STEP = re.compile(
     r"^srun: error: (?:Unable to create step for job \d+: Duplicate job step id|Node failure on .*)", re.MULTILINE
 )
@@ -65,8 +47,6 @@ REFUSED_OPTIONS = re.compile(r"^srun: fatal: .*(?:mutually exclusive|environment
 FINAL_WORDS = (Outcome.NODE_FAILED, Outcome.CANCELLED, Outcome.PREEMPTED, Outcome.TIMED_OUT)
 """Where Slurm says one of these, what ranks say is a consequence."""
 
-REQUEUED = re.compile(r"CANCELLED AT .* DUE TO (JOB REQUEUE|PREEMPTION|NODE FAILURE).*\n")
-TASK_END = re.compile(r"srun: error: (\S+): tasks? (\d[\d,-]*): (.+)")
 FIRST_RANK = re.compile(r"^trisweep: ranks from (\d+) on are those of (\S+)$", re.MULTILINE)
 """So the script of a heterogeneous job says after a failed step where its components were."""
 
@@ -81,11 +61,6 @@ SETTLING_SECONDS = {"COMPLETED": 30.0, "NODE_FAIL": 60.0, "PREEMPTED": 60.0}
 """How long nothing is concluded: files may still have to appear on a network file system, or Slurm may requeue."""
 
 DEFAULT_SETTLING_SECONDS = 2.0
-
-
-def outcome_in_words(log: str) -> Outcome | None:
-    """Return the end that Slurm's own lines in a job's output tell of; None if they tell of none."""
-    return next((outcome for words, outcome in WORDS_OF_SLURM if words.search(log)), None)
 
 
 def is_settled(state: SlurmJobState) -> bool:
@@ -109,7 +84,7 @@ def why_ended(
     folder: JobFolder, submission: Submission, state: SlurmJobState | None, num_ranks: int | None = None
 ) -> RankFailure:
     """Return why a job left no result; rank -1 if no rank is to blame. `num_ranks` is None if it is not known."""
-    log = tail(submission.script_error)
+    log = own_lines(tail(submission.script_error))
     # Every run of a requeued job appends to the same files. Where Slurm has forgotten the job, its words about a
     # requeue may be all that tells of the end, and are kept.
     if state:
@@ -205,6 +180,8 @@ def _killed_task(submission: Submission, log: str, speaking_ranks: set[int]) -> 
             rank, reason = silent[0], how.strip()
             ending = f"was killed by signal {SIGNALS[reason]}" if reason in SIGNALS else f"ended: {reason}"
             said = last_lines(submission.error_of(rank))
+            if outcome_in_words(own_lines(said)) is Outcome.OUT_OF_MEMORY:  # its node's daemon has told only there
+                return _failure_in_words(Outcome.OUT_OF_MEMORY, CAUSE_OF_OUTCOME[Outcome.OUT_OF_MEMORY], said)
             fault = fault_of_signal(SIGNALS[reason]) if reason in SIGNALS else Fault.CRASH
             return _silent_rank(rank, f"rank {rank} {ending}", said, fault)
     return None
