@@ -39,9 +39,7 @@ def _said(*sentences: str, by_srun: str | None = None) -> re.Pattern[str]:
 WORDS_OF_SLURM = (
     (_said(f"{CANCELLED}DUE TO TIME LIMIT"), Outcome.TIMED_OUT),
     (
-        _said(
-            f"{CANCELLED}DUE TO NODE FAILURE", r"\*\*\* .* UNCORRECTABLE MEMORY", by_srun=r"Node failure on \S"
-        ),
+        _said(f"{CANCELLED}DUE TO NODE FAILURE", r"\*\*\* .* UNCORRECTABLE MEMORY", by_srun=r"Node failure on \S"),
         Outcome.NODE_FAILED,
     ),
     (_said(f"{CANCELLED}DUE TO PREEMPTION"), Outcome.PREEMPTED),
