@@ -43,7 +43,7 @@ UNLIMITED_MINUTES = 60 * 24 * 365
 
 def supervisor_of(submission: Submission) -> psutil.Process | None:
     """The process that submitit started for this job, if it still runs; a reused process id is not taken for it."""
-    if submission.executor != "local" or submission.hostname != socket.gethostname():
+    if submission.executor != "local" or submission.hostname != socket.gethostname() or submission.copied_from:
         return None
     try:
         process = psutil.Process(int(submission.job_id or 0))

@@ -1,7 +1,8 @@
 """The state of the job of each submission: Slurm's word if the job is ours, and no conclusion if it is another's.
 
 A number alone names no job. Another cluster gives the same numbers to its own jobs, and a slurmctld that lost its
-memory gives them out again. A job is ours where the cluster and the job's name are those of the submission.
+memory gives them out again. A job is ours where the cluster and the job's name are those of the submission, and where
+the folder is the one that it works in: in a copy the same file names the same job.
 """
 
 from __future__ import annotations
@@ -91,12 +92,20 @@ def standings(submissions: Sequence[Submission], patience: float = FRESH) -> lis
     Raises:
         SlurmSilent: about some of the jobs nothing can be said now.
     """
-    in_slurm = iter(_standings_in_slurm([each for each in submissions if each.executor != "pbs"], patience))
+    own = [each for each in submissions if not each.copied_from]
+    in_slurm = iter(_standings_in_slurm([each for each in own if each.executor != "pbs"], patience))
     in_pbs = iter(
-        JobStanding(own, state, "" if state else _why_elsewhere(own, None))
-        for own, state in states_in_pbs([each for each in submissions if each.executor == "pbs"], patience)
+        JobStanding(each, state, "" if state else _why_elsewhere(each, None))
+        for each, state in states_in_pbs([each for each in own if each.executor == "pbs"], patience)
     )
-    return [next(in_pbs if each.executor == "pbs" else in_slurm) for each in submissions]
+    copied = iter(
+        JobStanding(each, None, f"its job works in {each.copied_from}, of which this folder is a copy")
+        for each in submissions
+        if each.copied_from
+    )
+    return [
+        next(copied if each.copied_from else in_pbs if each.executor == "pbs" else in_slurm) for each in submissions
+    ]
 
 
 def _standings_in_slurm(submissions: Sequence[Submission], patience: float) -> list[JobStanding]:

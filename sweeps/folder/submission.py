@@ -5,6 +5,7 @@ The ends of the attempts before it are kept: they say how often a trial may be t
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import time
 from pathlib import Path
@@ -18,7 +19,7 @@ from conf.types.schema import Count, Frozen
 from train_core.log_files import tail
 from train_core.measurement import Fault, Measurement, Outcome
 from train_core.trial_folder import Attempt, JobFolder, last_attempt
-from train_core.whole_files import append_whole, write_atomically
+from train_core.whole_files import append_whole, stored_values, write_atomically
 
 
 class ShapePart(Frozen):
@@ -100,6 +101,7 @@ class Submission(Frozen):
         inside: the job in which it is a step; None where it is a job of its own.
         submitted: seconds since the epoch.
         output: the job's standard output and error; `%t` stands for the rank, `%j` for `job_id`.
+        copied_from: the folder in which the job works, where this one is a copy of it; never written.
     """
 
     executor: Literal["slurm", "pbs", "local"]
@@ -114,6 +116,7 @@ class Submission(Frozen):
     shape: JobShape
     output: str
     error: str
+    copied_from: Annotated[str | None, Field(exclude=True)] = None
 
     @property
     def queue_id(self) -> str | None:
@@ -180,7 +183,22 @@ def new_submission(
 
 def read_submission(folder: JobFolder) -> Submission | None:
     """The folder's submission; None without one, or when the file was damaged and has been put aside."""
-    return folder.read(Submission, folder.submission)
+    found = folder.read(Submission, folder.submission)
+    original = _original_of(folder, found) if found is not None else None
+    return found.model_copy(update={"copied_from": str(original)}) if found is not None and original else found
+
+
+def _original_of(folder: JobFolder, submission: Submission) -> Path | None:
+    """The folder that the job was submitted from and that still names it; None where that is this one, or is gone."""
+    path, home = folder.path.absolute(), Path(submission.output).parent.parent  # the sweep's, or the job's own
+    if home == path or home in path.parents:
+        return None
+    for depth in range(MOST_BELOW_HOME + 1):
+        there = JobFolder(home.joinpath(*path.parts[len(path.parts) - depth :]))
+        if stored_values(there.submission).get("submitted") == submission.submitted:
+            with contextlib.suppress(OSError):
+                return None if there.submission.samefile(folder.submission) else there.path
+    return None
 
 
 def write_submission(folder: JobFolder, submission: Submission) -> None:
@@ -191,6 +209,9 @@ def write_submission(folder: JobFolder, submission: Submission) -> None:
     """
     write_atomically(folder.submission, submission.model_dump_json(indent=1), durable=False)
 
+
+MOST_BELOW_HOME = 2
+"""A trial's folder is `trials/ID` of the sweep's, and a controller's is one below it."""
 
 LOG_SUFFIXES = (".out", ".err", ".log")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from conf.errors import UsageError
 from conf.types.sites import SlurmSpec
 from launcher import state
-from launcher.cancel import cancel_sweep
+from launcher.cancel import cancel_sweep, cancel_trials
 from launcher.slurm.query import query_jobs
 from launcher.state import reconcile
 from sweeps.folder.submission import write_submission
@@ -55,6 +56,26 @@ def test_another_clusters_login_node_says_that_it_does_not_know_and_starts_nothi
         with pytest.raises(UsageError, match=r"0 jobs were cancelled, and 1 was not: .*Give the same command there"):
             cancel_sweep(held)
     assert reconcile(held.read())[0].scheduler_state == "PENDING"
+
+
+def test_a_copy_of_a_folder_ends_none_of_the_jobs_that_work_in_the_original(held: Sweep, tmp_path: Path) -> None:
+    copy = Sweep.stored_in(SweepFolder(shutil.copytree(held.folder.path, tmp_path / "copy")))
+    with pytest.raises(UsageError, match=r"0 jobs were cancelled, and 1 was not: .* works in .*, of which this folder"):
+        cancel_sweep(copy)
+    assert cancel_trials(copy, copy.record.trials) == []
+    (there,) = reconcile(copy.read())
+    assert (there.outcome, there.scheduler_state) == (Outcome.PENDING, "UNKNOWN HERE")
+    assert f"its job works in {held.read()[0].folder.path}" in there.cause
+    assert reconcile(held.read())[0].scheduler_state == "PENDING"
+
+
+def test_a_folder_that_was_moved_keeps_its_jobs(held: Sweep, tmp_path: Path) -> None:
+    moved = SweepFolder(tmp_path / "moved")
+    held.folder.path.rename(moved.path)
+    moved_sweep = Sweep.stored_in(moved)
+    assert reconcile(moved_sweep.read())[0].scheduler_state == "PENDING"
+    assert cancel_sweep(moved_sweep) == 1
+    moved.path.rename(held.folder.path)
 
 
 def test_a_number_that_slurm_gave_out_again_is_neither_shown_nor_cancelled_as_ours(
