@@ -20,6 +20,6 @@ slurm             most of what talks to Slurm, and all that writes what Slurm re
 command_trainer   trials whose trainer is another program
 
 Under all of them lie `executor` (the functions that jobs call, and the folders that they work in), `provenance` (the
-code as it was, and where numbers come from), `folder_lock`, and `tools` (Slurm's and other people's programs, run for
-their answer, and the forms in which they write it).
+code as it was, and where numbers come from), `folder_lock`, `refused` (what puts a refused command's writing back), and
+`tools` (Slurm's and other people's programs, run for their answer, and the forms in which they write it).
 """

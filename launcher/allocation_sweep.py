@@ -25,6 +25,7 @@ from launcher.control.workplace import ProgressDisplay
 from launcher.executor import RUN_IN_SLURM, FolderWork
 from launcher.folder_lock import holder, lock_folder, wait_until_free
 from launcher.provenance import snapshot_code
+from launcher.refused import unchanged_if_refused
 from launcher.slurm.executor import SlurmExecutor, SlurmJob, require_sbatch
 from launcher.slurm.own_jobs import carrying_job, requeue
 from launcher.slurm.query import SlurmSilent
@@ -79,7 +80,7 @@ def submit_allocation(
         order_of_live_job(command, live)
         return live, None
     shape = _shape(sweep, launcher, cluster)
-    with lock_folder(sweep.folder):
+    with lock_folder(sweep.folder), unchanged_if_refused(sweep.folder):
         conductor = begin_sweep(command, SeenFromOutside(slurm), on_slurm=True)
         step = conductor.advance()
         if step.finished:
@@ -107,7 +108,7 @@ def run_inside(
         KeyboardInterrupt: a signal came; the steps have been ended, and the same call continues.
     """
     sweep = command.sweep
-    with lock_folder(sweep.folder):
+    with lock_folder(sweep.folder), unchanged_if_refused(sweep.folder):
         code = sweep.folder.code.absolute()
         try:
             room = room_for(sweep, slurm, cluster.devices_per_node, lambda: snapshot_code(code), job, runs_setup=True)
@@ -211,7 +212,7 @@ class AllocationJob:
             print(f"The sweep is worked on by {other}; Slurm runs this allocation again later.")
             requeue()
             return
-        with lock_folder(sweep.folder):
+        with lock_folder(sweep.folder), unchanged_if_refused(sweep.folder):
             conductor = Conductor(sweep, room, self._rules(sweep))
             try:
                 step = go_on(conductor, LogLines(), POLL_SECONDS, is_over=SweepStep.leaves_nothing_to_do)

@@ -6,21 +6,23 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import psutil
 
 from conf.errors import UsageError
+from conf.nearest import listed
 from conf.units import count_of
 from launcher.folder_lock import holder
 from launcher.machine import end_trees, is_running_here, supervisor_of
+from launcher.refused import PartlyRefused
 from launcher.slurm.answers import forget_answers
-from launcher.slurm.own_jobs import live_job, standings
+from launcher.slurm.own_jobs import ENDING, live_job, standings
 from launcher.slurm.pbs import delete_jobs
 from launcher.slurm.query import SlurmSilent
 from launcher.tools import MANY_JOBS_SECONDS, ask, in_calls
 from launcher.trainings import LongRun
-from sweeps.folder.journal import Cancelled, History, Journal
+from sweeps.folder.journal import Cancelled, History, Journal, noting_own_entries
 from sweeps.folder.submission import Submission, begun_at, read_submission
 from sweeps.reading import CANCELLED_BY_NAME
 from sweeps.sweep import Sweep
@@ -28,6 +30,7 @@ from sweeps.trial import SweepFolder, Trial
 from train_core.job.failures import without_numbers
 from train_core.measurement import Outcome
 
+MOST_NAMED = 5
 SWEEP_END_SECONDS = 15
 """Longer than a sweep takes to end its own jobs, which is at most twice `machine.CANCEL_SECONDS`."""
 
@@ -40,6 +43,11 @@ def cancel_sweep(sweep: Sweep) -> int:
     Raises:
         UsageError: Slurm does not answer, or the sweep runs on another machine or as another user.
     """
+    with _taken_back_if_refused(sweep.folder):
+        return _cancel_sweep(sweep)
+
+
+def _cancel_sweep(sweep: Sweep) -> int:
     # These are listed first, because the sweep's process ends them itself and they would not be counted later.
     open_here = [each for each in sweep.read() if not each.is_in_slurm and each.measurement is None]
     here = [each.submission for each in open_here if each.submission and is_running_here(each.folder, each.submission)]
@@ -80,8 +88,9 @@ def cancel_trials(sweep: Sweep, trials: Sequence[Trial]) -> list[str]:
     jobs = [reading.submission for reading in open_trials if reading.submission]
     _require_own(_supervisors(jobs))
     # Whoever carries the sweep out finds this, writes down how the trials ended, and starts none of them again.
-    Journal(sweep.folder.journal).append(*(Cancelled(trial_id=reading.name) for reading in open_trials))
-    in_slurm = set(cancel_jobs([job for job in jobs if job.executor != "local"]))
+    with _taken_back_if_refused(sweep.folder):
+        Journal(sweep.folder.journal).append(*(Cancelled(trial_id=reading.name) for reading in open_trials))
+        in_slurm = set(cancel_jobs([job for job in jobs if job.executor != "local"]))
     is_free = holder(sweep.folder) is None
     if is_free:  # else the sweep's process ends its own, and writes down why
         end_trees(_supervisors(jobs))
@@ -92,6 +101,19 @@ def cancel_trials(sweep: Sweep, trials: Sequence[Trial]) -> list[str]:
             # Else Slurm's word would come first, which does not know whether anybody wants it back.
             each.folder.write_verdict(without_numbers(fingerprint, Outcome.CANCELLED, CANCELLED_BY_NAME, started))
     return [reading.name for reading in open_trials]
+
+
+@contextlib.contextmanager
+def _taken_back_if_refused(folder: SweepFolder) -> Iterator[None]:
+    """Where no job could be ended, the journal does not say that the sweep, or a trial, was cancelled."""
+    with noting_own_entries(folder.journal) as own:
+        try:
+            yield
+        except PartlyRefused:
+            raise
+        except UsageError:
+            own.take_back()
+            raise
 
 
 def _cancel_allocation(sweep: Sweep, allocation: Submission) -> int:
@@ -173,18 +195,33 @@ def cancel_jobs(submissions: Sequence[Submission]) -> list[str]:
     except SlurmSilent:
         raise UsageError("Slurm does not answer", "Try again, on a machine where squeue works.") from None
     living = [job.submission for job in jobs if job.is_live and job.submission.job_id]
-    live = [each.job_id or "" for each in living]
-    in_slurm = [each.job_id or "" for each in living if each.executor != "pbs"]
     # What can be cancelled is cancelled before anybody is told about the rest.
-    for ids in in_calls(in_slurm):
-        result = ask("scancel", *ids, seconds=MANY_JOBS_SECONDS)
-        if not result.ok:
-            raise UsageError(f"scancel failed: {result.complaint}", "Cancel the jobs by hand.")
+    complaints = [
+        result.complaint
+        for ids in in_calls([each.job_id or "" for each in living if each.executor != "pbs"])
+        if not (result := ask("scancel", *ids, seconds=MANY_JOBS_SECONDS)).ok
+    ]
     delete_jobs([each for each in living if each.executor == "pbs"])
     if living:
         forget_answers()
+    left = _still_live(living) if complaints else []
+    ended = [each.job_id or "" for each in living if each.job_id not in left]
+    kind = PartlyRefused if ended else UsageError
+    done = f"{count_of(len(ended), 'job', 'was', 'were')} cancelled"
+    if left:
+        problem = f"{done}, and {listed(left, MOST_NAMED)} {'goes' if len(left) == 1 else 'go'} on: {complaints[0]}"
+        raise kind(f"scancel failed: {problem}", "Cancel what is left by hand, or as its owner.")
     if elsewhere := [job.elsewhere for job in jobs if job.elsewhere]:
-        done = f"{count_of(len(live), 'job', 'was', 'were')} cancelled"
-        left = f"{len(elsewhere)} {'was' if len(elsewhere) == 1 else 'were'} not: of the first, {elsewhere[0]}"
-        raise UsageError(f"{done}, and {left}", "Give the same command there.")
-    return live
+        others = f"{len(elsewhere)} {'was' if len(elsewhere) == 1 else 'were'} not: of the first, {elsewhere[0]}"
+        raise kind(f"{done}, and {others}", "Give the same command there.")
+    return ended
+
+
+def _still_live(jobs: Sequence[Submission]) -> list[str]:
+    """The ids of those that scancel did not end; of all of them where Slurm does not say."""
+    try:
+        standing = standings(jobs)
+    except SlurmSilent:
+        return [each.job_id or "" for each in jobs]
+    live = [each for each in standing if each.state is not None and each.is_live and each.state.name != ENDING]
+    return [each.submission.job_id or "" for each in live]

@@ -78,7 +78,7 @@ def submit_controller(sweep: Sweep, slurm: SlurmSpec, controller: ControllerSpec
         ConfigError: the controller's time limit is too short.
     """
     require_scheduler(slurm)
-    _require_time(controller)
+    require_controller_time(controller)
     folder = sweep.folder.controller
     folder.path.mkdir(parents=True, exist_ok=True)
     executor = _executor(sweep, slurm, controller, snapshot_code(sweep.folder.code.absolute(), ALL_PACKAGES))
@@ -92,11 +92,11 @@ def controller_text(sweep: Sweep, slurm: SlurmSpec, controller: ControllerSpec) 
     Raises:
         ConfigError: the controller's time limit is too short.
     """
-    _require_time(controller)
+    require_controller_time(controller)
     return _executor(sweep, slurm, controller, sweep.folder.code.absolute() / "SNAPSHOT").text(ONE_TASK, 1)
 
 
-def _require_time(controller: ControllerSpec) -> None:
+def require_controller_time(controller: ControllerSpec) -> None:
     """Refuse a time limit at which the job would be warned as soon as it starts."""
     least = 2 * SAVE_SECONDS / SECONDS_PER_MINUTE
     if controller.time_limit_minutes < least:

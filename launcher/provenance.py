@@ -26,7 +26,7 @@ from functools import cache
 from importlib.util import MAGIC_NUMBER, cache_from_source, source_hash
 from pathlib import Path
 from py_compile import PycInvalidationMode
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 
@@ -39,10 +39,6 @@ from train_core.process.git_sha import GIT, RECORDED, ROOT, git_sha
 from train_core.process.machine import this_user
 from train_core.trial_folder import JobFolder
 from train_core.whole_files import write_atomically
-
-if TYPE_CHECKING:
-    from conf.compose.load import Composition  # with Hydra, for which no rank of a job has to wait
-
 
 # A trial's job needs no more than these; results and cli stay on the login node.
 PACKAGES = ("conf", "train_core", "sweeps", "launcher")
@@ -188,9 +184,12 @@ def keep_provenance(folder: SweepFolder, overrides: Sequence[str]) -> None:
         write_atomically(place / f"{stamp}-{os.getpid()}.json", _text_of(content), durable=False)
 
 
-def keep_configuration(folder: SweepFolder, composition: Composition) -> None:
+def keep_configuration(folder: SweepFolder, tree: Mapping[str, Any]) -> None:
+    """Write down what a command's overrides were composed to, unless nobody has composed it."""
     with contextlib.suppress(OSError, ValueError):
-        text = yaml.safe_dump(shown_tree(composition.tree), sort_keys=False)
+        if not tree:
+            return
+        text = yaml.safe_dump(shown_tree(dict(tree)), sort_keys=False)
         write_atomically(folder.path / FOLDER / CONFIGURATION, hide_credentials(text), durable=False)
 
 

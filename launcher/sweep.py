@@ -22,7 +22,8 @@ from launcher.controller import submit_controller
 from launcher.executor import RUN_IN_SLURM, RUN_ON_THIS_MACHINE
 from launcher.folder_lock import lock_folder
 from launcher.machine import LocalJobFunction, this_machine
-from launcher.provenance import keep_provenance, snapshot_code
+from launcher.provenance import keep_configuration, keep_provenance, snapshot_code
+from launcher.refused import unchanged_if_refused
 from launcher.slurm.executor import SlurmJob
 from launcher.slurm.own_jobs import carrying_job
 from launcher.slurm.pbs_executor import require_scheduler
@@ -69,7 +70,7 @@ def run_here(command: SweepCommand, progress: ProgressDisplay, job: LocalJobFunc
         ConfigError: the folder cannot be written.
         KeyboardInterrupt: a signal came; the jobs have been ended, and the same call continues.
     """
-    with lock_folder(command.sweep.folder):
+    with lock_folder(command.sweep.folder), unchanged_if_refused(command.sweep.folder):
         code = command.sweep.folder.code.absolute()
         here = ThisMachine(this_machine(), lambda: snapshot_code(code), command.rules.budget.limit_seconds, job)
         conductor = begin_sweep(_unlimited(command), here, on_slurm=False)
@@ -92,7 +93,7 @@ def carry_out_on_slurm(
         KeyboardInterrupt: a signal came. The jobs go on, and so does the sweep with the same call.
     """
     require_scheduler(slurm)
-    with lock_folder(command.sweep.folder):
+    with lock_folder(command.sweep.folder), unchanged_if_refused(command.sweep.folder):
         _require_no_allocation(command.sweep)
         conductor = begin_sweep(command, SlurmQueue(slurm), on_slurm=True)
         with progress:
@@ -112,7 +113,7 @@ def hand_over(command: SweepCommand, slurm: SlurmSpec, controller: ControllerSpe
     if (live := carrying_job(folder, folder.controller)) is not None:
         order_of_live_job(command, live)
         return live
-    with lock_folder(folder):
+    with lock_folder(folder), unchanged_if_refused(folder):
         if (live := carrying_job(folder, folder.controller)) is not None:  # another command was faster
             order_of_live_job(command, live)
             return live
@@ -128,7 +129,7 @@ def submit(command: SweepCommand, slurm: SlurmSpec, *, job: SlurmJob = RUN_IN_SL
         ConfigError: the folder cannot be written, or an option of `slurm.extra_sbatch` is not free.
     """
     require_scheduler(slurm)
-    with lock_folder(command.sweep.folder):
+    with lock_folder(command.sweep.folder), unchanged_if_refused(command.sweep.folder):
         _require_no_allocation(command.sweep)
         queue = SlurmQueue(slurm, job)
         conductor = begin_sweep(command, queue, on_slurm=True)
@@ -203,6 +204,7 @@ def begin_sweep(command: SweepCommand, workplace: Workplace, *, on_slurm: bool) 
     # Before the journal says that the sweep was begun, for whoever reads that goes on with the record.
     sweep.folder.write_record(sweep.record)
     keep_provenance(sweep.folder, command.orders.overrides)
+    keep_configuration(sweep.folder, command.orders.configuration)
     keep_private_overrides(sweep.folder, command.orders.overrides)
     return _begin(replace(command, sweep=sweep), workplace, on_slurm=on_slurm)
 

@@ -6,8 +6,9 @@ Overrides whose values no record keeps have a file of their own: whoever goes on
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from pydantic_core import from_json, to_json
 
@@ -35,9 +36,15 @@ RETRIED_BY_ORDER = frozenset(
 
 @dataclass(frozen=True)
 class SweepOrders:
-    """The orders that a person gives with `trisweep sweep`, beside the points; overrides as they were typed."""
+    """The orders that a person gives with `trisweep sweep`, beside the points.
+
+    Attributes:
+        overrides: as they were typed.
+        configuration: all that was composed of them, as plain values.
+    """
 
     overrides: Sequence[str] = ()
+    configuration: Mapping[str, Any] = field(default_factory=dict)
     retry_failed: bool = False
     remeasure: bool = False
 

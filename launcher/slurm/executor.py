@@ -30,6 +30,7 @@ from conf.errors import UsageError
 from conf.private_files import read_own, require_own_folders
 from conf.types.sites import SlurmSpec
 from launcher.executor import FolderWork
+from launcher.refused import PartlyRefused
 from launcher.slurm.cluster import this_cluster
 from launcher.slurm.query import SlurmSilent, query_named
 from launcher.slurm.sbatch import python_command, require_plain_path, sbatch_parameters, sbatch_text
@@ -55,7 +56,7 @@ class TooManyJobs(UsageError):
     """Slurm refused the jobs only because too many are queued; fewer, or the same ones later, it may accept."""
 
 
-class Unanswered(UsageError):
+class Unanswered(PartlyRefused):
     """Slurm did not say whether it took the jobs; their submissions stay, and the next command asks by their name."""
 
 

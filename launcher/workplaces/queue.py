@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -16,7 +16,8 @@ from launcher.control.attempts import bad_nodes, nodes_to_avoid
 from launcher.control.workplace import Workplace
 from launcher.executor import RUN_IN_SLURM, FolderWork
 from launcher.provenance import snapshot_code
-from launcher.slurm.executor import SlurmExecutor, SlurmJob, TooManyJobs
+from launcher.refused import FilesBefore, PartlyRefused
+from launcher.slurm.executor import SlurmExecutor, SlurmJob, TooManyJobs, Unanswered
 from launcher.slurm.pbs_executor import PbsExecutor, require_scheduler
 from launcher.slurm.resources import JobArray, device_hours, job_arrays
 from launcher.slurm.sbatch import require_time_to_save
@@ -82,10 +83,16 @@ def _refusal_error(refusal: UsageError, submitted: Sequence[SubmittedArray]) -> 
     if not submitted:
         return refusal
     jobs, count = ", ".join(array.job_id for array in submitted), sum(len(array.trial_ids) for array in submitted)
-    # Of the same type, because whoever goes on with the sweep tells a limit from a wrong request.
-    return type(refusal)(
+    # Whoever goes on with the sweep tells a limit from a wrong request.
+    kind = type(refusal) if isinstance(refusal, TooManyJobs | Unanswered) else PartlyRefused
+    return kind(
         f"{count_of(count, 'trial', 'was', 'were')} submitted (job {jobs}), and then: {refusal.problem}", refusal.remedy
     )
+
+
+def _put_back(before: Iterable[FilesBefore]) -> None:
+    for each in before:
+        each.put_back()
 
 
 def _avoided_nodes(
@@ -149,17 +156,21 @@ class SlurmQueue(Workplace):
         submitted: list[SubmittedArray] = []
         while waiting:
             array = waiting.popleft()
+            before = [FilesBefore.of_trial(sweep.folder_of(trial)) for trial in array.trials]
             try:
                 # Prepared only now, array by array: what Slurm refuses before this one leaves the later trials as they
                 # were.
                 work = [FolderWork(sweep.prepare(trial), attempts[trial.trial_id]) for trial in array.trials]
                 job_id = _executor_for(executor, array).submit(self.job, work, array.shape)
             except TooManyJobs as refusal:
+                _put_back(before)
                 if len(array.trials) == 1:
                     raise _refusal_error(refusal, submitted) from None
                 # The halves go to the front of the queue, so that trials are still submitted in their order.
                 waiting.extendleft(reversed(array.parts(-(-len(array.trials) // 2))))
             except UsageError as refusal:
+                if not isinstance(refusal, Unanswered):
+                    _put_back(before)
                 raise _refusal_error(refusal, submitted) from None
             else:
                 submitted.append(SubmittedArray(job_id, array.shape, tuple(trial.trial_id for trial in array.trials)))

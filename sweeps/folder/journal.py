@@ -10,7 +10,8 @@ import contextlib
 import fcntl
 import os
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
@@ -161,6 +162,8 @@ class Journal:
         try:
             with self.path.open("rb") as file:
                 self._require_same(file.read(len(self._begin)))
+                # What a refused command had written may be gone again.
+                self._offset = min(self._offset, file.seek(0, os.SEEK_END))
                 file.seek(self._offset)
                 whole, newline, _ = file.read().rpartition(b"\n")
         except (FileNotFoundError, NotADirectoryError):
@@ -171,7 +174,7 @@ class Journal:
             remedy = "It says what was asked and started: make it readable, or move it aside."
             raise UsageError(problem, remedy) from None
         if not self._offset:
-            self._begin = whole[:BEGIN_BYTES]
+            self._begin = whole.partition(b"\n")[0][:BEGIN_BYTES]
         self._offset += len(whole) + len(newline)
         with long_lived():
             return [entry for line in whole.split(b"\n") if newline and (entry := self._parse(line)) is not None]
@@ -196,6 +199,8 @@ class Journal:
             append_whole(self.path, ("\n" if _is_torn(descriptor) else "") + text)
         finally:
             os.close(descriptor)
+        for own in _NOTED.get():
+            own.texts.append(text)
 
     def _parse(self, line: bytes) -> Entry | None:
         self._num_lines += 1
@@ -204,6 +209,47 @@ class Journal:
         except ValidationError:
             self.damaged.append(self._num_lines)
             return None
+
+
+_NOTED: ContextVar[tuple[OwnEntries, ...]] = ContextVar("noted", default=())
+
+
+@dataclass
+class OwnEntries:
+    """What this process has appended to journals while it was noted, as texts of one or more lines."""
+
+    path: Path
+    texts: list[str] = field(default_factory=list)
+
+    def tell_of_jobs(self, since: float) -> bool:
+        """True if an attempt was submitted after that time; of earlier ones a command may only have learnt."""
+        entries = (PARSER.validate_json(line) for text in self.texts for line in text.splitlines())
+        return any(isinstance(entry, Submitted) and entry.submitted > since for entry in entries)
+
+    def take_back(self) -> None:
+        """Remove them; what others have appended meanwhile stays. Whoever calls holds the folder's lock."""
+        with contextlib.suppress(FileNotFoundError), self.path.open("r+b") as file:
+            with contextlib.suppress(OSError):
+                fcntl.flock(file, fcntl.LOCK_EX)
+            whole = file.read()
+            for text in reversed(self.texts):
+                before, found, after = whole.rpartition(text.encode())
+                whole = before + after if found else whole
+            file.seek(0)
+            file.truncate(file.write(whole))
+            if not whole:
+                self.path.unlink()
+
+
+@contextlib.contextmanager
+def noting_own_entries(path: Path) -> Iterator[OwnEntries]:
+    """Note what this process appends in the block, for whoever may have to take it back."""
+    own = OwnEntries(path)
+    token = _NOTED.set((*_NOTED.get(), own))
+    try:
+        yield own
+    finally:
+        _NOTED.reset(token)
 
 
 def _is_torn(descriptor: int) -> bool:

@@ -104,7 +104,7 @@ def test_an_odd_machine_is_written_down_too(tmp_path: Path, monkeypatch: pytest.
 
 def test_the_configuration_is_kept_without_secrets(tmp_path: Path) -> None:
     folder = SweepFolder(tmp_path / "sweep")
-    keep_configuration(folder, composed(["sweep=smoke", "+slurm.environment.TOKEN=t0ken"]))
+    keep_configuration(folder, composed(["sweep=smoke", "+slurm.environment.TOKEN=t0ken"]).tree)
     text = (folder.path / "provenance" / "configuration.yaml").read_text()
     assert "num_layers" in text
     assert "t0ken" not in text

@@ -35,7 +35,6 @@ from launcher.command_trainer.flag_check import check_record, starts_without_pyt
 from launcher.control.composed_rules import budget_of, rounds_of, rules_for
 from launcher.control.orders import SweepOrders
 from launcher.machine import this_machine
-from launcher.provenance import keep_configuration
 from launcher.sweep import dry_run_here, prepare_tokens, run_here
 from launcher.where import SweepPlace, choose_place
 from results.mlflow.follow import followed_in_mlflow
@@ -65,7 +64,7 @@ def run_sweep(
         record = plan_sweep(place.composition, proxy=place.proxy, git_sha=sha)
     _warn_of_what_is_not_told(record)
     texts = place.composition.overrides.without({"tracking"}).texts
-    orders = SweepOrders(texts, retry_failed=retry_failed, remeasure=remeasure)
+    orders = SweepOrders(texts, place.composition.tree, retry_failed=retry_failed, remeasure=remeasure)
     # All that may refuse comes before anything is written, so that a refused command leaves no folder behind.
     if History.kept_in(place.folder).is_paused:
         again = next_command("resume", Sweep(place.folder, record))
@@ -78,7 +77,6 @@ def run_sweep(
     rules = rules_for(place.composition, record, on_slurm=place.on_slurm)
     prepare_tokens(place.folder, record)
     record = check_record(record, complaints.print)
-    keep_configuration(place.folder, place.composition)
     planned = Sweep(place.folder, record)
     print_part(planned, restriction)
     run = SweepRun(planned, rules, orders, place=place, restriction=restriction)
