@@ -56,12 +56,12 @@ def test_a_job_that_saves_is_warned_and_requeues(says: Says) -> None:
 
 
 def test_the_program_that_runs_in_the_end_is_shown(says: Says) -> None:
-    said = says("smoke", "cluster=perlmutter", "trainer=command", "trainer.command=[mine.py,'a b']",
-                "trainer.start=torchrun", "trainer.working_dir=/somewhere", "trainer.prefix=[env]")  # fmt: skip
-    line, *_ = (line for line in said.splitlines() if line.startswith("  cd /somewhere && env "))
-    assert "-m torch.distributed.run" in line
-    assert "--master-addr=MASTER_ADDR --master-port=MASTER_PORT" in line
-    assert line.endswith("mine.py 'a b'")
+    program = ("trainer=command", "trainer.start=torchrun", "trainer.command=[mine.py,'a b']", "trainer.prefix=[env]")
+    where = ("trainer.working_dir=/somewhere", "cluster=perlmutter", "cluster.devices_per_node=1")
+    said = says("smoke", *program, *where)
+    lines = [line for line in said.splitlines() if line.startswith("  cd /somewhere && env ")]
+    assert all("-m torch.distributed.run" in line and line.endswith("mine.py 'a b'") for line in lines)
+    assert any("--nnodes=2 --node-rank=0 --master-addr=MASTER_ADDR --master-port=MASTER_PORT" in line for line in lines)
 
 
 def test_the_doctor_s_findings_stand_below_where_slurm_answers(says: Says, tmp_path: Path) -> None:
