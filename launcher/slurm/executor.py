@@ -105,7 +105,7 @@ class SlurmExecutor:
         for group, part in enumerate(shape.parts):
             alone = JobShape(num_nodes=part.num_nodes, tasks_per_node=part.tasks_per_node, uses_gpus=shape.uses_gpus)
             own = replace(self, slurm=self.slurm.on(part.cluster))._parameters(job_name, alone)
-            components.append(_options(sbatch_text(own, self.logs, 1, command)))
+            components.append("\n".join(option_lines(sbatch_text(own, self.logs, 1, command))))
             # The script of a heterogeneous job runs once, on the first node of the first component.
             setup = setup or own["setup"]
             args = shlex.join([f"--het-group={group}", "--unbuffered", *own["srun_args"]])
@@ -280,12 +280,12 @@ def _find_accepted_job(job_name: str, said: str) -> str:
 INTO_OWN_FILES = 'exec "$@" >>"$0_${SLURM_PROCID}_log.out" 2>>"$0_${SLURM_PROCID}_log.err"'
 
 
-def _options(text: str) -> str:
+def option_lines(text: str) -> list[str]:
     """The lines of options in the text of a job, which are the first lines of their kind."""
     lines = text.splitlines()
     start = next(index for index, line in enumerate(lines) if line.startswith("#SBATCH"))
     end = next(index for index in range(start, len(lines)) if not lines[index].startswith("#SBATCH"))
-    return "\n".join(lines[start:end])
+    return lines[start:end]
 
 
 def _first_rank_lines(shape: JobShape) -> list[str]:

@@ -97,9 +97,11 @@ WORDS: Mapping[str, Callable[[SlurmSpec], list[str]]] = {
 
 
 def sbatch_parameters(
-    slurm: SlurmSpec, shape: JobShape, code: Path, job_name: str, *, requeues: bool = False
+    slurm: SlurmSpec, shape: JobShape, code: Path | None, job_name: str, *, requeues: bool = False
 ) -> dict[str, Any]:
     """Arguments of submitit's `SlurmExecutor.update_parameters`, for jobs of one shape that run the code in `code`.
+
+    Without any they are those of a script that runs none of ours.
 
     A job that requeues itself is warned before its time limit, to save. A trial without checkpoints gets no such
     warning: the signal would turn its time-out into an error.
@@ -166,9 +168,13 @@ def python_command(slurm: SlurmSpec) -> str:
     """
     own = "python3" if slurm.container != "none" else sys.executable
     python = _words("python", slurm.python) if slurm.python else [own]
-    # Where srun starts the container (pyxis), or there is none, no words come before the Python.
+    return shlex.join([*container_words(slurm), *python])
+
+
+def container_words(slurm: SlurmSpec) -> list[str]:
+    """The words before a program that start the container; none where srun starts it (pyxis), or there is none."""
     container = WORDS[slurm.container](slurm) if slurm.container in WORDS else []
-    return shlex.join([*_words("container_prefix", slurm.container_prefix or ""), *container, *python])
+    return [*_words("container_prefix", slurm.container_prefix or ""), *container]
 
 
 def _words(key: str, value: str) -> list[str]:
@@ -192,19 +198,24 @@ def _require_plain(slurm: SlurmSpec) -> None:
             raise ConfigError("slurm.environment", f"{name}={HIDDEN}", f"{name!r} cannot name a variable", remedy)
 
 
-def setup_lines(slurm: SlurmSpec, code: Path) -> list[str]:
-    """The site's lines first: a module may set the variables that follow.
+def setup_lines(slurm: SlurmSpec, code: Path | None) -> list[str]:
+    """The site's lines first: a module may set the variables that follow. Without code of ours, its variables alone.
 
     PYTHONSAFEPATH keeps the folder of submission, perhaps a checkout being edited, from hiding the snapshot, and
     PYTHONDONTWRITEBYTECODE keeps the snapshot as it is checked, where nodes have another Python.
     """
+    if code is None:
+        return [*slurm.setup, *_exports(slurm.environment)]
     exported = {"PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": "1", **slurm.environment}
     if slurm.preflight:
         exported[PREFLIGHT] = "1"
     # The colon comes only with what follows it: an empty entry would stand for the working folder.
     path = f"export PYTHONPATH={shlex.quote(str(code))}${{PYTHONPATH:+:$PYTHONPATH}}"
-    variables = [path, *(f"export {name}={shlex.quote(value)}" for name, value in exported.items())]
-    return [*slurm.setup, *_check_of(code), *variables]
+    return [*slurm.setup, *_check_of(code), path, *_exports(exported)]
+
+
+def _exports(variables: Mapping[str, str]) -> list[str]:
+    return [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
 
 
 def _check_of(code: Path) -> list[str]:

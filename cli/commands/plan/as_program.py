@@ -17,10 +17,11 @@ from cli.output.console import complaints
 from conf.compose.load import Composition
 from conf.errors import ConfigError, UsageError
 from conf.folders import options
-from conf.overrides import Override
+from conf.overrides import Override, Overrides
 from conf.plan.experiment import Experiment
 from conf.plan.trainer_call import Call, call_of, met_limits, names_of, torchrun_words
-from conf.units import TERA, count_of
+from conf.types.sites import SlurmSpec
+from conf.units import MINUTES_PER_HOUR, SECONDS_PER_HOUR, TERA, count_of
 from launcher.command_trainer.process import HUGGINGFACE_STARTER
 from results.report.findings.ranking import by_prediction
 from results.terminal.search_tables import padded_vocabulary_sentence, tight_sentence
@@ -86,8 +87,11 @@ def with_trainer(program: str, overrides: Sequence[str]) -> list[str]:
     return [f"trainer={chosen}", *(text for text in overrides if Override.parse(text).key != "trainer")]
 
 
-def print_as(composition: Composition, choices: SearchOptions) -> None:
+def print_as(composition: Composition, choices: SearchOptions, *, sbatch: bool = False) -> None:
     """Print a plan as the command of the configured program: the best of a search, or of a sweep's points.
+
+    Args:
+        sbatch: print a file for sbatch that starts it on the cluster.
 
     Raises:
         ConfigError: the program's configuration is wrong.
@@ -95,10 +99,24 @@ def print_as(composition: Composition, choices: SearchOptions) -> None:
         UsageError: an option asks for a table.
     """
     choices.require_only(OF_ONE_COMMAND, "--as prints one command, and no table")
+    names_a_place = choices.clusters or any(each.group in ("cluster", "slurm") for each in composition.overrides)
+    if sbatch and not names_a_place and composition.settings.cluster.device.kind != "gpu":
+        raise UsageError("--sbatch writes a job for a cluster, and none was chosen", "Add cluster=NAME.")
     is_sweep = composition.overrides.stated_value("sweep") is not None and not choices.ask_for_a_search
     chosen = _best_of_sweep(composition) if is_sweep else _best_of_search(composition, choices)
-    for line in _lines(chosen):
+    slurm = _slurm_of(composition, chosen.experiment) if sbatch else None
+    for line in _lines(chosen, slurm):
         typer.echo(line)  # by no rich console, which would wrap its lines
+
+
+def _slurm_of(composition: Composition, experiment: Experiment) -> SlurmSpec:
+    """The settings of the cluster for which the plan is, as its jobs have them."""
+    from launcher.where import compose_for_slurm
+
+    given, name = composition.overrides, experiment.cluster.name
+    if name != composition.settings.cluster.name:
+        given += Overrides.choosing("cluster", name)
+    return compose_for_slurm(given).settings.slurm
 
 
 def _best_of_search(composition: Composition, choices: SearchOptions) -> ChosenPlan:
@@ -143,8 +161,24 @@ def _best_of_sweep(composition: Composition) -> ChosenPlan:
     return ChosenPlan(best.planned, best.predicted, best.planned.trainer.costs_of, notes)
 
 
-def _lines(chosen: ChosenPlan) -> Iterator[str]:
-    """A piece of a shell script: what is for people are its comments."""
+def _lines(chosen: ChosenPlan, slurm: SlurmSpec | None) -> Iterator[str]:
+    """A shell script, for sbatch with these settings if any."""
+    comments, files, command = list(_comments(chosen)), *_script(chosen.experiment, in_job=slurm is not None)
+    if slurm is None:
+        yield from (*comments, *files, *command)
+        return
+    from launcher.slurm.printed import job_script
+
+    hours = chosen.predicted.step_seconds * chosen.experiment.training.num_steps / SECONDS_PER_HOUR
+    if hours > slurm.time_limit_minutes / MINUTES_PER_HOUR:
+        limit = f"ends after slurm.time_limit_minutes = {slurm.time_limit_minutes}"
+        comments += _comment(f"! The job {limit}, and the steps take {hours:,.1f} h by the prediction.")
+    first, *others = job_script(slurm, chosen.experiment, files, command)
+    yield from (first, *comments, *others)
+
+
+def _comments(chosen: ChosenPlan) -> Iterator[str]:
+    """What is for people."""
     experiment, trainer = chosen.experiment, chosen.experiment.trainer
     devices = f"{experiment.parallel.world_size:,} x {experiment.cluster.device.name}"
     yield f"# {experiment.model.name} on {devices} ({experiment.cluster.name}):"
@@ -156,12 +190,7 @@ def _lines(chosen: ChosenPlan) -> Iterator[str]:
     yield from _comment(f"Predicted, not measured: {figures}, at the costs of {chosen.costs_of}.")
     if predicted.is_tight:
         yield from _comment(tight_sentence("It needs", chosen.headroom_bytes))
-    # Files get a folder of the plan's own, where none of the same name is a person's.
-    folder = f"./{experiment.label}" if trainer.files else "."
-    job = {name: MARK.format(variable) for name, variable in IN_A_SHELL.items()}
-    job |= {"trial_folder": folder, "python": trainer.python or "python"}
-    job["huggingface_starter"] = str(HUGGINGFACE_STARTER)
-    names = names_of(trainer, experiment, job)
+    names = names_of(trainer, experiment, _job_names(experiment))
     for note in chosen.notes:
         yield from _comment(note)
     if left_out := experiment.model.left_out:
@@ -172,8 +201,6 @@ def _lines(chosen: ChosenPlan) -> Iterator[str]:
         yield "# A plan does not say these, which are yours to add where the model has them:"
         for limit in unsaid:
             yield from _comment(f"  {limit.because}")
-    call = call_of(trainer, experiment, job)
-    yield from _script(call, folder, (*trainer.prefix, *_start_words(experiment, job, call.training[0])))
 
 
 def _comment(text: str) -> list[str]:
@@ -182,14 +209,37 @@ def _comment(text: str) -> list[str]:
     return wrap(text.lstrip(), WIDTH, initial_indent=first, subsequent_indent=others, break_on_hyphens=False)
 
 
-def _script(call: Call, folder: str, starting: Sequence[str]) -> Iterator[str]:
-    """The files, the environment and the command; flags that serve a measurement alone are an array of their own."""
+def _job_names(experiment: Experiment) -> dict[str, str]:
+    """The names that only a job knows; files get a folder of the plan's own, where none of that name is a person's."""
+    trainer = experiment.trainer
+    marks = {name: MARK.format(variable) for name, variable in IN_A_SHELL.items()}
+    folder = f"./{experiment.label}" if trainer.files else "."
+    python, starter = trainer.python or "python", str(HUGGINGFACE_STARTER)
+    return marks | {"trial_folder": folder, "python": python, "huggingface_starter": starter}
+
+
+def _script(experiment: Experiment, *, in_job: bool) -> tuple[list[str], list[str]]:
+    """The lines that write the program's files, and those that start it; inside a job srun has started the tasks."""
+    trainer, job = experiment.trainer, _job_names(experiment)
+    call = call_of(trainer, experiment, job)
+    starting = () if in_job and trainer.start == "srun" else _start_words(experiment, job, call.training[0])
+    files = list(_writing(call, job["trial_folder"]))
+    if trainer.working_dir is not None:
+        files.insert(0, f"cd {shlex.quote(trainer.working_dir)}")
+    return files, list(_starting(call, (*trainer.prefix, *starting)))
+
+
+def _writing(call: Call, folder: str) -> Iterator[str]:
     if call.files:
         yield f"mkdir -p {shlex.quote(folder)}"
     for name, content in call.files.items():
         yield f"cat > {shlex.quote(f'{folder}/{name}')} <<'END'"
         yield from content.splitlines()
         yield "END"
+
+
+def _starting(call: Call, starting: Sequence[str]) -> Iterator[str]:
+    """The environment and the command; flags that serve a measurement alone are an array of their own."""
     for name, value in call.environment.items():
         yield f"export {name}={_shell_word(value)}"
     command = _command_lines(starting, call.training)

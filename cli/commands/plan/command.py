@@ -32,6 +32,7 @@ FORMATS = (DEFAULT_FORMAT, "csv")
 
 EXPLAIN = "Take a plan apart: best, or overrides such as 'batch.micro_batch_size=2'; may be repeated."
 AS_PROGRAM = "Print the best plan as the command of megatron-lm (or -core), torchtitan, deepspeed or `command`."
+SBATCH = "With --as: print a file for sbatch that starts the command on the cluster."
 FORMAT = f"{', '.join(FORMATS)}; CSV goes to stdout alone."
 
 Name = Annotated[
@@ -161,13 +162,21 @@ def plan(
     options: SearchOptions,
     as_json: AsJson = False,
     as_program: Annotated[str | None, typer.Option("--as", help=AS_PROGRAM)] = None,
+    sbatch: Annotated[bool, typer.Option("--sbatch", help=SBATCH)] = False,
 ) -> None:
     """Predict the points of a sweep on paper, or search all plans of a model for the best."""
+    if sbatch and as_program is None:
+        raise UsageError("--sbatch puts a command of --as into a job", "Add --as PROGRAM, such as --as megatron-lm.")
     composition = _with_usual_values(_composition(name, overrides or [], as_program, as_json), options)
     if cfg:
         print_config(composition)
         return
-    _answer(composition, options, as_json, as_program)
+    if as_program is not None:
+        from cli.commands.plan.as_program import print_as
+
+        print_as(composition, options, sbatch=sbatch)
+    else:
+        _answer(composition, options, as_json)
 
 
 def _composition(name: str | None, overrides: Sequence[str], as_program: str | None, as_json: bool) -> Composition:
@@ -199,12 +208,8 @@ def _with_usual_values(composition: Composition, options: SearchOptions) -> Comp
     return compose(composition.overrides + Overrides.parse(added))
 
 
-def _answer(composition: Composition, options: SearchOptions, as_json: bool, as_program: str | None) -> None:
-    if as_program is not None:
-        from cli.commands.plan.as_program import print_as
-
-        print_as(composition, options)
-    elif options.ask_for_a_search or composition.overrides.stated_value("sweep") is None:
+def _answer(composition: Composition, options: SearchOptions, as_json: bool) -> None:
+    if options.ask_for_a_search or composition.overrides.stated_value("sweep") is None:
         from cli.commands.plan.search import run_search
 
         run_search(composition, options.as_json() if as_json else options)
