@@ -35,6 +35,9 @@ MAGIC, VERSION = b"MMIDIDX\0\0", 1
 DTYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
 """Types of ids by their code; 6 and 7 are floating-point numbers, which are no ids."""
 
+MOST_IDS = 2**24
+"""Far more than any vocabulary has: larger numbers are other bytes than ids, such as two of them read as one."""
+
 WRITE_AGAIN = "Write the dataset again with Megatron-LM's tools/preprocess_data.py, or copy both files again."
 
 
@@ -96,8 +99,8 @@ def starts_in_index(data: DataSpec, tokens: TokenFile) -> NDArray[np.int64]:
     index = _index_in(data, path, np.memmap(path, mode="r"))
     # Bounds number sequences, the last being the number of all of them.
     bounds, count = index.bounds, len(index.lengths)
-    if len(bounds) and (bounds.min() < 0 or bounds.max() > count):
-        raise _damage_error(data, path, f"names sequences of documents beyond the {count:,} that there are")
+    if len(bounds) < 2 or (bounds[0], bounds[-1]) != (0, count) or (np.diff(bounds) < 0).any():
+        raise _damage_error(data, path, f"names documents that do not cover its {count:,} sequences")
     return np.concatenate(([0], np.cumsum(index.lengths, dtype=np.int64)))[bounds]
 
 
@@ -131,8 +134,10 @@ def _check_ids(data: DataSpec, model: ModelSpec, tokens: TokenFile, cache_dir: P
     if limits.min == 0 and limits.max < model.vocab_size:
         return
     smallest, largest = _bounds(tokens, cache_dir)
-    if smallest < 0:
-        raise _damage_error(data, tokens.path, f"holds the id {smallest}")
+    if smallest < 0 or largest >= MOST_IDS:
+        raise _damage_error(
+            data, tokens.path, f"holds the id {smallest if smallest < 0 else largest}, which no vocabulary has"
+        )
     if largest >= model.vocab_size:
         problem = f"has ids up to {largest}, and model.vocab_size = {model.vocab_size}"
         remedy = f"Use model.vocab_size={padded_vocabulary(largest + 1, 1)} or more."

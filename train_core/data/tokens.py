@@ -8,6 +8,7 @@ and Rackoff 1988 (the network); Black and Rogaway 2002, "Ciphers with Arbitrary 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from conf.errors import ConfigError, UsageError
 from conf.plan.experiment import Experiment
+from conf.plan.setup import PIECES
 from conf.types.schema import DOCUMENTS, DataSpec
 from conf.units import count_of
 from train_core.data.indexed_dataset import prepare_indexed, starts_in_index
@@ -27,6 +29,10 @@ from train_core.trial_folder import TrialFolder
 
 PREPARE = {"text": prepare_text, "megatron": prepare_indexed}
 FEWEST_DOCUMENTS = 2
+FINEST = 1000
+"""Parts of a whole in which a share is advised."""
+MOST_OF_A_CHARACTER = 4
+"""Bytes in UTF-8, of which a limit may have cut off the last."""
 STARTS = {"text": starts_of_files, "megatron": starts_in_index}
 
 
@@ -81,16 +87,38 @@ def split_of(experiment: Experiment, num_tokens: int) -> Split:
     num_sequences = sum(found)
     if num_sequences < 1:
         problem = f"gives {count_of(num_tokens, 'token')}, and one sequence with its targets needs {length + 1}"
-        raise ConfigError("data.path", data.path, problem, "Give more text or raise data.max_bytes.")
+        raise ConfigError("data.path", data.path, problem, _remedy_for_few_tokens(experiment, num_tokens))
     if not found.num_training:
         problem = f"leaves none of {count_of(num_sequences, 'sequence')} to train on"
-        raise ConfigError("data.held_out_fraction", data.held_out_fraction, problem, "Use less, or more data.")
+        most = math.floor((num_sequences - 1) / num_sequences * FINEST) / FINEST
+        remedy = f"Use data.held_out_fraction={most:g} or less, or more data."
+        raise ConfigError("data.held_out_fraction", data.held_out_fraction, problem, remedy)
     needed = plan.num_evaluation_batches * experiment.batch.global_batch_size
     if plan.evaluate_every is not None and found.num_held_out < needed:
         problem = f"takes {needed} held-out sequences, and there are {found.num_held_out} of {num_sequences}"
-        remedy = "Raise data.held_out_fraction, or give more data."
+        share = math.ceil(needed / num_sequences * FINEST) / FINEST
+        remedy = "Give more data, or use a smaller batch.global_batch_size."
+        if split(num_tokens, length, share).num_training > 0:
+            remedy = f"Use data.held_out_fraction={share:g} or more, or give more data."
+        elif fewer := found.num_held_out // experiment.batch.global_batch_size:
+            remedy = f"Use training.num_evaluation_batches={fewer}, or give more data."
         raise ConfigError("training.num_evaluation_batches", plan.num_evaluation_batches, problem, remedy)
     return found
+
+
+def _remedy_for_few_tokens(experiment: Experiment, num_tokens: int) -> str:
+    """More text, as far as it may have been cut off, or sequences of which the tokens fill some to train on."""
+    data, parallel = experiment.data, experiment.parallel
+    remedies = ["Give more data"]
+    if data.source == "text" and (data.tokenizer == "bpe" or num_tokens + MOST_OF_A_CHARACTER > (data.max_bytes or 0)):
+        remedies.append("raise data.max_bytes if that has cut it off")
+    ranks = parallel.tensor_parallel_size if parallel.sequence_parallel else 1
+    pieces = ranks * (PIECES * parallel.context_parallel_size if parallel.context_parallel_size > 1 else 1)
+    lengths = ((num_tokens - 1) // number // pieces * pieces for number in range(1, num_tokens))
+    fits = (size for size in lengths if size and split(num_tokens, size, data.held_out_fraction).num_training)
+    if (longest := next(fits, 0)) > 0:
+        remedies.append(f"use model.seq_length={longest} or less")
+    return f"{', or '.join(remedies)}."
 
 
 Stream = TypeVar("Stream")

@@ -170,6 +170,16 @@ def with_metadata(checkpoint: Path, content: bytes) -> None:
     (checkpoint / FACTS).write_text(json.dumps(said | {"crc32": _checksum(said)}))
 
 
+@pytest.mark.parametrize("name", ["__0_1.distcp", "__7_0.distcp", "model.safetensors", "pytorch_model.bin", "note.txt"])
+def test_files_that_a_checkpoint_does_not_name_are_no_part_of_it(name: str, trainer: Trainer, folder: Path) -> None:
+    expected = loaded_whole(trainer, path_of(folder, 2))
+    for beside in (path_of(folder, 2), folder):
+        (beside / name).write_bytes(b"of another training")
+    assert damage(path_of(folder, 2)) is None
+    for path in (path_of(folder, 2), folder):
+        assert equal(loaded(trainer, path), expected)
+
+
 def test_a_checkpoint_that_lost_its_checksums_is_not_taken(trainer: Trainer, folder: Path) -> None:
     facts = path_of(folder, 2) / FACTS
     said = json.loads(facts.read_text())
