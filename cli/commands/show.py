@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cli.arguments import AsJson, OverrideTexts, composition_of
-from cli.output.console import console, print_json, print_unwrapped, shown_path
+from cli.output.console import complaints, console, print_json, print_unwrapped, shown_path
 from conf.compose.model_from import KEY
 from conf.credentials import hide_credentials, hide_variables, shown_tree
 from conf.errors import ConfigError
@@ -49,8 +49,9 @@ All = Annotated[bool, typer.Option("--all", help="Show every group, not just tho
 def show(overrides: OverrideTexts = None, everything: All = False, as_json: AsJson = False) -> None:
     """Show the values of the named groups, or of all, and the file that each was taken from."""
     composition = composition_of(None, overrides)
-    assert composition.settings  # reading them validates the configuration
     own = Overrides.parse(overrides or ())
+    if (lacking := _what_is_lacking(composition, own)) is not None:
+        complaints.print(Text(f"Shown, but not complete yet: {lacking}", style="yellow"))
     sources = _sources(composition)
     if (file := own.stated_value(KEY)) is not None:
         sources["model"] = {KEY: str(Path(file).absolute())}
@@ -67,6 +68,22 @@ def show(overrides: OverrideTexts = None, everything: All = False, as_json: AsJs
         for override in (each for each in own if each.group == name and each.pins):
             print_unwrapped(f"# {hide_credentials(hide_variables(override.text))} from the command line")
         print_unwrapped(hide_credentials(yaml.safe_dump({name: values}, sort_keys=False)))
+
+
+def _what_is_lacking(composition: Composition, own: Overrides) -> ConfigError | None:
+    """What nobody has stated yet, such as the program of trainer=command.
+
+    Raises:
+        ConfigError: something was stated wrongly.
+    """
+    try:
+        assert composition.settings  # reading them validates the configuration
+    except ConfigError as error:
+        is_alone = "\n" not in str(error)  # else it says what is wrong elsewhere too
+        if is_alone and error.value in (None, "", (), [], {}) and error.key not in own.pinned_keys():
+            return error
+        raise
+    return None
 
 
 def _place_of(group: str, sources: dict[str, dict[str, str]]) -> str:

@@ -231,10 +231,10 @@ def single_model(kind: Any) -> type[BaseModel] | None:
 def as_hydra_spells(override: Override) -> str:
     """The text that Hydra needs for an override, since people may write some of them shorter.
 
-    The root lists no `sweep` by default, so Hydra wants a plus. A device is chosen inside the cluster, so Hydra wants
-    an at sign. An option that is all digits needs quotes, or Hydra would take it for a number. And so does a command
-    that is given as a text, since a shell has taken its quotes and Hydra takes braces for mappings. A key that the
-    chosen files leave to its default needs two pluses, as Hydra knows only what is written.
+    The root lists no `sweep` by default, so Hydra wants a plus. Devices and efficiencies are chosen inside the cluster,
+    so Hydra wants an at sign. An option that is all digits needs quotes, or Hydra would take it for a number. And so
+    does a command that is given as a text, since a shell has taken its quotes and Hydra takes braces for mappings. A
+    key that the chosen files leave to its default needs two pluses, as Hydra knows only what is written.
     """
     text, option = override.text, override.value or ""
     if option.isdigit() and override.key in groups():
@@ -242,8 +242,8 @@ def as_hydra_spells(override: Override) -> str:
     if text.startswith("trainer.command=") and "{" in text and not text.partition("=")[2].startswith(("[", "'", '"')):
         escaped = option.replace("\\", "\\\\").replace('"', '\\"')
         return f'trainer.command="{escaped}"'
-    if text.startswith("device="):
-        return f"device@cluster.{text}"
+    if text.startswith(("device=", "efficiency=")):
+        return f"{override.key}@cluster.{text}"
     if text.startswith(override.key) and override.pins and can_be_set(override.key):
         return f"++{text}"
     return f"+{text}" if text.startswith("sweep=") else text

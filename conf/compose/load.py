@@ -278,6 +278,10 @@ def _unresolved_reference(text: str, overrides: Overrides) -> ConfigError | None
 
 
 def _not_overridable(key: str, overrides: Overrides) -> ConfigError:
+    group, _, place = key.partition("@")
+    if place and group in groups():
+        problem = "is not taken from a file by this cluster, which states its own"
+        return ConfigError(group, overrides.stated_value(group), problem, f"Set the keys of {place} one by one.")
     value, sweep = overrides.stated_value(key), overrides.stated_value("sweep")
     # Compose once more without the mistake, to learn which keys there are; a chosen sweep adds some of its own.
     without_mistake = Overrides() if sweep is None or key == "sweep" else Overrides.choosing("sweep", sweep)

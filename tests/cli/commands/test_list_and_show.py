@@ -66,6 +66,36 @@ def test_all_groups_are_shown_where_none_is_named(tmp_path: Path, trisweep: Comm
     assert {"model", "cluster", "slurm", "output_dir"} <= set(values)
 
 
+@pytest.mark.parametrize(
+    ("chosen", "key", "lacking"),
+    [
+        ("trainer=command", "log", "trainer.command = []: names no program"),
+        ("tracking=server", "uri", "tracking.uri = None: a tracking server needs an address"),
+        ("slurm.container=apptainer", "container", "slurm.container_image = None: apptainer needs an image"),
+    ],
+)
+def test_what_is_not_complete_is_shown_with_what_it_lacks(
+    chosen: str, key: str, lacking: str, tmp_path: Path, trisweep: Command
+) -> None:
+    done = trisweep("show", chosen, cwd=tmp_path)
+    assert done.returncode == 0
+    assert key in next(iter(yaml.safe_load(done.stdout).values()))
+    assert lacking in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize("stated", ["trainer.command=[]", "training.seed=x", "slurm.time_limit_minutes=null"])
+def test_what_is_stated_wrongly_is_not_shown(stated: str, tmp_path: Path, trisweep: Command) -> None:
+    done = trisweep("show", "trainer=command", stated, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+def test_efficiencies_are_chosen_as_devices_are(tmp_path: Path, trisweep: Command) -> None:
+    done = trisweep("show", "cluster=frontier", "efficiency=a100", cwd=tmp_path)
+    assert "# efficiency=a100: conf/efficiency/a100.yaml" in done.stdout
+    refused = trisweep("show", "cluster=local", "efficiency=a100", cwd=tmp_path)
+    assert "Set the keys of cluster.efficiency one by one." in " ".join(refused.stderr.split())
+
+
 def test_an_unknown_group_is_one_message(tmp_path: Path, trisweep: Command) -> None:
     done = trisweep("list", "clutser", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
