@@ -79,8 +79,7 @@ def _what_is_lacking(composition: Composition, own: Overrides) -> ConfigError | 
     try:
         assert composition.settings  # reading them validates the configuration
     except ConfigError as error:
-        is_alone = "\n" not in str(error)  # else it says what is wrong elsewhere too
-        if is_alone and error.value in (None, "", (), [], {}) and error.key not in own.pinned_keys():
+        if error.value in (None, "", (), [], {}) and error.key not in own.pinned_keys():
             return error
         raise
     return None
