@@ -9,6 +9,7 @@ Published figures are no columns of this table at all.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -41,6 +42,7 @@ CO2 = "grams_co2_per_million_tokens"
 # These fields hold a value for every rank, step or type of devices, which is no cell of a table.
 NO_CELLS = ("peak_memory_bytes", "losses", "breakdown", "blocks")
 PERFORMANCE_FIELDS = tuple(name for name in Performance.model_fields if name not in NO_CELLS)
+FOLLOWS_FROM_TIME = re.compile("seconds|per_second|utilization|num_timed")
 ESTIMATE_FIELDS = tuple(name for name in Estimate.model_fields if name not in ("stages", "step_terms", "blocks"))
 PARALLEL_FIELDS = tuple(knob.name for knob in KNOBS if knob.shown == "in every row" and knob.group == "parallel")
 BATCH_SIZES = (*BatchPlan.model_fields, "num_micro_batches", "dtype")
@@ -143,6 +145,8 @@ def _fields(prefix: str, holder: object, names: Iterable[str]) -> TrialRow:
 def _measured_cells(performance: Performance | None) -> TrialRow:
     """Memory is the fullest rank's, as the prediction's is the worst stage's; terms of the step are the slowest's."""
     values = _fields("measured", performance, PERFORMANCE_FIELDS)
+    if performance is not None and not performance.is_timed:
+        values |= {f"measured_{name}": None for name in PERFORMANCE_FIELDS if FOLLOWS_FROM_TIME.search(name)}
     # The device that holds most decides whether the plan fits.
     memory = max(performance.peak_memory_bytes, default=None) if performance else None
     terms = performance.breakdown.slowest if performance and performance.breakdown else None
@@ -159,7 +163,7 @@ def _per_token(trial: Trial) -> TrialRow:
 
 def _estimated_cells(experiment: Experiment | None, performance: Performance | None) -> TrialRow:
     """The same from the measured time; `estimated_co2_from` says whether carbon is from counters or declared watts."""
-    if experiment is None or performance is None:
+    if experiment is None or performance is None or not performance.is_timed:
         return _footprint("estimated", None) | {"estimated_co2_from": None}
     declared, best = declared_footprint(experiment, performance), best_known_footprint(experiment, performance)
     carbon = f"estimated_{CO2}"
@@ -220,15 +224,16 @@ def _places_of_trials(
 
 def _point_columns(result: TrialReading, point: MeasuredPoint | None, place: str | None) -> TrialRow:
     """How often its point was measured, which place it has, and how sure its time is."""
+    timed = point if point and point.performance.is_timed else None
     return {
         "repeat": result.trial.repeat,
         "num_runs": len(point.runs) if point else None,
         "is_middle_run": result.trial.trial_id == point.middle.trial.trial_id if point else None,
         "place": place or None,
-        "point_step_seconds": point.performance.step_seconds if point else None,
-        "step_seconds_low": point.seconds.low if point else None,
-        "step_seconds_high": point.seconds.high if point else None,
-        "interval_method": point.seconds.method if point else None,
+        "point_step_seconds": timed.performance.step_seconds if timed else None,
+        "step_seconds_low": timed.seconds.low if timed else None,
+        "step_seconds_high": timed.seconds.high if timed else None,
+        "interval_method": timed.seconds.method if timed else None,
     }
 
 

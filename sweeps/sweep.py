@@ -181,9 +181,8 @@ class Sweep(NamedTuple):
                 keep_attempt(folder, ended)
             folder.clear_results(keeps_steps=not trial.planned.trainer.is_own)
             folder.submission.unlink(missing_ok=True)  # else a status in between would judge by the old job
-        folder.write_trial(
-            {"experiment": experiment, "trial_id": trial.trial_id, "sweep": self.record.name, "point": trial.point}
-        )
+        told = {"trial_id": trial.trial_id, "sweep": self.record.name, "point": trial.point}
+        folder.write_trial({"experiment": experiment, **told, "objective": list(self.record.objective)})
         return folder
 
 

@@ -201,6 +201,8 @@ class Performance(Frozen):
     """The measurements over the timed steps of one completed trial. Names are shared with `costs.Estimate`.
 
     Attributes:
+        is_timed: False of a program that printed no times, where none was sought: its seconds of a step are by our
+            clock, from its start on, over the number of steps, and nothing that follows from them is compared.
         step_seconds: median over the timed steps of the slowest rank's time; `..._min` and `..._max` are its spread.
         num_devices: physical devices in use: GPUs, or on a CPU the cores that the ranks shared.
         model_flops: floating-point operations that one step needs, all devices together.
@@ -265,6 +267,7 @@ class Performance(Frozen):
     energy_source: str | None = None
     energy_idle_watts: NonNegative | None = None
     energy_host_joules_per_step: Positive | None = None
+    is_timed: bool = True
 
     @property
     def busiest_expert_load(self) -> float | None:

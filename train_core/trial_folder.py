@@ -234,6 +234,10 @@ class TrialFolder(JobFolder):
     def read_experiment(self) -> Experiment:
         return Experiment.model_validate_json(json.dumps(json.loads(self.trial.read_text())["experiment"]))
 
+    def read_objective(self) -> tuple[str, ...]:
+        """What is sought by the command that started the trial; empty where nobody has said it."""
+        return tuple(stored_values(self.trial).get("objective", ()))
+
     def completed(self, experiment: Experiment) -> Measurement | None:
         """The measurement of just this experiment, once it has completed."""
         known = self.read_measurement()

@@ -186,10 +186,14 @@ def share_ended(states: Sequence[Reading], sweep: SweepUnderWay = PLAIN_SWEEP) -
 def _numbers(state: Reading) -> str:
     if state.outcome is not Outcome.COMPLETED or state.model_flops_per_second_per_device is None:
         return f"; {state.cause}" if state.cause else ""
-    rate = f"{state.model_flops_per_second_per_device / TERA:.4g} TFLOPS per device"
+    rate = (
+        f"; {state.step_seconds:.3g} s per step, {state.model_flops_per_second_per_device / TERA:.4g} TFLOPS per device"
+    )
+    if state.performance is not None and not state.performance.is_timed:
+        rate = ""
     loss = measured_value("loss", state)  # the one that tables and reports show
-    shown = "" if loss is None else f", loss {value_text('loss', loss)}"
-    return f"; {state.step_seconds:.3g} s per step, {rate}{shown}"
+    shown = "" if loss is None else f"{',' if rate else ';'} loss {value_text('loss', loss)}"
+    return f"{rate}{shown}"
 
 
 GOOD_ENDS = (Outcome.COMPLETED, Outcome.PRUNED, Outcome.INFEASIBLE)

@@ -15,7 +15,8 @@ from conf.plan.experiment import Experiment, ExperimentParts
 from conf.types.schema import Count, Frozen, NonNegative, Positive
 from conf.types.sites import OF_CLOUD, SlurmSpec, TrackingSpec
 from conf.types.stage_spec import StagePlace
-from conf.types.sweep_spec import SearchPlan, SweepSpec
+from conf.types.sweep_spec import SearchPlan, SweepSpec, is_of_time
+from conf.types.trainer_spec import TIMES
 
 OF_SERVER = re.compile(rf"https?://[^\s/?#]+\S*$|{OF_CLOUD.pattern}")
 OF_DATABASE = re.compile(r"(postgresql|mysql|mssql|sqlite)(\+\w+)?://")
@@ -153,4 +154,6 @@ class Settings(ExperimentParts):
         if self.trainer.is_own and every is not None and data.source != "synthetic" and not data.held_out_fraction:
             problem, remedy = "would evaluate no sequence, as data.held_out_fraction = 0", "Raise that, or use null."
             raise InfeasiblePlan("training.evaluate_every", every, problem, remedy)
+        if self.trainer.trains and not self.trainer.is_own and any(map(is_of_time, self.search.objective)):
+            self.trainer.log.require("how long a step takes", TIMES)
         return Experiment(**{key: getattr(self, key) for key in ExperimentParts.model_fields}, stage=stage)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Collection
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, JsonValue, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
@@ -19,7 +20,15 @@ Parser = Literal["megatron-lm", "torchtitan"]
 CostsOf = Literal["trisweep", "megatron-lm", "megatron-deepspeed", "megatron-core", "fsdp", "torchtitan", "deepspeed"]
 """The trainers whose costs the cost model knows; `train_core.costs.IMPLEMENTATIONS` declares them."""
 
-TIMES = ("step_seconds", "step_milliseconds", "tokens_per_second", "tokens_per_second_per_device", "samples_per_second")
+Decimal = Literal["point", "comma"]
+TIMES = (
+    "step_seconds",
+    "step_milliseconds",
+    "steps_per_second",
+    "tokens_per_second",
+    "tokens_per_second_per_device",
+    "samples_per_second",
+)
 """The quantities that tell how long a step took, the most direct one first."""
 
 QUANTITIES = (
@@ -97,12 +106,14 @@ class LogSpec(Frozen):
         first_step: the number that the program gives to its first step.
         done: what the log says once training has ended well; null trusts the exit code alone.
         errors: what means that the trial has failed, whatever the exit code is.
+        decimal: what stands before the decimals of its numbers; null: a point, and a comma that could be one is said.
     """
 
     patterns: dict[str, str] = Field(default_factory=dict)
     first_step: Annotated[int, Field(ge=0)] = 1
     done: str | None = None
     errors: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    decimal: Decimal | None = None
 
     @model_validator(mode="after")
     def _patterns_are_regular(self) -> LogSpec:
@@ -124,6 +135,16 @@ class LogSpec(Frozen):
     @property
     def quantities(self) -> frozenset[str]:
         return frozenset(group for pattern in self.patterns.values() for group in re.compile(pattern).groupindex)
+
+    def require(self, what: str, wanted: Collection[str]) -> None:
+        """Refuse patterns of which none finds one of the wanted quantities.
+
+        Raises:
+            ConfigError: says what is not found.
+        """
+        if self.quantities.isdisjoint(wanted):
+            remedy = f"Add one with a group (?P<NAME>...), whose NAME is {' or '.join(wanted)}."
+            raise ConfigError("trainer.log.patterns", list(self.patterns), f"no pattern finds {what}", remedy)
 
 
 class MetricsSpec(Frozen):
@@ -257,7 +278,7 @@ class TrainerSpec(Frozen):
             remedy = "Give trainer.command=[python,train.py], or the command in the sweep's file."
             raise ConfigError("trainer.command", [], "names no program", remedy)
         if self.trains:
-            _require_times(self.log)
+            self.log.require("a step", ("step",))
         self._require_known_ranks()
         for name in self.files:
             if not name or NOT_A_FILE.search(name):
@@ -279,14 +300,6 @@ class TrainerSpec(Frozen):
 
 
 TRISWEEP = TrainerSpec(kind="trisweep")
-
-
-def _require_times(log: LogSpec) -> None:
-    """A step without its number or without its time could not be measured."""
-    for wanted, what in ((("step",), "a step"), (TIMES, "how long a step takes")):
-        if log.quantities.isdisjoint(wanted):
-            remedy = f"Add one with a group (?P<NAME>...), whose NAME is {' or '.join(wanted)}."
-            raise ConfigError("trainer.log.patterns", list(log.patterns), f"no pattern finds {what}", remedy)
 
 
 def split_words(value: object, key: str) -> list[Any]:

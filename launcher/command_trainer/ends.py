@@ -18,6 +18,7 @@ from train_core.measurement import Fault, Outcome, RankFailure
 from train_core.process.machine import this_node
 
 MAX_CAUSE = 300
+LOSSES = ("loss", "held_out_loss")
 OUTCOME_OF_FAULT = {Fault.MEMORY: Outcome.OUT_OF_MEMORY, Fault.TIME: Outcome.TIMED_OUT}
 SPEAKER = re.compile(r"^\[(?:rank|default)(?P<rank>\d+)\]:\s?")
 """What torch, and torchrun with `--tee`, put before a rank's line."""
@@ -111,10 +112,27 @@ def miscounted(book: StepBook) -> str:
     return ""
 
 
+def misread(book: StepBook) -> str:
+    """Why a loss, or the times, of a log cannot be read; empty if nothing is unknown of what is sought."""
+    wanted = (*(LOSSES if book.needs_loss else ()), *(TIMES if book.needs_time and not book.steps else ()))
+    quantity = next((each for each in wanted if each in book.unread), None)
+    if quantity is None:
+        return ""
+    unknown = book.unread[quantity]
+    written, readings = f"its log writes {quantity} as {unknown.text!r}", [f"{each:g}" for each in unknown.readings]
+    if readings:
+        which = "trainer.log.decimal=comma" + (" or trainer.log.decimal=point" if len(readings) > 1 else "")
+        return f"{written}, which may mean {' or '.join(readings)}: give {which}"
+    finders = [name for name, text in book.log.patterns.items() if quantity in re.compile(text).groupindex]
+    where = ", ".join(f"trainer.log.patterns.{name}" for name in finders)
+    return f"{written}, a notation that nobody here knows: have it print a plain number, or correct {where}"
+
+
 def unmeasured_failure(book: StepBook, log: LogSpec, logs: Iterable[Path]) -> RankFailure:
     """The program ended well, and its log tells of no step to time: which patterns should have found one."""
     silent, fault = list[str](), Fault.INPUT
-    for wanted in (("step",), TIMES):
+    sought = TIMES if book.needs_time else LOSSES
+    for wanted in (("step",), sought):
         finders = [
             name for name, text in log.patterns.items() if not re.compile(text).groupindex.keys().isdisjoint(wanted)
         ]
@@ -129,7 +147,8 @@ def unmeasured_failure(book: StepBook, log: LogSpec, logs: Iterable[Path]) -> Ra
         names = ", ".join(f"trainer.log.patterns.{name}" for name in dict.fromkeys(silent))
         cause = f"nothing measurable in its log: no line matches {names}"
     else:
-        cause = "nothing measurable in its log: no line tells of a step together with its time"
+        what = "time" if book.needs_time else "loss"
+        cause = f"nothing measurable in its log: no line tells of a step together with its {what}"
     return rank_failure(fault, cause, last_lines(*logs), 0, blamed=False)
 
 

@@ -11,7 +11,14 @@ from pathlib import Path
 
 from conf.errors import EXIT_FAILED
 from conf.plan.experiment import Experiment
-from launcher.command_trainer.ends import error_line, failure_from_log, miscounted, rank_failure, unmeasured_failure
+from launcher.command_trainer.ends import (
+    error_line,
+    failure_from_log,
+    miscounted,
+    misread,
+    rank_failure,
+    unmeasured_failure,
+)
 from launcher.command_trainer.performance import environment_of, performance_of, program_code
 from launcher.command_trainer.process import (
     CannotStart,
@@ -135,7 +142,9 @@ class ProgramRun:
         # A program may have saved, nobody knows where; what an earlier attempt told of stays until this one tells.
         self._told_before = self.trial.read_metrics()
         self._num_recorded = 1
-        self.book = StepBook(self.experiment, self._told_before[-1].step if self._told_before else 0)
+        self.book = StepBook(
+            self.experiment, self._told_before[-1].step if self._told_before else 0, self.trial.read_objective()
+        )
         self.metrics = FoundMetrics(self.experiment.trainer.metrics)
         # Every task but the first only waits for its program: what there is to read is read once.
         self._reads = self.seats[0].is_first
@@ -265,7 +274,7 @@ class ProgramRun:
         if log.done is not None and not self.book.is_done:
             cause = f"the program exited with code 0, and no line of its log matches trainer.log.done = {log.done!r}"
             return rank_failure(Fault.INPUT, cause, last_lines(*self.logs), 0, blamed=False)
-        if self.experiment.trainer.trains and (cause := miscounted(self.book)):
+        if self.experiment.trainer.trains and (cause := miscounted(self.book) or misread(self.book)):
             return rank_failure(Fault.INPUT, cause, last_lines(*self.logs), 0, blamed=False)
         if self.experiment.trainer.trains and self._performance() is None:
             return unmeasured_failure(self.book, log, self.logs)
@@ -280,7 +289,7 @@ class ProgramRun:
         memory = book.memory_bytes
         if memory is None and self.experiment.cluster.device.kind == "cpu":
             memory = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024  # of the largest process, in KiB
-        return performance_of(self.experiment, self._steps(), book.tflops, memory)
+        return performance_of(self.experiment, self._steps(), book.tflops, memory, book.untimed)
 
     def _deadline_failure(self, deadline: float) -> RankFailure | None:
         if time.monotonic() > deadline:

@@ -12,7 +12,7 @@ import re
 import socket
 import statistics
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from conf.plan.experiment import Experiment
@@ -43,17 +43,24 @@ def devices_in_use(experiment: Experiment) -> int:
 
 
 def performance_of(
-    experiment: Experiment, steps: Sequence[StepMetrics], tflops: Mapping[int, float], memory_bytes: int | None
+    experiment: Experiment,
+    steps: Sequence[StepMetrics],
+    tflops: Mapping[int, float],
+    memory_bytes: int | None,
+    untimed: Collection[int] = (),
 ) -> Performance | None:
     """The measurement over the steps after warm-up; None where there is no such step.
 
     Args:
+        untimed: the steps whose time was not printed, which count where no other does.
         tflops: of single steps and of one device, as the program printed them.
         memory_bytes: the most that any rank is known to have used.
     """
     timed = [step for step in steps if not step.warmup]
     if not timed:
         return None
+    told = [step for step in timed if step.step not in untimed]
+    timed = told or timed
     times = [step.step_seconds for step in timed]
     batch, num_devices = experiment.batch.global_batch_size, devices_in_use(experiment)
     seconds = statistics.median(times)
@@ -78,6 +85,7 @@ def performance_of(
         unrecorded_steps=tuple(n for n in range(1, num_steps + 1) if n not in recorded),
         final_loss=steps[-1].loss,
         num_parameters=num_parameters(experiment.model),
+        is_timed=bool(told),
         tflops_as_printed=statistics.median(printed) if printed else None,
     )
 

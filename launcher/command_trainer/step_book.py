@@ -4,20 +4,21 @@ train, such as the scores of an evaluation, from its lines or from a file.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import re
 import time
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from conf.plan.experiment import Experiment
+from conf.types.sweep_spec import is_of_time
 from conf.types.trainer_spec import TIMES, MetricsSpec
 from launcher.command_trainer.performance import devices_in_use
+from launcher.command_trainer.printed_numbers import UnknownNotation, number_at
 from launcher.command_trainer.step_numbers import GOES_BACK, HEADING, StepNumbers, epoch_in, place_in
 from train_core.costs import model_flops
 from train_core.measurement import StepMetrics
@@ -27,6 +28,7 @@ PLAUSIBLE: Mapping[str, tuple[float, float]] = {
     "step": (-1e9, 1e9),
     "step_seconds": (1e-7, 1e7),
     "step_milliseconds": (1e-4, 1e10),
+    "steps_per_second": (1e-7, 1e7),
     "tokens_per_second": (1e-9, 1e15),
     "tokens_per_second_per_device": (1e-9, 1e15),
     "samples_per_second": (1e-9, 1e15),
@@ -36,12 +38,9 @@ PLAUSIBLE: Mapping[str, tuple[float, float]] = {
     "memory_gib": (0.0, 2.0**30),
 }
 """A figure outside is none: what a program prints beside its words must not spoil reports. A loss may be anything."""
-NOT_IN_NUMBERS = str.maketrans("", "", "_ ")
 OPENING = re.compile(r"(?:\\b)?([A-Za-z_ ]+?)(?=[A-Za-z_ ][?*{]|[^A-Za-z_ ?*{]|$)")
 NOT_A_CHOICE = re.compile(r"\\.|\[\^?\]?[^\]]*\]")
 KEPT_OF_ANY_LINE = frozenset({"held_out_loss", *BYTES})
-GROUPED = re.compile(r"[-+]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?([eE][-+]?\d+)?")
-"""A number whose thousands are set apart by commas. Elsewhere a comma may be a decimal one, and nobody knows."""
 
 
 class StepBook:
@@ -53,12 +52,19 @@ class StepBook:
 
     Attributes:
         tflops: of single steps, as the program printed them.
+        untimed: the steps without a time, of a log of which none is sought; theirs are by our clock.
+        unread: by quantity the first number that cannot be read.
         last_step: the last one that was told, also beyond the plan's last.
         memory_bytes: the most that was printed; None while nothing was.
     """
 
-    def __init__(self, experiment: Experiment, told_before: int = 0) -> None:
-        """Begin to read a log; `told_before` is the last step of which earlier attempts have told."""
+    def __init__(self, experiment: Experiment, told_before: int = 0, sought: Sequence[str] = ()) -> None:
+        """Begin to read a log.
+
+        Args:
+            told_before: the last step of which earlier attempts have told.
+            sought: the sweep's objectives; empty where nobody knows them, so that steps have to be timed.
+        """
         log = experiment.trainer.log
         self.num_ranks = experiment.parallel.world_size
         self._new_numbers = partial(StepNumbers, self.num_ranks, told_before)
@@ -71,9 +77,13 @@ class StepBook:
         self.num_devices = devices_in_use(experiment)
         self.steps: list[StepMetrics] = []
         self.matched = set[str]()
+        self.needs_time = not sought or any(map(is_of_time, sought))
+        self.needs_loss = not sought or "loss" in sought
+        self.untimed, self._begun = set[int](), time.monotonic()
         self.tflops = dict[int, float]()
         self.memory_bytes: int | None = None
         self.is_done, self.error = False, ""
+        self.log, self.unread = log, dict[str, UnknownNotation]()
         self.last_step = 0
         self._numbers = dict[tuple[int, str], StepNumbers]()
         self._speaker: StepNumbers | None = None
@@ -144,7 +154,9 @@ class StepBook:
 
     def close(self) -> Iterator[StepMetrics]:
         """The step that is under way, if enough of it is known; nothing more will come."""
-        seconds, number = self._seconds(), self._current
+        number, is_timed = self._current, (seconds := self._seconds()) is not None
+        if not (is_timed or self.needs_time) and (not self.needs_loss or "loss" in self._found):
+            seconds = max(time.monotonic() - self._begun, 1e-6) / (len(self.steps) + 1)
         # Several ranks may print the same step, which counts once.
         if number is None or seconds is None or number in self._told or self._is_of_a_validation():
             return
@@ -153,6 +165,8 @@ class StepBook:
             return
         self.steps.append(self._metrics(number, seconds))
         self._told.add(number)
+        if not is_timed:
+            self.untimed.add(number)
         yield self.steps[-1]
 
     def _is_of_a_validation(self) -> bool:
@@ -183,10 +197,23 @@ class StepBook:
                 continue
             self.matched.add(name)
             spot = match.span("step") if "step" in pattern.groupindex else spot
-            for quantity, text in match.groupdict().items():
-                with contextlib.suppress(ValueError):
-                    quantities[quantity] = _number_in(text or "")
+            quantities |= dict(self._numbers_of(match))
         return {name: value for name, value in quantities.items() if _is_plausible(name, value)}, spot
+
+    def _numbers_of(self, match: re.Match[str]) -> Iterator[tuple[str, float]]:
+        """What the groups of a pattern have found; what cannot be read is kept to be said."""
+        starts = [match.start(quantity) for quantity in match.re.groupindex]
+        for quantity in match.re.groupindex:
+            begin = match.start(quantity)
+            limit = min((start for start in starts if start > begin), default=len(match.string))
+            try:
+                value = number_at(match.string, begin, limit, quantity, self.log.decimal) if match[quantity] else None
+            except UnknownNotation as unknown:
+                if self._numbers:  # what is printed before the first step is no figure of one
+                    self.unread.setdefault(quantity, unknown)
+                continue
+            if value is not None:
+                yield quantity, value
 
     def _note(self, quantities: dict[str, float]) -> None:
         """Keep what says something about the whole training, or is not of `StepMetrics`."""
@@ -199,7 +226,8 @@ class StepBook:
     def _seconds(self) -> float | None:
         """Return how long the step took, by the most direct quantity that was printed; None without any."""
         tokens, quantities = self.experiment.batch.global_batch_size * self.experiment.model.seq_length, self._found
-        of_rate = {
+        of_rate: dict[str, float] = {
+            "steps_per_second": 1,
             "tokens_per_second": tokens,
             "tokens_per_second_per_device": tokens / self.experiment.parallel.world_size,
             "samples_per_second": self.experiment.batch.global_batch_size,
@@ -233,16 +261,6 @@ def opening_of(pattern: str) -> str:
     """The letters with which all that a pattern matches begins, as far as they are plain to see; else none."""
     opening = OPENING.match(pattern)
     return opening[1] if opening and "|" not in NOT_A_CHOICE.sub("", pattern) else ""
-
-
-def _number_in(text: str) -> float:
-    """The number that a text is.
-
-    Raises:
-        ValueError: it is none, or has a comma that does not set thousands apart.
-    """
-    number = text.translate(NOT_IN_NUMBERS).rstrip(",")
-    return float(number.replace(",", "") if GROUPED.fullmatch(number) else number)
 
 
 def _is_plausible(quantity: str, value: float) -> bool:

@@ -57,7 +57,7 @@ def cost(objective: Objective, value: float) -> float:
 
 
 def measured_value(objective: Objective, reading: Reading) -> float | None:
-    """The value that a completed trial measured; None where it has not completed."""
+    """The value that a completed trial measured; None where it has not completed, or told of no time that is sought."""
     performance, experiment = reading.performance, reading.experiment
     if performance is None or experiment is None:
         return None
@@ -65,7 +65,7 @@ def measured_value(objective: Objective, reading: Reading) -> float | None:
         return reading.figures.get(figure) if isinstance(reading, TrialReading) else None
     if objective == "loss":
         return final_loss(experiment, performance, reading.steps)
-    return _of_step(objective, experiment, performance)
+    return _of_step(objective, experiment, performance) if performance.is_timed else None
 
 
 def predicted_value(objective: Objective, experiment: Experiment, estimate: Estimate) -> float | None:

@@ -68,7 +68,7 @@ def _without_name(model: ModelSpec) -> ModelSpec:
 
 def disturbances(readings: Iterable[TrialReading]) -> dict[str, str]:
     """Map the ids of trials to what disturbed their run; steady runs are left out."""
-    measured = [each for each in readings if each.performance and not each.trial.stage]
+    measured = [each for each in readings if each.performance and each.performance.is_timed and not each.trial.stage]
     by_steps = disturbed_runs([each.timed_seconds for each in measured])
     found = ((each.trial.trial_id, why or _peak_fault(each)) for each, why in zip(measured, by_steps, strict=True))
     disturbed = {trial_id: why for trial_id, why in found if why}

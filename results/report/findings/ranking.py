@@ -38,7 +38,7 @@ def measured_cells(point: MeasuredPoint, relation: Scaling) -> dict[str, Cell]:
     memory = max(performance.peak_memory_bytes, default=None)
     half = (point.seconds.high - point.seconds.low) / 2 / performance.step_seconds
     hardware = performance.hardware_flops_per_second_per_device
-    return {
+    cells = {
         "devices": number(count(performance.num_devices), performance.num_devices),
         "model TFLOPS": number(tflops(point.rate), point.rate),
         "± %": number(f"{100 * half:.0f}" if half <= MOST_SHOWN else f">{100 * MOST_SHOWN:.0f}", half),
@@ -52,13 +52,15 @@ def measured_cells(point: MeasuredPoint, relation: Scaling) -> dict[str, Cell]:
         "hardware TFLOPS": number(tflops(hardware), hardware),
         "peak GiB": number(gib(memory), memory),
     }
+    of_time = cells.keys() - {"devices", "runs", "scaling", "peak GiB"} if not performance.is_timed else ()
+    return cells | dict.fromkeys(of_time, text(ABSENT))
 
 
 def sought_cells(record: SweepRecord, point: SoughtPoint) -> list[Cell]:
     """The value of each objective, the interval of the first, the number of runs, and the seconds of a step."""
     both = zip(record.objective, point.values, strict=True)
     performance, runs = point.middle.performance, len(point.runs)
-    step = performance.step_seconds if performance else None
+    step = performance.step_seconds if performance and performance.is_timed else None
     return [
         *(number(value_text(objective, value), value) for objective, value in both),
         text(interval_text(record.objective[0], point.interval)),
