@@ -149,6 +149,9 @@ def _shape(sweep: Sweep, launcher: LauncherSpec, cluster: ClusterSpec) -> JobSha
     if largest is not None and launcher.num_nodes is not None and launcher.num_nodes < largest.num_nodes:
         problem = f"is too small for {largest.label}, which needs {count_of(largest.num_nodes, 'node')}"
         raise ConfigError("launcher.num_nodes", launcher.num_nodes, problem, "Give more nodes, or null.")
+    if launcher.num_nodes is not None and launcher.num_nodes > cluster.num_nodes:
+        problem = f"is more than cluster.num_nodes = {cluster.num_nodes}"
+        raise ConfigError("launcher.num_nodes", launcher.num_nodes, problem, f"Use {cluster.num_nodes} or less.")
     return JobShape(
         num_nodes=launcher.num_nodes or (largest.num_nodes if largest else 1),
         tasks_per_node=cluster.devices_per_node,

@@ -26,7 +26,7 @@ from conf.types.schema import DataSpec
 from train_core.data import byte_pairs
 from train_core.data.byte_pairs import BytePairs, learnt_beside
 from train_core.data.text_files import TextFiles, pieces, text_files
-from train_core.data.token_file import CHUNK_TOKENS, TokenFile
+from train_core.data.token_file import CHUNK_TOKENS, TokenFile, existing_file
 from train_core.process.lock import wait_for_lock
 from train_core.whole_files import replacing, write_atomically
 
@@ -58,11 +58,11 @@ def prepare_text(data: DataSpec, model: ModelSpec, cache_dir: Path) -> TokenFile
     content = _content(data, model, files.paths)
     _warn_of_surprises(data, files, content.num_bytes)
     path = cache_dir / f"tokens-{content.signature}.npy"
-    if found := _existing_file(path):
+    if found := existing_file(path):
         return found
     with wait_for_lock(path.with_suffix(".lock")):
         # Another job may have made it while this one waited for the lock.
-        return _existing_file(path) or TokenFile(path, _save(data, model, files.paths, content, path))
+        return existing_file(path) or TokenFile(path, _save(data, model, files.paths, content, path))
 
 
 def starts_of_files(data: DataSpec, tokens: TokenFile) -> NDArray[np.int64]:
@@ -83,14 +83,6 @@ def starts_of_files(data: DataSpec, tokens: TokenFile) -> NDArray[np.int64]:
         starts[is_here] = first + np.searchsorted(begins, offsets[is_here])
         before = int(ends[-1])
     return starts
-
-
-def _existing_file(path: Path) -> TokenFile | None:
-    """The token file; None when there is none, or when it is damaged and has to be made again."""
-    try:
-        return TokenFile(path, len(np.load(path, mmap_mode="r")))
-    except (OSError, ValueError, EOFError):
-        return None
 
 
 def _content(data: DataSpec, model: ModelSpec, paths: list[Path]) -> Content:

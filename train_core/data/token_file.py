@@ -76,10 +76,18 @@ class DocumentNumbers:
         return np.repeat(np.arange(first, end + 1), np.diff(bounds))
 
 
+def existing_file(path: Path) -> TokenFile | None:
+    """A `.npy` file of numbers; None when there is none, or when it is damaged and has to be made again."""
+    try:
+        return TokenFile(path, len(np.load(path, mmap_mode="r")))
+    except (OSError, ValueError, EOFError):
+        return None
+
+
 def with_documents(tokens: TokenFile, starts: NDArray[np.int64], cache_dir: Path) -> TokenFile:
     """The tokens, with a file of where their documents start, which is named by its content and made where it lacks."""
     path = cache_dir / f"documents-{hashlib.sha256(starts.tobytes()).hexdigest()[:16]}.npy"
-    if not path.exists():
+    if existing_file(path) is None:
         with replacing(path) as file:
             np.save(file, starts)
     return replace(tokens, documents=path)

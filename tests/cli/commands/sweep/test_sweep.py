@@ -111,6 +111,13 @@ def test_a_dry_run_of_an_allocation_counts_its_trials(tmp_path: Path, trisweep: 
     assert "1 trial as steps of one allocation of" in " ".join(done.stdout.split()), done.stderr
 
 
+def test_an_allocation_of_more_nodes_than_the_cluster_has_is_refused(tmp_path: Path, trisweep: Command) -> None:
+    done = trisweep(
+        "sweep", "175b", "cluster=selene", "launcher=allocation", "launcher.num_nodes=9999", "--dry-run", cwd=tmp_path
+    )
+    assert re.search(r"launcher\.num_nodes = 9999: is more than cluster\.num_nodes = \d+\. Use \d+ or", done.stderr)
+
+
 def test_the_hours_of_a_small_allocation_are_not_rounded_to_none(tmp_path: Path, trisweep: Command) -> None:
     few = ("cluster=local", "slurm.time_limit_minutes=1", "launcher=allocation", "launcher.time_limit_minutes=2")
     done = trisweep("sweep", "smoke", *few, "--dry-run", cwd=tmp_path)
