@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sqlite3
+import sys
 import urllib.error
 import urllib.request
 from contextlib import closing
@@ -149,7 +151,7 @@ def require_writable(path: Path) -> None:
     elsewhere = "`trisweep report NAME --out FOLDER` does without it"
     raise UsageError(
         f"The MLflow store in {path if path.is_dir() else path.parent} may not be written{whose}",
-        f"{give} `chmod {'g' if owner else 'u'}+rw {path}`; {elsewhere}. {KEPT}.",
+        f"{give} `chmod {'g' if owner else 'u'}+rw {shlex.quote(str(path))}`; {elsewhere}. {KEPT}.",
     )
 
 
@@ -175,6 +177,11 @@ def require_database(uri: str) -> None:
         ) from None
 
 
+def mlflow_command(*words: str) -> str:
+    """A command of MLflow's for a shell, which finds it wherever this program is installed."""
+    return shlex.join((sys.executable, "-m", "mlflow", *words))
+
+
 def remedy_of(message: str, uri: str) -> str | None:
     """The remedy if MLflow refused its store; None if that is not known."""
     match = OTHER_VERSION.search(message)
@@ -186,6 +193,6 @@ def remedy_of(message: str, uri: str) -> str | None:
     # One that has had this layout of its tables can upgrade it.
     versions = Path(mlflow.__file__).parent / "store" / "db_migrations" / "versions"
     if any(versions.glob(f"{match[1]}_*.py")):
-        address = without_credentials(uri)
-        return f"An older MLflow wrote it: take a backup of it, then give `mlflow db upgrade {address}`. {anew}"
+        upgrade = mlflow_command("db", "upgrade", without_credentials(uri))
+        return f"An older MLflow wrote it: take a backup of it, then give `{upgrade}`. {anew}"
     return f"A newer MLflow wrote it: install that one. {anew}"

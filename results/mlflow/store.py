@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import shutil
 import sqlite3
 import tempfile
@@ -12,9 +13,10 @@ from pathlib import Path
 from stat import S_IMODE
 from typing import TYPE_CHECKING
 
+from conf.credentials import without_credentials
 from conf.errors import UsageError
 from conf.types.sites import TrackingSpec
-from results.mlflow.reachable import require_database, require_entry, require_server, require_sqlite
+from results.mlflow.reachable import mlflow_command, require_database, require_entry, require_server, require_sqlite
 from results.mlflow.stored_runs import SWEEP_ID
 
 if TYPE_CHECKING:
@@ -179,10 +181,13 @@ def experiment_id(client: MlflowClient, tracking: TrackingSpec, output_dir: Path
         location = None if tracking.kind == "server" else artifact_dir(output_dir).as_uri()
         return str(client.create_experiment(tracking.experiment, artifact_location=location, tags=OURS))
     if experiment.lifecycle_stage == "deleted":
+        # MLflow's own command knows neither this store nor, outside of the environment, where it is itself.
+        store = shlex.quote(f"MLFLOW_TRACKING_URI={without_credentials(tracking_uri(tracking, output_dir))}")
+        restore = ("experiments", "restore", "--experiment-id", str(experiment.experiment_id))
         raise UsageError(
             f"tracking.experiment = {tracking.experiment!r} is deleted in MLflow",
-            f"Bring it back with `mlflow experiments restore --experiment-id {experiment.experiment_id}`, or choose"
-            " another name with tracking.experiment=NAME.",
+            f"Bring it back with `env {store} {mlflow_command(*restore)}`, or choose another name with"
+            " tracking.experiment=NAME.",
         )
     if OWNER not in experiment.tags:
         _adopt(client, experiment.experiment_id, tracking.experiment)

@@ -12,7 +12,7 @@ import pytest
 
 from conf.errors import ConfigError, UsageError
 from launcher import folder_lock
-from launcher.folder_lock import holder, lock_folder, wait_until_free
+from launcher.folder_lock import holder, lock_folder, require_writable, wait_until_free
 from sweeps.folder.journal import Journal, Paused
 from sweeps.trial import SweepFolder
 
@@ -31,6 +31,24 @@ def test_a_file_system_without_locks_is_refused_with_its_remedy_and_asked_withou
     journal = Journal(folder.journal)
     journal.append(Paused())
     assert [type(entry) for entry in journal.read_new()] == [Paused]
+
+
+@pytest.mark.parametrize("where", ["/proc/x", "/proc/x/y", "file", "file/below"])
+def test_on_paper_a_folder_is_refused_as_it_is_when_it_is_to_be_written(where: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    folder = SweepFolder(tmp_path / where / "sweep-local")
+    refusals = []
+    for refuse in (require_writable, lambda each: lock_folder(each).__enter__()):
+        with pytest.raises(ConfigError, match=r"output_dir = .*cannot be written") as refused:
+            refuse(folder)
+        refusals.append(refused.value.key)
+    assert refusals == 2 * ["output_dir"]
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_on_paper_nothing_is_left_in_a_folder_that_can_be_written(tmp_path: Path) -> None:
+    require_writable(SweepFolder(tmp_path / "new" / "sweep-local"))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_two_commands_at_once_both_find_that_the_folder_can_be_written(

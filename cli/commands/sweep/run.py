@@ -34,6 +34,7 @@ from conf.units import count_of
 from launcher.command_trainer.flag_check import check_record, starts_without_python, untold_keys
 from launcher.control.composed_rules import budget_of, rounds_of, rules_for
 from launcher.control.orders import SweepOrders
+from launcher.folder_lock import require_writable
 from launcher.machine import this_machine
 from launcher.sweep import dry_run_here, prepare_tokens, run_here
 from launcher.where import SweepPlace, choose_place
@@ -70,6 +71,7 @@ def run_sweep(
         again = next_command("resume", Sweep(place.folder, record))
         raise UsageError(f"Sweep {record.name} is paused", f"Give `{again}` first.")
     if dry_run:
+        require_writable(place.folder)
         would_run = _show_what_would_run(place, record, restriction, orders)
         if as_json:
             print_json("sweep", {"sweep": record.name, "folder": str(place.folder.path), "would_run": would_run})

@@ -278,7 +278,7 @@ def test_an_experiment_of_another_program_is_left_alone(write_sweep: WriteSweep,
 @pytest.mark.parametrize(
     ("version", "remedy"),
     [
-        ("0584bdc529eb", r"backup of it, then give `mlflow db upgrade sqlite:///.*mlflow\.db`"),
+        ("0584bdc529eb", r"backup of it, then give `.* -m mlflow db upgrade sqlite:///.*mlflow\.db`"),
         ("ffffffffffff", r"A newer MLflow wrote it"),
     ],
 )

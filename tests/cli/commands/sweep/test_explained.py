@@ -80,3 +80,10 @@ def test_the_doctor_s_findings_stand_below_where_slurm_answers(says: Says, tmp_p
     assert "\nDoctor: problem: time limit: 30 minutes are wanted, short gives at most 10." in said
     assert "\nDoctor: problem: a sweep's job: would be refused: Invalid qos specification" in said
     assert not list(tmp_path.glob("runs/*"))
+
+
+def test_a_folder_that_cannot_be_written_is_refused_on_paper_too(trisweep: Command, tmp_path: Path) -> None:
+    for place in ((), ("cluster=perlmutter",)):
+        done = trisweep("sweep", "smoke", *place, "--dry-run", "output_dir=/proc/x", cwd=tmp_path)
+        assert done.returncode == 2
+        assert "output_dir = '/proc/x': cannot be written" in " ".join(done.stderr.split())
