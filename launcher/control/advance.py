@@ -35,6 +35,8 @@ from sweeps.search.searcher import Answer, num_taken
 from sweeps.sweep import Sweep, first_runs, points_of_configuration, with_figures
 from sweeps.trial import Trial, named_apart, repeat_id
 from train_core.measurement import Fault, Outcome
+from train_core.trial_folder import Attempt
+from train_core.whole_files import write_atomically
 
 FAILURES = (Outcome.FAILED, Outcome.TIMED_OUT)
 """Outcomes that `controller.fail_fast` counts."""
@@ -344,12 +346,19 @@ class Conductor:
         """Start what there is room for, and return the ids of what was started."""
         if not readings:
             return set()
+        self._keep_counting(readings)
         started = set(self.workplace.start(self.sweep, readings))
         # Read anew, because their submissions were written only just now.
         again = [self.sweep.read_trial(each.trial) for each in readings if each.name in started]
         self._write(*(entry for each in again for entry in submissions(each, self.history)))
         self._write(*self._refusals([each for each in readings if each.name not in started]))
         return started
+
+    def _keep_counting(self, readings: Sequence[TrialReading]) -> None:
+        """Where a trial's folder was removed, tell the new one its last attempt, whose job may still write there."""
+        for each in readings:
+            if (last := self.history.course_of(each.name).last_attempt) >= each.next_attempt:
+                write_atomically(each.folder.claim, f"{Attempt(last, restarts=0)}\n", durable=False)
 
     def _refusals(self, not_started: Sequence[TrialReading]) -> Iterator[Ended]:
         """The ends that spend a person's orders, or command, for trials that the place refused: no attempt would."""

@@ -263,6 +263,7 @@ class Course:
     """The history of one trial over all its attempts. Each attempt is known by the time of its submission.
 
     Attributes:
+        last_attempt: the highest number that an attempt had; 0 before the first.
         submitted, started, ended: the last attempt that was submitted, was seen to run, and was seen to end.
         retry_after: a person wants another attempt after this one.
         pruned: why an attempt is to end.
@@ -271,6 +272,7 @@ class Course:
     """
 
     num_attempts: int = 0
+    last_attempt: int = 0
     submitted: float | None = None
     started: float | None = None
     ended: float | None = None
@@ -374,7 +376,8 @@ class History:
 
     def _add_to_course(self, entry: Submitted | Started | Ended | Pruned | Retried | Cancelled, course: Course) -> None:
         match entry:
-            case Submitted(submitted=submitted):
+            case Submitted(submitted=submitted, attempt=attempt):
+                course.last_attempt = max(course.last_attempt, attempt)
                 course.submitted, course.num_attempts = submitted, course.num_attempts + 1
                 self.finished, self.has_submitted = "", True
                 if submitted != course.retry_after:

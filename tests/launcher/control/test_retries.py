@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -151,6 +152,23 @@ def test_attempts_are_counted_on_disk_once_each_also_where_the_submission_is_los
     with reading.folder.attempts.open("a") as file:
         file.write('{"number": 3, "outc')
     assert len(sweep.read()[0].ended_attempts) == 2
+
+
+def test_attempts_are_counted_on_where_a_trials_folder_was_removed_while_its_job_ran(
+    sweep: Sweep, slurm_of: SlurmOf, tools: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else both jobs would be the first attempt, and neither would find that the other works there."""
+    tools(sbatch="echo Submitted batch job 12", srun="true", squeue="true", scontrol="echo 'ClusterName = alps'")
+    monkeypatch.setattr("launcher.workplaces.queue.snapshot_code", lambda *_: sweep.folder.code / "0a1b")
+    one = Sweep(sweep.folder, sweep.record.model_copy(update={"trials": sweep.record.trials[:1]}))
+    attempts, rules = list[int](), Rules(budget=Budget(UNLIMITED_BUDGET, None, 60.0))
+    for _ in range(3):
+        Conductor(one, SlurmQueue(slurm_of()), rules).advance()
+        submission = one.read()[0].submission
+        assert submission is not None
+        attempts.append(submission.attempt)
+        shutil.rmtree(one.read()[0].folder.path)
+    assert attempts == [1, 2, 3]
 
 
 @pytest.mark.parametrize(
