@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -13,8 +15,9 @@ from launcher.slurm.answers import FRESH
 from launcher.slurm.own_jobs import JobStanding, standings
 from launcher.slurm.query import NOT_SUBMITTED, UNKNOWN_HERE, SlurmJobState, SlurmSilent
 from launcher.slurm.silent_jobs import is_settled, verdict
-from sweeps.folder.submission import read_submission, write_submission
+from sweeps.folder.submission import Submission, places_at_submission, read_submission, write_submission
 from sweeps.reading import Reading
+from train_core.trial_folder import JobFolder, TrialFolder, last_attempt
 
 FORGOTTEN_SECONDS = 60.0
 """A job that is younger may not have reached the accounting yet."""
@@ -68,6 +71,8 @@ def _conclude(reading: AnyReading, job: JobStanding) -> AnyReading:
     answered = replace(reading, job=_state_of(job))
     if not (_has_ended(answered, job) and answered.awaits_slurm and answered.submission == job.submission):
         return answered
+    if _take_in_from_before_the_move(answered.folder, job.submission):
+        return replace(answered)
     answered.folder.put_aside_damaged_trial()  # it may be why the job ended, and people are to see it
     concluded = allocation_end if job.submission.inside else verdict
     try:
@@ -75,6 +80,23 @@ def _conclude(reading: AnyReading, job: JobStanding) -> AnyReading:
     except OSError:  # the disk is full or read-only, and whoever looks next concludes the same
         return answered
     return replace(answered)  # a copy reads the folder anew, and so finds the verdict
+
+
+def _take_in_from_before_the_move(folder: JobFolder, submission: Submission) -> bool:
+    """Copy what the job has written where the folder lay when it was submitted; False where it has measured nothing.
+
+    A job that runs while its folder is moved, or while a link to it is turned, makes the old path anew.
+    """
+    for old in places_at_submission(folder, submission):
+        there, claimed = TrialFolder(old.path), last_attempt(old.claim)
+        is_ours = claimed is None or claimed.number == submission.attempt
+        has_ended = there.measurement.exists() or there.failures.exists()
+        if is_ours and has_ended and not there.submission.exists():
+            large = shutil.ignore_patterns(there.checkpoints.name)
+            with contextlib.suppress(OSError):
+                shutil.copytree(there.path, folder.path, symlinks=True, ignore=large, dirs_exist_ok=True)
+                return there.measurement.exists()
+    return False
 
 
 def _state_of(job: JobStanding) -> SlurmJobState | None:

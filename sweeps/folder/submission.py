@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -190,15 +191,19 @@ def read_submission(folder: JobFolder) -> Submission | None:
 
 def _original_of(folder: JobFolder, submission: Submission) -> Path | None:
     """The folder that the job was submitted from and that still names it; None where that is this one, or is gone."""
-    path, home = folder.path.absolute(), Path(submission.output).parent.parent  # the sweep's, or the job's own
-    if home == path or home in path.parents:
-        return None
-    for depth in range(MOST_BELOW_HOME + 1):
-        there = JobFolder(home.joinpath(*path.parts[len(path.parts) - depth :]))
+    for there in places_at_submission(folder, submission):
         if stored_values(there.submission).get("submitted") == submission.submitted:
             with contextlib.suppress(OSError):
                 return None if there.submission.samefile(folder.submission) else there.path
     return None
+
+
+def places_at_submission(folder: JobFolder, submission: Submission) -> Iterator[JobFolder]:
+    """Where the folder may have lain when its job was submitted; nothing where it lies there still."""
+    path, home = folder.path.absolute(), Path(submission.output).parent.parent  # the sweep's, or the job's own
+    if home != path and home not in path.parents:
+        for depth in range(MOST_BELOW_HOME + 1):
+            yield JobFolder(home.joinpath(*path.parts[len(path.parts) - depth :]))
 
 
 def write_submission(folder: JobFolder, submission: Submission) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,7 @@ from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import RecordOf
 from tests.launcher.points_alone import submit_points
+from tests.slurm.conftest import WaitUntil, has_ended
 from train_core.measurement import Outcome
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("slurm_cluster")]
@@ -77,6 +78,43 @@ def test_a_folder_that_was_moved_keeps_its_jobs(held: Sweep, tmp_path: Path) -> 
     assert reconcile(moved_sweep.read())[0].scheduler_state == "PENDING"
     assert cancel_sweep(moved_sweep) == 1
     moved.path.rename(held.folder.path)
+
+
+@pytest.mark.slow
+def test_what_jobs_write_where_their_folder_lay_before_is_taken_in(
+    tmp_path: Path, record_of: RecordOf, slurm: SlurmSpec, wait_until: WaitUntil
+) -> None:
+    folder, moved = SweepFolder(tmp_path / "runs" / "sweep"), SweepFolder(tmp_path / "elsewhere")
+    record = record_of([{"training.seed": 0}, {"training.seed": 1}])
+    submit_points(Sweep(folder, record), slurm, job=_job_that_outlives_a_move())
+    wait_until(folder, record, lambda states: all((each.folder.path / "begun").exists() for each in states))
+    folder.path.rename(moved.path)
+    ends = wait_until(moved, record, lambda states: all(map(has_ended, states)))
+    wanted = [(Outcome.FAILED, "ValueError: it broke"), (Outcome.OUT_OF_MEMORY, "measured")]
+    assert [(each.outcome, each.cause) for each in ends] == wanted
+
+
+def _job_that_outlives_a_move() -> Callable[[str], None]:
+    def job(folder: str) -> None:
+        import time
+        from pathlib import Path
+
+        from train_core.job.failures import failure_of, without_numbers
+        from train_core.measurement import Outcome
+        from train_core.trial_folder import TrialFolder
+
+        experiment = TrialFolder(folder).read_experiment()
+        Path(folder, "begun").touch()
+        while Path(folder, "begun").exists():
+            time.sleep(0.2)
+        if experiment.training.seed == 1:
+            ended = without_numbers(experiment.fingerprint, Outcome.OUT_OF_MEMORY, "measured", time.time())
+            TrialFolder(folder).write_measurement(ended)
+            return
+        TrialFolder(folder).write_failure(failure_of(0, ValueError("it broke")))
+        raise SystemExit(1)
+
+    return job
 
 
 def test_a_number_that_slurm_gave_out_again_is_neither_shown_nor_cancelled_as_ours(
