@@ -26,7 +26,7 @@ NAME_A_FILE = "Name a Hugging Face config.json, or the folder that holds it."
 MOST_TOKENS = 8192
 """Sequences are no longer than this unless model.seq_length says so: positions go far beyond those of pretraining."""
 
-LAYERS = ("sliding_attention", "full_attention")
+FULL = "full_attention"
 STRETCHED = ("linear", "dynamic", "yarn", "longrope", "su")
 """Kinds of rotary positions that are stretched in ways that a model here does not hold."""
 
@@ -34,9 +34,9 @@ LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_positio
 ROTARY = frozenset(
     {"rope_type", "type", "rope_theta", *LLAMA3, "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"}
     | {"attention_factor", "short_factor", "long_factor", "short_mscale", "long_mscale", "partial_rotary_factor"}
-    | {"finetuned", "original_max_position_embeddings"}
+    | {"finetuned", "max_position_embeddings", "llama_4_scaling_beta"}
 )
-"""The keys of rotary positions in transformers' modeling_rope_utils.py, and in files of Phi-3.5 and DeepSeek."""
+"""The keys of rotary positions in transformers' modeling_rope_utils.py, and those in published files."""
 
 Shape = dict[str, Any]
 
@@ -227,7 +227,7 @@ def _shape(config: HuggingFaceConfig) -> Shape:
         "family": kind.family,
         "num_layers": config.count("num_hidden_layers"),
         "hidden_size": hidden,
-        "ffn_hidden_size": config.count("intermediate_size", 4 * hidden if kind.family == "gpt" else None),
+        "ffn_hidden_size": config.count("intermediate_size", None if kind.gated else 4 * hidden),
         "num_attention_heads": heads,
         "num_query_groups": config.count("num_key_value_heads", heads),
         "head_size": head if head and head * heads != hidden else None,
@@ -242,10 +242,9 @@ def _shape(config: HuggingFaceConfig) -> Shape:
         "parts": [part for part in parts if part not in OF_A_FIELD],
         "left_out": "; ".join(_left_out(config)) or None,
     }
-    window = _window(config, shape["num_layers"])
-    if window is not None and kind.fits_window:
-        shape["seq_length"] = min(shape["seq_length"], window["size"])
-    return shape if window is None else {**shape, "attention_window": window}
+    if kind.fits_window and config.window is not None:
+        shape["seq_length"] = min(shape["seq_length"], config.window)
+    return {**shape, **_window(config, shape["num_layers"]), **_linear_attention(config, shape["num_layers"])}
 
 
 def _has(config: HuggingFaceConfig, keys: bool | str | tuple[str, ...]) -> bool:
@@ -286,20 +285,41 @@ def _left_out(config: HuggingFaceConfig) -> list[str]:
     return found
 
 
-def _window(config: HuggingFaceConfig, num_layers: int) -> Shape | None:
-    """The window, and how often a layer sees all tokens, as a list of layers says or the type has it."""
-    size, every, types = config.window, config.kind.full_every, config.value("layer_types")
-    if every is None:
-        return None
-    every = config.count("sliding_window_pattern", every)
-    if types is not None:
-        # The length is compared first, as a list of as many layers as the file names may not fit into memory.
-        if not (isinstance(types, list) and len(types) == num_layers):
-            raise config.not_understood("layer_types", f"Known: {' and '.join(LAYERS)} of each layer.")
-        every = types.index(LAYERS[1]) + 1 if LAYERS[1] in types else 0
-        if types != [LAYERS[every > 0 and index % every == 0] for index in range(1, num_layers + 1)]:
-            raise config.not_understood("layer_types", f"Known: {' and '.join(LAYERS)} in one rhythm.")
-    return None if size is None or every == 1 else {"size": size, "full_every": every or None}
+def _window(config: HuggingFaceConfig, num_layers: int) -> Shape:
+    """The window, where the type has one and the file says its size, and how often a layer sees all tokens."""
+    if config.kind.full_every is None:
+        return {}
+    every = config.count("sliding_window_pattern", config.kind.full_every)
+    size, every = config.window, _rhythm(config, "sliding_attention", every, num_layers)
+    return {} if size is None or every == 1 else {"attention_window": {"size": size, "full_every": every or None}}
+
+
+def _linear_attention(config: HuggingFaceConfig, num_layers: int) -> Shape:
+    if config.kind.linear_but_every is None:
+        return {}
+    every = config.count("full_attention_interval", config.kind.linear_but_every)
+    linear = {
+        "num_key_heads": config.count("linear_num_key_heads"),
+        "num_value_heads": config.count("linear_num_value_heads"),
+        "key_head_size": config.count("linear_key_head_dim"),
+        "value_head_size": config.count("linear_value_head_dim"),
+        "convolution_width": config.count("linear_conv_kernel_dim"),
+        "full_every": _rhythm(config, "linear_attention", every, num_layers) or None,
+    }
+    return {"linear_attention": linear}
+
+
+def _rhythm(config: HuggingFaceConfig, kind: str, every: int, num_layers: int) -> int:
+    """How often a layer attends in full, among others of a kind: as a list of layers says, or `every`; 0: none does."""
+    if (types := config.value("layer_types")) is None:
+        return every
+    # The length is compared first, as a list of as many layers as the file names may not fit into memory.
+    if not (isinstance(types, list) and len(types) == num_layers):
+        raise config.not_understood("layer_types", f"Known: {kind} and {FULL} of each layer.")
+    every = types.index(FULL) + 1 if FULL in types else 0
+    if types != [FULL if every and index % every == 0 else kind for index in range(1, num_layers + 1)]:
+        raise config.not_understood("layer_types", f"Known: {kind} and {FULL} in one rhythm.")
+    return every
 
 
 def _experts(config: HuggingFaceConfig, scores: Scores) -> Shape:

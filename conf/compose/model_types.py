@@ -25,6 +25,7 @@ class ModelType(Frozen):
         latent: queries, keys and values are made from short vectors.
         full_every: where a file names a window, every so many layers one sees all tokens; 0: none; null: windows are
             not read.
+        linear_but_every: every so many layers one has softmax attention, and the others linear one; null: all have.
         fits_window: sequences are no longer than the window unless model.seq_length says so.
         text: the type of the part that reads text, in `text_config`, where this one has others beside it.
         names: a type's own names of a key, in the order in which they count; none where it has no such key.
@@ -40,6 +41,7 @@ class ModelType(Frozen):
     scores: Scores | None = None
     latent: bool = False
     full_every: int | None = None
+    linear_but_every: int | None = None
     fits_window: bool = False
     text: str | None = None
     names: dict[str, Names] = Field(default_factory=dict)

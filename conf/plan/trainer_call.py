@@ -129,6 +129,7 @@ def plan_names(setup: Setup) -> dict[str, Plain]:
         "rotary_original_length": scaling.original_max_position_embeddings if scaling else None,
         "rotary_bounds": scaling.bounds if scaling else None,
         "attention_window": model.narrow_window,
+        "has_linear_attention": model.linear_attention is not None,
         "last_token": model.vocab_size - 1,
         **_learning_rate_names(tree),
         "loss_scale_power": _power_of_two(setup.precision.initial_loss_scale),

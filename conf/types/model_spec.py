@@ -141,12 +141,56 @@ class AttentionWindowSpec(Frozen):
     full_every: Annotated[int, Field(ge=2)] | None
 
 
+CHUNK = 64
+"""Tokens that kernels of linear attention take at once. Source: flash-linear-attention, ops/gated_delta_rule."""
+
+
+class LinearAttentionSpec(Frozen):
+    """Layers whose attention keeps a state of fixed size, by the gated delta rule, between layers that see all tokens.
+
+    Source: arXiv 2412.06464.
+
+    Attributes:
+        num_key_heads: heads of queries and of keys.
+        num_value_heads: heads of values, of gates and of the state.
+        key_head_size: width of a head of keys; of values `value_head_size`.
+        convolution_width: tokens that the convolution before it mixes.
+        full_every: every so many layers one attends to all tokens, by softmax; null: none does.
+    """
+
+    num_key_heads: Count
+    num_value_heads: Count
+    key_head_size: Count
+    value_head_size: Count
+    convolution_width: Count
+    full_every: Annotated[int, Field(ge=2)] | None
+
+    @property
+    def key_size(self) -> int:
+        """Width of all heads of keys together, which is that of queries too."""
+        return self.num_key_heads * self.key_head_size
+
+    @property
+    def value_size(self) -> int:
+        return self.num_value_heads * self.value_head_size
+
+    @property
+    def products_of_token(self) -> int:
+        """Multiplications of one token: its state is read twice and written once, beside products inside a chunk."""
+        state, chunk = (
+            self.key_head_size * self.value_head_size,
+            2 * CHUNK * (self.key_head_size + self.value_head_size),
+        )
+        return self.num_value_heads * (3 * state + chunk)
+
+
 Part: TypeAlias = Literal[
     "output_bias",
     "mlp_bias",
     "head_bias",
     "norm_bias",
     "post_norms",
+    "norms_behind",
     "one_norm",
     "no_norms",
     "embedding_norm",
@@ -193,6 +237,7 @@ class ModelSpec(Frozen):
         experts: null where every layer has one ordinary feed-forward layer.
         latent_attention: null where queries, keys and values are made from the hidden state.
         attention_window: null where every query attends to all tokens before it.
+        linear_attention: null where all layers have softmax attention.
         parts: what the layers have beside that, such as biases or norms in other places, which few trainers have.
         left_out: what the file that the model was read from says, and neither a price nor a trainer here knows.
     """
@@ -217,6 +262,7 @@ class ModelSpec(Frozen):
     experts: ExpertsSpec | None = None
     latent_attention: LatentAttentionSpec | None = None
     attention_window: AttentionWindowSpec | None = None
+    linear_attention: LinearAttentionSpec | None = None
     parts: Annotated[tuple[Part, ...], Field(strict=False)] = ()
     left_out: str | None = None
 
@@ -257,13 +303,25 @@ class ModelSpec(Frozen):
     @property
     def seen_share(self) -> float:
         """Pairs of a query and a key that the attention core computes, over those without windows: a mean of layers."""
-        window, size = self.attention_window, self.narrow_window
-        if window is None or size is None:
+        linear, size = self.linear_attention, self.narrow_window
+        if linear is not None:
+            triangle = self.seq_length * (self.query_size + self.attended_size) / 2
+            seen = min(1.0, linear.products_of_token / triangle)
+        elif size is not None:
+            # Of a causal triangle with sides of 1, a window of w leaves out a triangle with sides of 1 - w.
+            seen = 1.0 - (1.0 - size / self.seq_length) ** 2
+        else:
             return 1.0
-        # Of a causal triangle with sides of 1, a window of w leaves out a triangle with sides of 1 - w.
-        windowed = 1.0 - (1.0 - size / self.seq_length) ** 2
-        full = 0.0 if window.full_every is None else self.num_layers // window.full_every / self.num_layers
-        return full + (1.0 - full) * windowed
+        full = self.num_full_layers / self.num_layers
+        return full + (1.0 - full) * seen
+
+    @property
+    def num_full_layers(self) -> int:
+        """Layers whose queries see all tokens before them, by softmax."""
+        others = self.linear_attention or self.attention_window
+        if others is None:
+            return self.num_layers
+        return 0 if others.full_every is None else self.num_layers // others.full_every
 
     @property
     def num_dense_layers(self) -> int:

@@ -68,11 +68,11 @@ def _layer_flops(model: ModelSpec, num_sequences: int, ffn_hidden_size: int, oth
 def attention_core_forward_flops(model: ModelSpec, num_sequences: int) -> int:
     """Scores (q k^T) and weighted values, over the full square: what selective recomputation repeats.
 
-    Of layers with windows the part of the square that they see.
+    Of layers with windows or linear attention the part of the square that they see, or that costs as much.
     """
     # Scores have the depth of all heads' queries, weighted values the width of all heads' values.
     square = 2 * num_sequences * model.seq_length**2 * (model.query_size + model.attended_size)
-    return square if model.attention_window is None else round(square * model.seen_share)
+    return square if model.seen_share == 1.0 else round(square * model.seen_share)
 
 
 def head_forward_flops(model: ModelSpec, num_sequences: int) -> int:

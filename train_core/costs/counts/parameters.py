@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple, TypeAlias
 
 from conf.errors import ConfigError
-from conf.types.model_spec import ModelSpec
+from conf.types.model_spec import LinearAttentionSpec, ModelSpec
 from train_core.costs.setting import Size
 
 
@@ -25,6 +25,7 @@ def num_parameters(model: ModelSpec) -> int:
         + embedding_parameters(model, 1)
         + final_norm_parameters(model)
         + once
+        + _all_attention(model, 1) % model.num_layers  # of layers that differ a layer has the mean
         + (0 if model.tied_embeddings else token_embedding_parameters(model, 1))
     )
 
@@ -54,27 +55,28 @@ def experts_parameters(model: ModelSpec, expert_parallel_size: Size, expert_tens
 
 
 def _shared_parameters(model: ModelSpec, ffn_hidden_size: int, t: Size) -> Size:
-    """Attention with its biases, a feed-forward layer of this width, the norms and further vectors."""
-    latent, vectors = model.latent_attention, 2 * head_norm_size(model)
+    """Attention, a feed-forward layer of this width, the norms around them and what an activation learns."""
+    feed_forward = _share_of(feed_forward_matrices(model, ffn_hidden_size), t, *_feed_forward_biases(model))
+    norms = 1 if "one_norm" in model.parts else 4 if "post_norms" in model.parts else 2
+    learned = 2 * ("learned_activation" in model.parts)
+    return _all_attention(model, t) // model.num_layers + feed_forward + norms * final_norm_parameters(model) + learned
+
+
+def _all_attention(model: ModelSpec, t: Size) -> Size:
+    """Attention of all layers with its biases and norms; vectors are whole on each rank."""
+    latent, parts, linear = model.latent_attention, model.parts, model.linear_attention
+    vectors = 2 * head_norm_size(model) + model.num_attention_heads * ("sinks" in parts)
+    vectors += (model.query_size + model.key_value_size) * ("wide_qk_norm" in parts)
     if latent is not None:  # the short vectors have norms of their own
         vectors += (latent.query_rank or 0) + latent.key_value_rank
-    vectors += sum(number * size for number, size in _vectors(model))
-    has_output_bias = model.family == "gpt" or "output_bias" in model.parts
-    attention = _share_of(attention_matrices(model), t, model.has_qkv_bias, has_output_bias)
-    feed_forward = _share_of(feed_forward_matrices(model, ffn_hidden_size), t, *_feed_forward_biases(model))
-    return attention + feed_forward + vectors
-
-
-def _vectors(model: ModelSpec) -> tuple[tuple[int, int], ...]:
-    """The number and the size of a layer's norms, and of other vectors of its parts; whole on each rank."""
-    parts = model.parts
-    norms = 1 if "one_norm" in parts else 4 if "post_norms" in parts else 2
-    return (
-        (norms, final_norm_parameters(model)),
-        ("sinks" in parts, model.num_attention_heads),
-        ("wide_qk_norm" in parts, model.query_size + model.key_value_size),
-        ("learned_activation" in parts, 2),
-    )
+    has_output_bias = model.family == "gpt" or "output_bias" in parts
+    full = _share_of(_full_attention_matrices(model), t, model.has_qkv_bias, has_output_bias) + vectors
+    if linear is None:
+        return model.num_layers * full
+    mixed = (2 * linear.key_size + linear.value_size) * linear.convolution_width
+    vectors = mixed + 2 * linear.num_value_heads + linear.value_head_size
+    others = _share_of(_linear_attention_matrices(model, linear), t, False, False) + vectors
+    return model.num_full_layers * full + (model.num_layers - model.num_full_layers) * others
 
 
 def _feed_forward_biases(model: ModelSpec) -> tuple[bool, bool]:
@@ -137,6 +139,32 @@ class Matrix(NamedTuple):
 
 def attention_matrices(model: ModelSpec) -> tuple[Matrix, ...]:
     """Queries, keys and values in one matrix, then the output's; of latent attention the ways down and up before it.
+
+    Where layers have linear attention, the matrices of a mean layer.
+    """
+    full, linear, num_full = _full_attention_matrices(model), model.linear_attention, model.num_full_layers
+    if linear is None:
+        return full
+    pairs = zip(full, _linear_attention_matrices(model, linear), strict=True)
+    rest = model.num_layers - num_full
+    return tuple(
+        Matrix(
+            (num_full * one.columns + rest * other.columns) // model.num_layers,
+            (num_full * one.depth + rest * other.depth) // model.num_layers,
+            one.split,
+        )
+        for one, other in pairs
+    )
+
+
+def _linear_attention_matrices(model: ModelSpec, linear: LinearAttentionSpec) -> tuple[Matrix, ...]:
+    """Queries, keys, values, their gate, and two numbers for each head of values in one matrix, then the output's."""
+    columns = 2 * (linear.key_size + linear.value_size + linear.num_value_heads)
+    return Matrix(columns, model.hidden_size, "columns"), Matrix(model.hidden_size, linear.value_size, "rows")
+
+
+def _full_attention_matrices(model: ModelSpec) -> tuple[Matrix, ...]:
+    """The same of a layer with softmax attention.
 
     The ways down to short vectors are one matrix here. Source: arXiv 2405.04434, section 2.1 and appendix C.
     """

@@ -207,7 +207,7 @@ def _causal_flops(setting: Setting, shard: Shard) -> Number:
     # A product takes 2 FLOPs for each element of the depth, and the triangle is half of the square: 2 and 1/2 cancel
     # out.
     triangle = scores_of(setting, shard) * (model.query_size + model.attended_size) // model.num_attention_heads
-    return triangle if model.attention_window is None else triangle * model.seen_share
+    return triangle if model.seen_share == 1.0 else triangle * model.seen_share
 
 
 def core_forward(setting: Setting, shard: Shard) -> Floats:
