@@ -383,8 +383,11 @@ class TrialFolder(JobFolder):
         write_in_room(self.measurement, measurement.model_dump_json(indent=1))
 
     def write_verdict(self, measurement: Measurement) -> None:
-        """Write an observer's conclusion on a silent trial. The trial's own word, should it come after all, stays."""
-        with replacing(self.measurement, keep_existing=True) as file:
+        """Write an observer's conclusion on a silent trial. The trial's own word, should it come after all, stays.
+
+        Nobody waits for the disk: after a power failure the same is concluded again, and there may be thousands.
+        """
+        with replacing(self.measurement, keep_existing=True, durable=False) as file:
             file.write(measurement.model_dump_json(indent=1).encode())
         for path in (self.metrics, self.measurement):
             room_of(path).unlink(missing_ok=True)

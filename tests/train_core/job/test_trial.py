@@ -409,6 +409,18 @@ def test_a_verdict_does_not_replace_what_the_trial_said_itself(trial_of: TrialOf
     assert [path.name for path in trial.path.iterdir()] == ["trial.json", "measurement.json"]
 
 
+def test_a_verdict_does_not_wait_for_the_disk_as_a_measurement_does(
+    trial_of: TrialOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial, waits = trial_of(TENSOR_2), list[int]()
+    monkeypatch.setattr(os, "fsync", waits.append)
+    failure = RankFailure(rank=0, outcome=Outcome.FAILED, cause="concluded", traceback="", time=1.0)
+    trial.write_verdict(failed_measurement("abc", failure, 0.0))
+    assert waits == []
+    trial.write_result(failed_measurement("abc", failure, 0.0))
+    assert len(waits) == 1
+
+
 def test_a_lock_that_is_only_tried_does_not_refuse_a_starting_trial(tmp_path: Path) -> None:
     """Whoever asks whether a trial runs tries its lock; a supervisor that comes at that moment waits."""
     lock = tmp_path / "running.lock"
