@@ -38,8 +38,12 @@ NARROW_MULTIPLE = 16
 """Kernels for 8 bits take operands whose rows are a multiple of so many elements."""
 
 
+def _in_json(value: object) -> object:
+    return list(value) if isinstance(value, tuple) else value
+
+
 LATER_KEYS = {
-    group: {name: field.default for name, field in spec.model_fields.items() if not field.is_required()}
+    group: {name: _in_json(field.default) for name, field in spec.model_fields.items() if not field.is_required()}
     for group, spec in (
         ("parallel", ParallelPlan),
         ("data", DataSpec),
@@ -126,8 +130,9 @@ class Experiment(Setup, ExperimentParts):
 def _leave_out_later_keys(content: dict[str, Any]) -> None:
     """Take out keys that did not exist when earlier folders were written, where they say what was true then."""
     for group, said_then in LATER_KEYS.items():
-        for name, _ in said_then.items() & content[group].items():
-            del content[group][name]
+        values = content[group]
+        for name in [name for name, then in said_then.items() if values[name] == then]:
+            del values[name]
     if experts := content["model"].get("experts"):
         for name in ("balance_loss", "balance_bias", "scores", "routed_scale", "num_groups", "top_groups"):
             if experts[name] == ExpertsSpec.model_fields[name].default:

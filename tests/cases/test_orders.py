@@ -57,6 +57,18 @@ def test_the_default_rate_ends_where_it_did_so_that_its_trials_stay_what_they_ar
     assert tiny().fingerprint == tiny(*stated).fingerprint
 
 
+@pytest.mark.parametrize(
+    ("texts", "known"),
+    [
+        (["model=tiny", "cluster=local"], "c0380e34b471"),
+        (["model=tiny", "cluster=local", "training.num_steps=3", "training.num_warmup_steps=1"], "2772a9a18144"),
+        (["model=gpt-175b", "cluster=frontier", "training.num_steps=1000"], "86b2a38a841e"),
+    ],
+)
+def test_trials_that_were_measured_before_keep_their_folders(texts: list[str], known: str) -> None:
+    assert load(texts).experiment().fingerprint == known
+
+
 def test_each_point_of_a_sweep_of_rates_has_a_minimum_of_its_own() -> None:
     trials = trials_of("{training.learning_rate: [0.000001, 0.00001, 0.0001]}", *RATES)
     axis = [trial.planned.training for trial in trials if "training.learning_rate" in trial.point]
