@@ -32,7 +32,7 @@ from sweeps.folder.journal import Asked, Begun, Ended, Entry, Finished, History,
 from sweeps.reading import CANCELLED_BY_NAME, TrialReading
 from sweeps.repeats.by_objective import best_first
 from sweeps.search.searcher import Answer, num_taken
-from sweeps.sweep import Sweep, first_runs, points_of_configuration, with_figures
+from sweeps.sweep import Sweep, first_runs, points_of, points_of_configuration, with_figures
 from sweeps.trial import Trial, named_apart, repeat_id
 from train_core.measurement import Fault, Outcome
 from train_core.trial_folder import Attempt
@@ -161,15 +161,21 @@ class Conductor:
         )
 
     def _add_stages_of_best(self, readings: Sequence[TrialReading]) -> list[TrialReading]:
-        """Add the stages that the best trials alone have, once nothing else is left; the next step starts them."""
+        """Add the stages that the best trials alone have, once nothing else is left; the next step starts them.
+
+        The best are those of the report's table, whichever command asked for them.
+        """
         stages, record = self.rules.stages, self.sweep.record
         if not any(spec.best for spec in stages.specs.values()):
             return []
-        found = best_first(record, points_of_configuration(readings))
-        found = [each for each in found if self._is_followed(each)]
-        due = [(each.trial, name) for each in found for name in stages.after(each.trial, best=True)]
-        places = {each.name: place for place, each in enumerate(found, start=1)}
-        due = [(trial, name) for trial, name in due if places[trial.trial_id] <= (stages.specs[name].best or 0)]
+        found = best_first(record, [each for each in points_of(readings) if self.rules.wants(each.trial)])
+        due = [
+            (each.trial, name)
+            for place, each in enumerate(found, start=1)
+            if each.outcome is Outcome.COMPLETED and not each.trial.repeat
+            for name in stages.after(each.trial, best=True)
+            if place <= (stages.specs[name].best or 0)
+        ]
         # Only what is new counts, or a sweep with stages of long ago, or trials of an earlier command, would never end.
         known = {trial.trial_id for trial in record.trials if trial.role == "asked"}
         added = (each for each in self._add_stages(readings, due) if each.trial.role == "asked")

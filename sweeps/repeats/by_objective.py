@@ -338,9 +338,11 @@ def best_reading(record: SweepRecord, readings: Sequence[TrialReading]) -> Trial
 
 
 def best_first(record: SweepRecord, readings: Sequence[TrialReading]) -> list[TrialReading]:
-    """The points that were measured, each by its first trial, in the order of what the sweep seeks."""
-    by_rate = record.seeks_rate
-    best = ranking_of(readings) if by_rate else [point.reading for point in sought_points(record, readings)]
+    """The points that have a place, each by its first trial, in the order of what the sweep seeks."""
+    if record.seeks_rate:
+        best = ranking_of(readings)
+    else:
+        best = [point.reading for point in sought_points(record, readings) if point.has_place]
     first = {each.trial.mark: each for each in reversed(readings) if not each.trial.repeat}
     return [first.get(each.trial.mark, each) for each in best]
 

@@ -129,6 +129,22 @@ def test_a_sweep_whose_best_have_their_stage_ends_beside_what_an_earlier_command
     assert Journal(sweep.folder.journal).read_new()[-1].event == "finished"
 
 
+@pytest.mark.parametrize("role", ["observed", "kept"])
+def test_the_best_of_the_table_have_their_stage_whichever_command_asked_for_them(
+    sweep: Sweep, role: Literal["observed", "kept"]
+) -> None:
+    """A search found the best two, seeds 2 and 1; the command that adds the stage asks for seed 0 alone."""
+    by_seed = lambda path, *_: measured(path, 100.0 * (1 + TrialFolder(path).read_experiment().training.seed))  # noqa: E731
+    carried_out(sweep, rules({}), by_seed)
+    worst, *others = sweep.record.trials
+    earlier = [each.model_copy(update={"role": role, "selected": False}) for each in others]
+    sweep.folder.write_record(sweep.record.model_copy(update={"trials": (worst, *earlier)}))
+    best = {"second": StageSpec(after="train", best=2)}
+    for _ in range(2):  # and the same command given again finds nothing to do
+        carried_out(Sweep.stored_in(sweep.folder), rules(best), lambda path, *_: measured(path, 100))
+        assert [each.trial.point["training.seed"] for each in readings(sweep.folder, "second")] == [2, 1]
+
+
 def test_a_stage_that_was_changed_runs_anew_and_nothing_before_it_does(chained: Sweep, folder: SweepFolder) -> None:
     shutil.copytree(chained.folder.path, folder.path)
     changed = AGAIN | {"longer": StageSpec(after="again", overrides=("training.num_steps=6",))}
