@@ -56,8 +56,11 @@ def choose_place(overrides: Overrides, *, here: bool, dry_run: bool) -> SweepPla
     assert composition.settings.sweep is not None
     if on_slurm and not dry_run:
         _require_scheduler(composition.settings.slurm)
-    if not (on_slurm or here):
-        _require_nothing_elsewhere(composition)
+    if not (on_slurm or here) and (elsewhere := cluster_elsewhere(composition)):
+        raise UsageError(
+            f"{composition.settings.sweep.name} runs on {elsewhere} through Slurm, and has no proxy for this machine",
+            f"Give cluster={elsewhere} to submit it, or --here to run all of it on this very machine.",
+        )
     if not (on_slurm or here) and slurm_answers():
         raise UsageError(
             "This machine submits to Slurm, and no cluster was chosen",
@@ -69,16 +72,13 @@ def choose_place(overrides: Overrides, *, here: bool, dry_run: bool) -> SweepPla
     return SweepPlace(composition, on_slurm, proxy=not on_slurm and composition.settings.sweep.proxy is not None)
 
 
-def _require_nothing_elsewhere(composition: Composition) -> None:
-    """Refuse to run here, unasked, what has no proxy and whose own cluster is one of Slurm's."""
+def cluster_elsewhere(composition: Composition) -> str | None:
+    """The cluster of Slurm's that a sweep without a proxy names in its file; None of one that this machine measures."""
     sweep = composition.settings.sweep
     if sweep is None or sweep.proxy is not None or sweep.replay is not None:
-        return
+        return None
     chosen = choices(composition.overrides)
-    if chosen["cluster"] in options("slurm") or chosen["slurm"] != "default":
-        problem = f"{sweep.name} runs on {chosen['cluster']} through Slurm, and has no proxy for this machine"
-        remedy = f"Give cluster={chosen['cluster']} to submit it, or --here to run all of it on this very machine."
-        raise UsageError(problem, remedy)
+    return chosen["cluster"] if chosen["cluster"] in options("slurm") or chosen["slurm"] != "default" else None
 
 
 def compose_for_slurm(overrides: Overrides) -> Composition:

@@ -271,12 +271,19 @@ def implementation_called(name: str) -> Implementation:
 def _world_sizes(cluster: ClusterSpec, devices: str | None, settings: Settings, overrides: Overrides) -> list[int]:
     if devices is not None:
         return device_counts(cluster, devices)
-    size = settings.parallel.world_size
-    if "parallel.world_size" not in overrides.pinned_keys():
-        if settings.sweep is None:
-            return [cluster.num_devices]
-        size = min(_most_devices(settings.sweep, settings), cluster.num_devices)
+    size, is_pinned = searched_size(cluster, settings, overrides), "parallel.world_size" in overrides.pinned_keys()
+    if settings.sweep is None and not is_pinned:
+        return [size]
     return device_counts(cluster, str(size), stated_by="parallel.world_size")
+
+
+def searched_size(cluster: ClusterSpec, settings: Settings, overrides: Overrides) -> int:
+    """The number of devices that a search takes where no option names any."""
+    if "parallel.world_size" in overrides.pinned_keys():
+        return settings.parallel.world_size
+    if settings.sweep is None:
+        return cluster.num_devices
+    return min(_most_devices(settings.sweep, settings), cluster.num_devices)
 
 
 def _most_devices(sweep: SweepSpec, settings: Settings) -> int:

@@ -28,7 +28,7 @@ from conf.types.sweep_spec import PointSet, ProxySpec, SweepSpec
 from conf.units import GIBIBYTE
 from sweeps.labels import LONGEST_IN_FOLDER, name_of_point
 from sweeps.planner.points import planned_points
-from sweeps.planner.request import KNOB_KEYS, search_request
+from sweeps.planner.request import KNOB_KEYS, search_request, searched_size
 from sweeps.points.axes import (
     MODEL_PARALLEL,
     NUM_STEPS,
@@ -46,6 +46,9 @@ from sweeps.points.objectives import require_comparable
 from sweeps.trial import FEWEST_DIGITS, JOB_GROUPS, SweepRecord, Trial, named_apart, repeat_id
 from train_core.costs import IMPLEMENTATIONS, Estimate, estimates
 
+OF_LAYOUTS = frozenset({"model", "cluster", "parallel", "batch", "precision", "trainer"})
+"""The groups on which depends which layout is the best."""
+WORLD_SIZE, BATCH = "parallel.world_size", "batch.global_batch_size"
 MEMORY_MARGIN = 1.1
 """The share of a device's memory up to which a plan is tried if a search asks for it: predictions may be too high."""
 
@@ -76,6 +79,30 @@ def plan_sweep(asked: Composition, *, proxy: bool, git_sha: str) -> SweepRecord:
         plan=plan,
         trials=_trials_of(part_of(asked, spec, proxy=True)) if proxy else plan,
     )
+
+
+def fixed_by(trial: Trial, asked: Composition) -> Point:
+    """What a search for the best plan at this point is to take as the point has it, where it would not by itself."""
+    size = {WORLD_SIZE: trial.planned.parallel.world_size}
+    given = {key: value for key, value in trial.point.items() if key not in KNOB_KEYS} | size
+    own = {key: value for key, value in given.items() if key.partition(".")[0] in OF_LAYOUTS}
+    known = {key: value_at(asked.tree, key) for key in own}
+    known[WORLD_SIZE] = searched_size(trial.planned.cluster, asked.settings, asked.overrides)
+    return {key: value for key, value in own.items() if value != known[key]}
+
+
+def fixed_by_points(asked: Composition) -> list[Point]:
+    """The same of all points of a sweep that can exist, each once; the largest last, by its devices and its batch."""
+    spec = asked.settings.sweep
+    if spec is None or asked.settings.search.kind == "planner":
+        return []
+    try:
+        trials = [each for each in _trials_of(part_of(asked, spec, proxy=False)) if each.experiment]
+    except ConfigError:  # what is asked is no point of the sweep's
+        return []
+    in_order = sorted(trials, key=lambda each: (each.planned.parallel.world_size, each.planned.batch.global_batch_size))
+    found = [fixed_by(each, asked) for each in in_order]
+    return [point for number, point in enumerate(found) if point not in found[number + 1 :]]
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from cli.output.next_command import same_command
 from conf.compose.tree import part_at, with_values
 from conf.errors import TrisweepError
 from conf.grouped import grouped
-from conf.overrides import for_a_shell
+from conf.overrides import for_a_shell, override_text
 from conf.types.sweep_spec import is_of_time
 from conf.units import count_of
 
@@ -107,24 +107,25 @@ def print_best(composition: Composition, record: SweepRecord) -> None:
     from results.report.findings.ranking import by_prediction
 
     ranked = [trial for trial in by_prediction(record.plan) if trial.estimate]
+    best = next((trial for trial in ranked if trial.infeasible_reason is None), None)
     if unpredicted := [objective for objective in record.objective if not is_of_time(objective)]:
         sought = " and ".join("a loss" if each == "loss" else each.removeprefix("max:") for each in unpredicted)
         console.print(f"The sweep seeks {sought}, which is measured and never predicted.")
         # Layouts change no loss: who seeks nothing that plans differ in has no use for a search of them.
         if any(map(is_of_time, record.objective)):
-            _print_search(composition)
-        if any(trial.infeasible_reason is None for trial in ranked):
+            _print_search(composition, best)
+        if best is not None:
             _print_measuring(composition)
         return
-    best = next((trial for trial in ranked if trial.infeasible_reason is None), None)
     if best is not None:
         _print_point(best, record.plan_label_of(best))
     elif ranked:
         label = record.plan_label_of(ranked[0])
         console.print(f"Nothing fits. The point that lacks least: {label}: {ranked[0].infeasible_reason}.")
+    nearest = best or next(iter(ranked), None)
     if composition.settings.search.kind == "grid" and composition.settings.mixed is None:
-        console.print(_what_a_search_finds(composition, best or next(iter(ranked), None), fits=best is not None))
-    _print_search(composition)
+        console.print(_what_a_search_finds(composition, nearest, fits=best is not None))
+    _print_search(composition, nearest)
     if best is not None:
         _print_measuring(composition)
 
@@ -163,32 +164,47 @@ def _what_a_search_finds(composition: Composition, trial: Trial | None, *, fits:
 def _best_of_a_search(composition: Composition, trial: Trial | None) -> Candidate | None:
     from conf.compose.load import Composition
     from sweeps.planner.choosing.choice import best_of
-    from sweeps.planner.request import KNOB_KEYS, search_request
+    from sweeps.planner.request import search_request
+    from sweeps.points.plan import fixed_by
 
-    if trial is None or trial.experiment is None:
+    if trial is None:
         return best_of(search_request(composition).spaces)[0]
-    fixed = {key: value for key, value in trial.point.items() if key not in KNOB_KEYS}
-    like = Composition(composition.overrides, with_values(composition.tree, fixed))
-    return best_of(search_request(like, devices=str(trial.experiment.parallel.world_size)).spaces)[0]
+    like = Composition(composition.overrides, with_values(composition.tree, fixed_by(trial, composition)))
+    return best_of(search_request(like, devices=str(trial.planned.parallel.world_size)).spaces)[0]
 
 
-def _print_search(composition: Composition) -> None:
+def _print_search(composition: Composition, trial: Trial | None) -> None:
+    """Print the command that searches for the batch and the devices of a point, and of others as the sweep has them."""
+    from sweeps.points.plan import fixed_by
+
     if composition.settings.mixed is not None:  # whose blocks no search varies
         return
     overrides = composition.overrides
+    fixed = fixed_by(trial, composition) if trial else {}
+    words = [*(override_text(key, value) for key, value in fixed.items()), "--search", "--explain", "best"]
     console.print("Every plan, and where the best one's step goes:")
-    print_unwrapped(
-        f"  {same_command('plan', overrides.stated_value('sweep'), overrides, '--search', '--explain', 'best')}"
-    )
+    print_unwrapped(f"  {same_command('plan', overrides.stated_value('sweep'), overrides, *words)}")
 
 
 def _print_measuring(composition: Composition) -> None:
+    from conf.compose.load import choices
+
     overrides = composition.overrides
-    sweep = overrides.stated_value("sweep")
+    sweep, is_stated = overrides.stated_value("sweep"), overrides.stated_value("cluster") is not None
     # Where there is Slurm, no sweep is measured without a cluster, also where the sweep's file names one.
-    if overrides.stated_value("cluster") is None and shutil.which("sbatch") is None:
+    if not is_stated and shutil.which("sbatch") is None and not _needs_cluster(composition):
         console.print("Measure, on this machine or with cluster=NAME through Slurm:")
         print_unwrapped(f"  {same_command('sweep', sweep, overrides)}")
     else:
+        cluster = [] if is_stated else [f"cluster={choices(overrides)['cluster']}"]
         console.print("The jobs that would measure these points:")
-        print_unwrapped(f"  {same_command('sweep', sweep, overrides, '--dry-run')}")
+        print_unwrapped(f"  {same_command('sweep', sweep, overrides, *cluster, '--dry-run')}")
+
+
+def _needs_cluster(composition: Composition) -> bool:
+    """True of a sweep that this machine does not measure unasked: it is one for Slurm, or for a replay on paper."""
+    from launcher.where import cluster_elsewhere
+
+    sweep = composition.settings.sweep
+    is_replayed = sweep is not None and sweep.replay is not None and sweep.proxy is None
+    return is_replayed or cluster_elsewhere(composition) is not None

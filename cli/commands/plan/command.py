@@ -13,7 +13,7 @@ from cli.arguments import TRAINERS, AsJson, OverrideTexts, ShowConfig, complete_
 from cli.commands.plan.answer import print_best, print_plan, print_space
 from cli.output.console import complaints, print_json
 from conf.errors import EXIT_FAILED, ConfigError, UsageError
-from conf.overrides import Override, Overrides
+from conf.overrides import Override, Overrides, override_text
 
 if TYPE_CHECKING:
     from conf.compose.load import Composition
@@ -168,6 +168,8 @@ def plan(
     if sbatch and as_program is None:
         raise UsageError("--sbatch puts a command of --as into a job", "Add --as PROGRAM, such as --as megatron-lm.")
     composition = _with_usual_values(_composition(name, overrides or [], as_program, as_json), options)
+    if options.ask_for_a_search:
+        composition = _as_points_have_it(composition, options)
     if cfg:
         print_config(composition)
         return
@@ -206,6 +208,25 @@ def _with_usual_values(composition: Composition, options: SearchOptions) -> Comp
         return composition
     complaints.print(f"Nobody gave these, so that a usual training's are taken: {' '.join(added)}")
     return compose(composition.overrides + Overrides.parse(added))
+
+
+def _as_points_have_it(composition: Composition, options: SearchOptions) -> Composition:
+    """The configuration of a sweep that is searched, with what its points state of batch, devices and model.
+
+    The largest point's count where the points differ, and none has what the configuration says.
+    """
+    from conf.compose.load import compose
+    from sweeps.points.plan import WORLD_SIZE, fixed_by_points
+
+    points = fixed_by_points(composition) if composition.settings.sweep and not options.mixed else []
+    if not points or {} in points:
+        return composition
+    stated = {WORLD_SIZE} if options.devices is not None else set[str]()
+    chosen = {key: value for key, value in points[-1].items() if key not in stated}
+    added = Overrides.parse(override_text(key, value) for key, value in chosen.items())
+    which = "as its points have it" if len(points) == 1 else "as its largest point has it, unless others are given"
+    complaints.print(f"Searched for the sweep {which}: {' '.join(added.words)}")
+    return compose(composition.overrides + added)
 
 
 def _answer(composition: Composition, options: SearchOptions, as_json: bool) -> None:

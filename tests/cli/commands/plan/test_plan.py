@@ -41,7 +41,7 @@ def test_any_cluster_gets_an_answer_that_ends_with_the_best_point_and_what_to_do
     assert "parallel.pipeline_parallel_size=8" in last
     assert "--search finds " in last
     assert "faster." in last
-    assert "trisweep plan 175b cluster=selene --search --explain best" in last
+    assert "trisweep plan 175b cluster=selene parallel.world_size=2560 --search --explain best" in last
 
 
 @pytest.mark.parametrize("has_slurm", [False, True])
@@ -54,7 +54,7 @@ def test_the_command_that_a_plan_ends_with_is_taken_on_this_machine(
         (tmp_path / "sbatch").chmod(0o755)
     composition = compose(Overrides.parse(["sweep=smoke"]))
     print_best(composition, plan_sweep(composition, proxy=False, git_sha=""))
-    assert ("trisweep sweep smoke --dry-run" in capsys.readouterr().out) is has_slurm
+    assert ("trisweep sweep smoke cluster=local --dry-run" in capsys.readouterr().out) is has_slurm
 
 
 @pytest.mark.parametrize(("objective", "searches"), [("loss", False), ("[loss,step_time]", True)])
