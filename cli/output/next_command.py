@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from cli.output.console import shown_path
 from conf.credentials import has_hidden_variables, without_credentials
-from conf.folders import OPTION, given_words, own_folders
+from conf.folders import OPTION, given_words, options, own_folders
 from conf.overrides import Overrides, command_line, override_text, shell_word
 
 if TYPE_CHECKING:
@@ -45,7 +45,9 @@ def begun_command(sweep: Sweep) -> str | None:
     overrides = Overrides.parse(begun.overrides)
     own = overrides.without({"output_dir"}).without_choice("sweep").texts
     # A cluster sends a sweep to Slurm, and so does a machine that submits to it, unless this word keeps it here.
-    is_kept_here = not begun.on_slurm and (overrides.stated_value("cluster") is not None or slurm_answers())
+    is_one_of_slurms = sweep.folder.path.name.removeprefix(f"{sweep.record.name}-") in options("slurm")
+    goes_to_slurm = is_one_of_slurms or overrides.stated_value("cluster") is not None or slurm_answers()
+    is_kept_here = not begun.on_slurm and goes_to_slurm
     named = tuple(map(Path, begun.config_dirs))
     further = [] if named == own_folders() else [word for path in named for word in (OPTION, shown_path(path))]
     words = [*own, *(["--here"] if is_kept_here else []), *further, *folder_words(sweep.folder.path.parent)]

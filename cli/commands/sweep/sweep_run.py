@@ -24,7 +24,7 @@ from conf.units import SECONDS_PER_HOUR, count_of
 from launcher.command_trainer.performance import present_code
 from launcher.control.orders import SweepCommand
 from launcher.control.rules import Budget, Rules, predicted_seconds, taken_per_device_hour
-from launcher.where import SweepPlace, slurm_answers
+from launcher.where import SweepPlace, cluster_elsewhere, slurm_answers
 from results.terminal.drawing import LayoutCell
 from sweeps.folder.journal import History
 from sweeps.later_command import Restriction
@@ -172,7 +172,8 @@ def end_command(sweep: Sweep, wanted: Sequence[TrialReading], place: SweepPlace)
         print_unwrapped(f"  {next_command('status', sweep)}")
     if again:
         own = place.composition.overrides.without({"tracking"})
-        here = [] if place.on_slurm or not slurm_answers() else ["--here"]
+        goes_to_slurm = slurm_answers() or cluster_elsewhere(place.composition)
+        here = ["--here"] if goes_to_slurm and not place.on_slurm else []
         print_unwrapped(f"  {same_command('sweep', sweep.record.name, own, *here, '--retry-failed')}")
     has_measured = any(each.performance for each in wanted) or any(each.performance for each in sweep.read())
     if not has_measured:

@@ -122,11 +122,11 @@ def test_a_sweep_is_carried_out_by_its_name_however_it_was_named(
             True,
             "cluster=frontier search=random sweep.max_trials=3 --config-dir mine",
         ),
-        (("sweep=many", "training.seed=2"), False, "training.seed=2 --config-dir mine"),
+        (("sweep=many", "training.seed=2"), False, "training.seed=2 --here --config-dir mine"),
         (("sweep=many", "cluster=frontier"), False, "cluster=frontier --here --config-dir mine"),
         (("sweep=many", "cluster=frontier", "+slurm.environment.MY_KEY=***"), True, None),
     ],
-    ids=["on a cluster", "here", "here, for a cluster", "with a hidden value"],
+    ids=["on a cluster", "here, of a file that names a cluster", "here, for a cluster", "with a hidden value"],
 )
 def test_a_sweep_that_goes_on_does_so_with_all_that_its_command_was_given(
     write_sweep: WriteSweep,
