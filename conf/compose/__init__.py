@@ -7,4 +7,5 @@ complaints   errors of pydantic and Hydra in plain words, those of a wrong overr
 orders       pairs of keys of which one must not be above the other
 plausible    figures of a cluster that no machine can have
 model_from   the shape of a model from a Hugging Face file
+model_types  which keys of such a file mean what, by the type of model
 """
