@@ -34,7 +34,7 @@ LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_positio
 ROTARY = frozenset(
     {"rope_type", "type", "rope_theta", *LLAMA3, "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"}
     | {"attention_factor", "short_factor", "long_factor", "short_mscale", "long_mscale", "partial_rotary_factor"}
-    | {"finetuned", "max_position_embeddings", "llama_4_scaling_beta"}
+    | {"finetuned", "attn_factor", "max_position_embeddings", "llama_4_scaling_beta"}
 )
 """The keys of rotary positions in transformers' modeling_rope_utils.py, and those in published files."""
 
@@ -277,8 +277,8 @@ def _positions(config: HuggingFaceConfig) -> Shape:
 
 def _left_out(config: HuggingFaceConfig) -> list[str]:
     """What the file says and the model does not hold, in words."""
-    said = [key for key in config.kind.left_out if config.says(key)]
-    plain = {key: config.content[key] for key in said}
+    changes = ((key, config.value(key), neutral) for key, neutral in config.kind.left_out.items())
+    plain = {key: value for key, value, neutral in changes if value not in (None, neutral)}
     found = [key if isinstance(value, dict | list) else f"{key} = {json.dumps(value)}" for key, value in plain.items()]
     if (stretched := config.rotary_type) in STRETCHED:
         found.append(f"positions stretched by {stretched}")
@@ -289,7 +289,9 @@ def _window(config: HuggingFaceConfig, num_layers: int) -> Shape:
     """The window, where the type has one and the file says its size, and how often a layer sees all tokens."""
     if config.kind.full_every is None:
         return {}
-    every = config.count("sliding_window_pattern", config.kind.full_every)
+    pattern = config.text("sliding_window_pattern") or ""  # some files write LLLG for 4
+    is_short = pattern and pattern == f"{'L' * (len(pattern) - 1)}G"
+    every = len(pattern) if is_short else config.count("sliding_window_pattern", config.kind.full_every)
     size, every = config.window, _rhythm(config, "sliding_attention", every, num_layers)
     return {} if size is None or every == 1 else {"attention_window": {"size": size, "full_every": every or None}}
 

@@ -33,7 +33,7 @@ class ModelType(Frozen):
         only: keys of which these values alone are understood; an absent key means the first one.
         parts: parts of the model by the keys that ask for them, or true.
         known: keys that change nothing of what is priced or trained.
-        left_out: keys that change the model, but not its price, and are told.
+        left_out: keys that change the model, and are told and not priced, with the value that changes nothing.
     """
 
     family: Family = "llama"
@@ -49,7 +49,7 @@ class ModelType(Frozen):
     only: dict[str, Annotated[tuple[Any, ...], Field(strict=False)]] = Field(default_factory=dict)
     parts: dict[Part | Literal["qkv_bias", "qk_norm"], bool | str | Names] = Field(default_factory=dict)
     known: Names = ()
-    left_out: Names = ()
+    left_out: dict[str, Any] = Field(default_factory=dict)
 
     @field_validator("known", mode="before")
     @classmethod

@@ -38,8 +38,8 @@ class RotaryScaling(Frozen):
 
     @model_validator(mode="after")
     def _bounds_are_apart(self) -> RotaryScaling:
-        if self.high_freq_factor <= self.low_freq_factor:
-            problem = f"is not above low_freq_factor = {self.low_freq_factor}"
+        if self.high_freq_factor < self.low_freq_factor:
+            problem = f"is below low_freq_factor = {self.low_freq_factor}"
             remedy = "Llama 3.1 has 1.0 and 4.0."
             raise ConfigError("model.rotary_scaling.high_freq_factor", self.high_freq_factor, problem, remedy)
         return self

@@ -12,7 +12,7 @@ import pytest
 
 from cli.arguments import _warn
 from cli.main import main
-from conf.compose.model_from import expand_model_from
+from conf.compose.model_from import expand_model_from, model_in
 from conf.errors import ConfigError
 from conf.types.model_spec import ModelSpec
 from tests.composed import load
@@ -69,6 +69,20 @@ def test_a_key_that_is_not_understood_is_refused_by_its_name(key: str, tmp_path:
 def test_a_key_of_rotary_positions_that_is_not_understood_is_refused_too(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"names turned = 0\.5, which is not understood"):
         model_of(file_of(tmp_path, rope_scaling={"rope_type": "linear", "factor": 2.0, "turned": 0.5}))
+
+
+SMALL: list[tuple[int, dict[str, Any]]] = json.loads(Path(__file__).with_name("published_keys.json").read_text())
+"""Small models with the keys that published files of their types have, and what transformers counts of their text."""
+
+
+@pytest.mark.parametrize(("parameters", "content"), SMALL, ids=[content["model_type"] for _, content in SMALL])
+def test_all_keys_of_published_files_are_understood(parameters: int, content: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    model = ModelSpec.model_validate(model_in(tmp_path))
+    assert num_parameters(model) == parameters
+    for key in ("num_nextn_predict_layers", "vision_config", "attention_chunk_size", "dual_chunk_attention_config"):
+        says = content.get(key) or content.get("text_config", {}).get(key)
+        assert (key in (model.left_out or "")) is bool(says)
 
 
 def test_keys_that_change_nothing_pass(tmp_path: Path) -> None:

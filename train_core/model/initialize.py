@@ -93,7 +93,8 @@ def _scaled_frequencies(frequencies: Tensor, scaling: RotaryScaling) -> Tensor:
     # Pairs that turn often in the context of before keep their frequency, slow ones turn `factor` times slower, and
     # those between the two bounds are mixed.
     turns = frequencies * (scaling.original_max_position_embeddings / (2 * math.pi))
-    kept = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
+    between = max(scaling.high_freq_factor - scaling.low_freq_factor, 1e-9)  # 0 in Llama 4
+    kept = (turns - scaling.low_freq_factor) / between
     return torch.lerp(frequencies / scaling.factor, frequencies, kept.clamp(0, 1))
 
 

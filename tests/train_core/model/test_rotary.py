@@ -47,11 +47,18 @@ def test_fast_turns_stay_and_slow_ones_are_divided() -> None:
     assert ((blended > 1) & (blended < 8)).all()
 
 
+def test_bounds_that_are_one_leave_nothing_between_as_in_llama_4() -> None:
+    texts = ["model=llama-3.1-8b", "model.rotary_scaling.high_freq_factor=1.0"]
+    spec = load(texts).model
+    ratio = rotary_frequencies(spec.model_copy(update={"rotary_scaling": None})) / rotary_frequencies(spec)
+    assert (((ratio - 1).abs() < 1e-5) | ((ratio - 8).abs() < 1e-5)).all()
+
+
 @pytest.mark.slow
 def test_scaling_that_cannot_be_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"model\.rotary_scaling = .*family = gpt has learned ones"):
         load(["model=llama-3.1-8b", "model.family=gpt"])
-    with pytest.raises(ConfigError, match=r"high_freq_factor = 0\.5: is not above low_freq_factor = 1\.0"):
+    with pytest.raises(ConfigError, match=r"high_freq_factor = 0\.5: is below low_freq_factor = 1\.0"):
         load(["model=llama-3.1-8b", "model.rotary_scaling.high_freq_factor=0.5"])
     with pytest.raises(ConfigError, match=r"model\.rotary_scaling\.factor = 0\.5: "):
         load(["model=llama-3.1-8b", "model.rotary_scaling.factor=0.5"])
