@@ -27,7 +27,9 @@ AtLeastOne = Annotated[float, Field(ge=1, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 """What can name a sweep, a cluster and a folder: no slashes, no blanks, and no dot in front."""
-Name = Annotated[str, Field(pattern=NAME)]
+MOST_LETTERS = 200
+"""A file system takes 255 in a name, of which jobs, drafts and proxies add some."""
+Name = Annotated[str, Field(pattern=NAME, max_length=MOST_LETTERS)]
 Dtype = Literal["fp32", "bf16", "fp16"]
 Recompute = Literal["none", "selective", "full", "pointwise"]
 ContextExchange = Literal["ring", "gather"]
