@@ -98,25 +98,25 @@ def _open_lock(folder: Lockable) -> int:
         # With O_CLOEXEC, a job that outlives this process does not inherit the lock and go on holding it.
         return os.open(folder.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
-        raise _not_writable(error, folder) from None
+        raise _not_writable(error, folder.path) from None
 
 
-def require_writable(folder: Lockable) -> None:
+def require_writable(folder: Path) -> None:
     """Refuse on paper a folder that a command could not write; nothing is left there.
 
     Raises:
         ConfigError: what holds it, or is to hold it, takes no folder.
     """
     try:
-        there = next(path for path in (folder.path, *folder.path.parents) if path.exists())
+        there = next(path for path in (folder, *folder.parents) if path.exists())
         tempfile.TemporaryDirectory(dir=there, prefix=".writable-").cleanup()
     except OSError as error:
         raise _not_writable(error, folder) from None
 
 
-def _not_writable(error: OSError, folder: Lockable) -> ConfigError:
+def _not_writable(error: OSError, folder: Path) -> ConfigError:
     problem = f"cannot be written ({error.strerror})"
-    return ConfigError("output_dir", str(folder.path.parent), problem, _remedy_of(error, folder.path))
+    return ConfigError("output_dir", str(folder.parent), problem, _remedy_of(error, folder))
 
 
 def _remedy_of(error: OSError, path: Path) -> str:

@@ -343,6 +343,19 @@ def submit_long_run(run: LongRun, slurm: SlurmSpec) -> str:
     # Slurm is asked only about jobs that have left none.
     attempt = run.read().next_attempt
     folder.measurement.unlink(missing_ok=True)
-    code, logs = snapshot_code(folder.code.absolute()), folder.submitit.absolute()
-    executor = SlurmExecutor(slurm, f"trisweep-{folder.path.name}", code, logs, requeues=True)
+    executor = _executor(folder, slurm, snapshot_code(folder.code.absolute()))
     return executor.submit(RUN_IN_SLURM, [FolderWork(folder, attempt)], shape_of(run.experiment))
+
+
+def long_run_text(run: LongRun, slurm: SlurmSpec) -> str:
+    """The text that sbatch would get. Needs no Slurm.
+
+    Raises:
+        ConfigError: the time limit is too short, or a setting cannot be written.
+    """
+    require_time_to_save(slurm)
+    return _executor(run.folder, slurm, run.folder.code.absolute() / "SNAPSHOT").text(shape_of(run.experiment), 1)
+
+
+def _executor(folder: TrialFolder, slurm: SlurmSpec, code: Path) -> SlurmExecutor:
+    return SlurmExecutor(slurm, f"trisweep-{folder.path.name}", code, folder.submitit.absolute(), requeues=True)

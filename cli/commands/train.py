@@ -33,10 +33,17 @@ FromBest = Annotated[
 ]
 RunName = Annotated[str | None, typer.Option("--name", help="Folder of the training below OUTPUT/train.")]
 Here = Annotated[bool, typer.Option("--here", help="Train on this machine even where Slurm is.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan, the job and its script; start nothing.")]
 Arguments = Annotated[list[str] | None, typer.Argument(help="Hydra overrides and options of python -m train_core.")]
 
 
-def train(overrides: Arguments = None, from_best: FromBest = None, name: RunName = None, here: Here = False) -> None:
+def train(
+    overrides: Arguments = None,
+    from_best: FromBest = None,
+    name: RunName = None,
+    here: Here = False,
+    dry_run: DryRun = False,
+) -> None:
     """Train one experiment here: the same as `python -m train_core`.
 
     With --from-best SWEEP the sweep's best plan, as a Slurm job with cluster=NAME, else here. The same command goes on
@@ -44,7 +51,7 @@ def train(overrides: Arguments = None, from_best: FromBest = None, name: RunName
     """
     texts = overrides or []
     if from_best is not None:
-        _train_best(overrides_of(from_best, texts), name, here=here)
+        _train_best(overrides_of(from_best, texts), name, here=here, dry_run=dry_run)
         return
     if name is not None or here:
         problem = "--name and --here apply only to a training from a sweep"
@@ -53,7 +60,16 @@ def train(overrides: Arguments = None, from_best: FromBest = None, name: RunName
     if not any(argument.startswith("-") for argument in texts):
         from train_core.costs import estimate
 
-        require_memory(estimate(composition_of(None, texts).settings.experiment()))
+        settings = composition_of(None, texts).settings
+        experiment = settings.experiment()
+        require_memory(estimate(experiment))
+        if dry_run:
+            from cli.output.training_preview import preview_alone
+
+            preview_alone(experiment, settings.output_dir)
+            return
+    elif dry_run:
+        raise UsageError("--dry-run and an option of Hydra's both show and start nothing", "Leave out one of them.")
     from train_core.__main__ import main
 
     # Hydra reads the arguments of the process itself.
@@ -70,7 +86,7 @@ def require_memory(predicted: Estimate) -> None:
         )
 
 
-def _train_best(overrides: Overrides, name: str | None, *, here: bool) -> None:
+def _train_best(overrides: Overrides, name: str | None, *, here: bool, dry_run: bool) -> None:
     from conf.compose.complaints import require_option
     from conf.compose.load import require_name
     from launcher.trainings import long_run, require_job, write_extension, write_long_run
@@ -82,7 +98,7 @@ def _train_best(overrides: Overrides, name: str | None, *, here: bool) -> None:
     require_option("sweep", str(overrides.stated_value("sweep")), "--from-best")
     # The name becomes a folder, which must not lie outside of the output folder.
     require_name("--name", name)
-    place = choose_place(overrides, here=here, dry_run=False)
+    place = choose_place(overrides, here=here, dry_run=dry_run)
     sweep, own = str(overrides.stated_value("sweep")), overrides.without({"sweep"})
     if not place.folder.record.exists():
         again = same_command("sweep", sweep, own.of({"cluster", "output_dir"}))
@@ -95,6 +111,9 @@ def _train_best(overrides: Overrides, name: str | None, *, here: bool) -> None:
         problem = "would lose a long run at its first interruption"
         raise ConfigError("checkpoint.every_steps", None, problem, "Give a number.")
     require_memory(estimate(run.experiment))
+    if dry_run:
+        _preview(run, place)
+        return
     prepare(run.experiment, token_folder(run.folder, run.experiment))
     # A folder that was there already keeps the plan that its training was begun with.
     if run.best is not None:
@@ -121,6 +140,17 @@ def _train_best(overrides: Overrides, name: str | None, *, here: bool) -> None:
             is_taken = _import_into_mlflow(run, place)
     if not is_taken:
         raise typer.Exit(EXIT_FAILED)
+
+
+def _preview(run: LongRun, place: SweepPlace) -> None:
+    from cli.output.training_preview import preview_here, preview_of_job
+
+    print_unwrapped(_introduction(run))
+    if place.on_slurm:
+        preview_of_job(run, place)
+    else:
+        _require_machine(run)
+        preview_here(run.experiment, run.folder)
 
 
 def _import_into_mlflow(run: LongRun, place: SweepPlace) -> bool:

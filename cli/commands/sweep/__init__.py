@@ -2,6 +2,5 @@
 
 command           the command; `run` is its work, and a sweep on this machine
 on_slurm          through Slurm's queue, or in one allocation of it
-explained         what a dry run says below the texts for sbatch
 sweep_run         one sweep as a command carries it out: what of it is measured, its money and time, and how it ends
 """

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import typer
 
 from cli.commands.plan.answer import print_plan
-from cli.commands.sweep.explained import explain, print_command_of
 from cli.commands.sweep.sweep_run import (
     SweepRun,
     cost_text,
@@ -19,6 +18,7 @@ from cli.commands.sweep.sweep_run import (
     under_way,
 )
 from cli.output.console import console, print_unwrapped, print_verbatim, shown_path
+from cli.output.explained import explain, print_command_of
 from cli.output.next_command import next_command
 from cli.output.progress import ends_in_words, is_troubled, progress_on
 from conf.credentials import overrides_for_records

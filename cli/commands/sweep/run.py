@@ -71,7 +71,7 @@ def run_sweep(
         again = next_command("resume", Sweep(place.folder, record))
         raise UsageError(f"Sweep {record.name} is paused", f"Give `{again}` first.")
     if dry_run:
-        require_writable(place.folder)
+        require_writable(place.folder.path)
         would_run = _show_what_would_run(place, record, restriction, orders)
         if as_json:
             print_json("sweep", {"sweep": record.name, "folder": str(place.folder.path), "would_run": would_run})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sqlite3
 from contextlib import closing
@@ -53,3 +54,34 @@ def test_a_store_that_takes_nothing_is_said_and_takes_no_end_from_a_training(
     assert "COMPLETED: loss " in done.stdout
     assert "`trisweep reindex` makes it anew" in done.stderr
     assert done.returncode == 1
+
+
+def test_a_training_alone_is_shown_and_not_started(trisweep: Command, tmp_path: Path) -> None:
+    done = trisweep("train", "--dry-run", "parallel.world_size=2", "training.num_steps=7", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "dp2-mb1-gb8, on 2 x CPU rank of local" in done.stdout
+    assert "7 steps of " in done.stdout
+    assert "2 ranks would train on this machine" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+    refused = trisweep("train", "--dry-run", "output_dir=/proc/x", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "cannot be written" in refused.stderr
+    assert trisweep("train", "--dry-run", "model=gpt-22b", cwd=tmp_path).returncode == 2
+
+
+@pytest.mark.slow
+def test_the_long_job_of_the_best_plan_is_shown_with_its_script(finished: Path, trisweep: Command) -> None:
+    before = sorted(finished.rglob("*"))
+    asked = ("train", "--from-best", "smoke", "training.num_steps=100000", "--name", "shown", "--dry-run")
+    done = trisweep(*asked, "--here", cwd=finished)
+    assert done.returncode == 0, done.stderr
+    assert "Best plan: tp" in done.stdout
+    assert "would train on this machine" in done.stdout
+    job = trisweep(*asked, "cluster=local", "slurm.partition=long", cwd=finished)
+    assert job.returncode == 0, job.stderr
+    script = job.stdout.split("#!/bin/bash")[1]
+    for line in ("--partition=long", "--signal=USR2@180", "--requeue", "--job-name=trisweep-shown-TOKEN", "--time=30"):
+        assert f"\n#SBATCH {line}\n" in script
+    assert "slurm.account: your default account is charged" in script
+    assert re.search(r"\nAbout [1-9]\d* runs? of it at slurm.time_limit_minutes = 30, by the prediction", script)
+    assert sorted(finished.rglob("*")) == before
