@@ -301,6 +301,22 @@ def test_the_printed_conversion_works_as_printed(tmp_path: Path) -> None:
     assert torch.equal(head_in(Path(f"{folder}-safetensors")), model.lm_head.weight)
 
 
+def test_an_index_that_is_named_itself_means_its_folder(tmp_path: Path) -> None:
+    sharded(tmp_path, tensors_of())
+    with pytest.raises(ConfigError, match=rf"is the index of .*Name checkpoint\.load={tmp_path}\.$"):
+        whole_checkpoint(tmp_path / INDEX, {})
+
+
+def test_an_index_may_name_files_as_it_likes(tmp_path: Path) -> None:
+    # As of models whose shards are called consolidated-00001-of-00051.
+    tensors = tensors_of()
+    placed = sharded(tmp_path, tensors)
+    for file in {*placed.values()}:
+        (tmp_path / file).rename(tmp_path / file.replace("model", "consolidated"))
+    written(tmp_path, {name: file.replace("model", "consolidated") for name, file in placed.items()})
+    assert torch.equal(head_in(tmp_path), tensors[HEAD])
+
+
 def test_a_checkpoint_of_this_trainer_is_what_its_own_list_names(tmp_path: Path) -> None:
     (tmp_path / "checkpoint.json").write_text("{}")
     save_file(tensors_of(), tmp_path / WHOLE)

@@ -79,7 +79,9 @@ def _placed(index: Path) -> dict[str, Path]:
         placed = json.loads(index.read_text())["weight_map"]
         if placed and all(isinstance(file, str) for file in placed.values()):
             return {name: index.parent / file for name, file in placed.items()}
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+    except OSError as error:
+        raise ConfigError(KEY, str(index), f"cannot be read: {error.strerror}", "Make it readable.") from None
+    except (ValueError, LookupError, TypeError, AttributeError):
         pass  # whatever is wrong with it, the remedy is the same
     problem = "is no index of weights: it has no weight_map from tensors to files"
     raise ConfigError(KEY, str(index), problem, "Copy it again, or name one file of weights, as checkpoint.load=FILE.")
@@ -102,6 +104,8 @@ def left_aside(path: Path) -> list[str]:
 
 def foreign_weights(path: Path) -> ConfigError | None:
     """The error for weights in a format that is not read here, or in a folder below; None where there are none."""
+    if path.name.endswith(f"{SUFFIX}.index.json"):
+        return ConfigError(KEY, str(path), "is the index of a folder of weights", f"Name {KEY}={path.parent}.")
     for pattern, remedy in FOREIGN.items():
         found = next(iter(sorted(path.glob(pattern))), path if path.is_file() and path.match(pattern) else None)
         if found is not None:
