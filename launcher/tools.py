@@ -48,7 +48,6 @@ GPUS = re.compile(r"\bgpu:(?:(?!no_consume)([^:,(|]+):)?(?:[^:,(|]+:)*(\d+)")
 PART = re.compile(r"[^,\[\]]+(?:\[[^\]]*\][^,\[\]]*)*")
 RANGES = re.compile(r"\[([^\]]*)\]")
 SPAN = re.compile(r"(\d+)(?:-(\d+))?(?::(\d+))?")
-DURATION = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 
 
 class ToolResult(NamedTuple):
@@ -119,25 +118,6 @@ def _environment_of(tool: str) -> dict[str, str]:
     if tool in TOOLS_OF_SLURM:
         return {name: value for name, value in os.environ.items() if not name.startswith(FILTERS)} | FORMS
     return dict(os.environ)
-
-
-def seconds(text: str) -> int | None:
-    """A duration: `30` (minutes), `30:00`, `1:30:00`, `2-12:00:00`; None where, as UNLIMITED, it sets no limit."""
-    match = DURATION.fullmatch(text.strip())
-    if match is None:
-        return None
-    days, *parts = match.groups()
-    values = [int(part) for part in parts if part is not None]
-    # With days, or with all three parts, the first is hours; otherwise it is minutes.
-    if days is None and len(values) < 3:
-        values = [0, *values]
-    hours, mins, secs = [*values, 0, 0][:3]
-    return ((int(days or 0) * 24 + hours) * 60 + mins) * 60 + secs
-
-
-def minutes(text: str) -> float | None:
-    limit = seconds(text)
-    return None if limit is None else limit / 60
 
 
 def gpus_in(gres: str) -> list[tuple[str, int]]:

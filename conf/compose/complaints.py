@@ -25,7 +25,7 @@ from conf.credentials import HIDDEN, shown_value
 from conf.errors import ConfigError, all_at_once
 from conf.folders import groups, options, options_of, own_folders, path_of, shown_file
 from conf.nearest import listed, most_like, nearest
-from conf.overrides import PLAIN, Override, Overrides, command_line, for_a_shell, quoted_text, shell_word
+from conf.overrides import OTHER_TYPES, PLAIN, Override, Overrides, command_line, for_a_shell, quoted_text, shell_word
 from conf.yaml_text import file_text, yaml_content
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -111,6 +111,8 @@ def _complaint(
     remedy, value = complaint.get("ctx", {}).get("remedy", CORRECT), complaint["input"]
     if complaint["type"].startswith("int_") and isinstance(value, float) and value.is_integer():
         remedy = f"Write {int(value)}, without a point or an exponent."
+    if complaint["type"] == "string_type" and isinstance(value, list) and all(isinstance(each, str) for each in value):
+        remedy = f"Write it as one text: {for_a_shell(key, ','.join(value))}"
     problem = SINGLE if branches == set(BRANCHES) else _problem(complaint)
     return ConfigError(key, shown_value(key, value), problem, remedy)
 
@@ -175,6 +177,8 @@ def _parts(kind: Any) -> Iterator[Any]:
     elif get_origin(kind) in (Union, UnionType):
         for part in get_args(kind):
             yield from _parts(part)
+    elif hasattr(kind, "__value__"):  # a type that has a name
+        yield from _parts(kind.__value__)
     elif kind is not None:
         yield kind
 
@@ -232,13 +236,13 @@ def as_hydra_spells(override: Override) -> str:
     """The text that Hydra needs for an override, since people may write some of them shorter.
 
     The root lists no `sweep` by default, so Hydra wants a plus. Devices and efficiencies are chosen inside the cluster,
-    so Hydra wants an at sign. An option that is all digits needs quotes, or Hydra would take it for a number. And so
-    does a command that is given as a text, since a shell has taken its quotes and Hydra takes braces for mappings. A
-    key that the chosen files leave to its default needs two pluses, as Hydra knows only what is written.
+    so Hydra wants an at sign. A text needs quotes that Hydra would take for a number, or could not read. And so does a
+    command that is given as a text, since a shell has taken its quotes and Hydra takes braces for mappings. A key that
+    the chosen files leave to its default needs two pluses, as Hydra knows only what is written.
     """
     text, option = override.text, override.value or ""
-    if option.isdigit() and override.key in groups():
-        text = f"{override.key}='{option}'"
+    if _is_meant_as_text(override):
+        text = f"{text.partition('=')[0]}={quoted_text(option)}"
     if text.startswith("trainer.command=") and "{" in text and not text.partition("=")[2].startswith(("[", "'", '"')):
         escaped = option.replace("\\", "\\\\").replace('"', '\\"')
         return f'trainer.command="{escaped}"'
@@ -247,6 +251,17 @@ def as_hydra_spells(override: Override) -> str:
     if text.startswith(override.key) and override.pins and can_be_set(override.key):
         return f"++{text}"
     return f"+{text}" if text.startswith("sweep=") else text
+
+
+def _is_meant_as_text(override: Override) -> bool:
+    """True of a value without quotes that its key takes as a text, and Hydra for something else."""
+    written = override.text.partition("=")[2]
+    kinds = frozenset([str]) if override.key in groups() else kinds_of(override.key)
+    if str not in kinds or not written or re.match(r"['\"{]|null$", written) or {",", "$"} & {*written}:
+        return False
+    if OTHER_TYPES.fullmatch(written):
+        return type(OverridesParser.create().parse_override(f"x={written}").value()) not in kinds
+    return not PLAIN.fullmatch(written) and (written[0] != "[" or "|" in written)
 
 
 def cleared_before(override: Override) -> list[str]:
@@ -368,7 +383,7 @@ def _one_of_points(of: str, name: str, value: str) -> ConfigError:
 def _several(key: str, values: str) -> ConfigError:
     """Several values where one is taken, which Hydra takes for a sweep of its own."""
     kinds = kinds_of(key)
-    as_list = f", a list as {key}=[{values}]" if tuple in kinds or not kinds else ""
+    as_list = f", a list as {key}=[{values}]" if {tuple, list} & kinds or not kinds else ""
     as_text = f", or a text as \"{key}='{values}'\"" if str in kinds or not kinds else ""
     remedy = f"Give one of them{as_list if as_text else as_list.replace(',', ', or', 1)}{as_text}."
     if key == "cluster":

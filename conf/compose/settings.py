@@ -12,6 +12,7 @@ from conf.credentials import HIDDEN, without_credentials
 from conf.errors import ConfigError, InfeasiblePlan
 from conf.folders import at_home
 from conf.plan.experiment import Experiment, ExperimentParts
+from conf.types.durations import Minutes
 from conf.types.schema import Count, Frozen, NonNegative, Positive
 from conf.types.sites import OF_CLOUD, SlurmSpec, TrackingSpec
 from conf.types.stage_spec import StagePlace
@@ -55,7 +56,7 @@ class ControllerSpec(Frozen):
     kind: Literal["foreground", "slurm"]
     poll_seconds: Positive
     fail_fast: Count | None
-    time_limit_minutes: Count
+    time_limit_minutes: Minutes
 
 
 class LauncherSpec(Frozen):
@@ -69,7 +70,7 @@ class LauncherSpec(Frozen):
 
     kind: Literal["jobs", "allocation"]
     num_nodes: Count | None
-    time_limit_minutes: Count
+    time_limit_minutes: Minutes
 
 
 class NotifySpec(Frozen):

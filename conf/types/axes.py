@@ -21,10 +21,9 @@ from decimal import Decimal
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
-from pydantic_core import PydanticCustomError
 
 from conf.types.expression import BadExpression, Expression, parse_expression
-from conf.types.schema import Frozen, Value
+from conf.types.schema import Frozen, Value, refusal
 
 EXPRESSION_SIGN = "="
 """The mark at the beginning of a value that is computed from other keys."""
@@ -32,11 +31,6 @@ MOST_VALUES = 100_000
 """The most values of one axis that are listed."""
 GRID_DIGITS = 6
 """Significant digits of a value between the ends of a range, to which no step leads."""
-
-
-def refusal(problem: str, remedy: str) -> PydanticCustomError:
-    """An error whose dotted key and value pydantic knows, and whose remedy `conf.compose.load` shows."""
-    return PydanticCustomError("axis", "{problem}", {"problem": problem, "remedy": remedy})
 
 
 def expression_in(value: Value) -> Expression | None:

@@ -12,9 +12,11 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from conf.errors import ConfigError, InfeasiblePlan
+from conf.overrides import value_text
 
 Count = Annotated[int, Field(gt=0)]
 MOST_SEQUENCES = 10**9
@@ -44,6 +46,25 @@ DOCUMENTS = "data.separate_documents"
 NORM_EPSILON = 1e-5
 """The addition of norms to a mean square or a variance unless the model says otherwise. Source: the config.json of
 GPT-2, Llama 2 and Llama 3.1."""
+
+
+def refusal(problem: str, remedy: str) -> PydanticCustomError:
+    """An error whose dotted key and value pydantic knows, and whose remedy `conf.compose.load` shows."""
+    return PydanticCustomError("axis", "{problem}", {"problem": problem, "remedy": remedy})
+
+
+def _digits(value: object) -> object:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _printed(value: object) -> object:
+    return value_text(value) if isinstance(value, int | float) else value
+
+
+Text = Annotated[str, BeforeValidator(_digits)]
+"""A name that may be all digits, as those of accounts and partitions are."""
+Printed = Annotated[str, BeforeValidator(_printed)]
+"""The value of a variable, or a word of a command: a number or a truth is one too."""
 
 
 class Frozen(BaseModel):

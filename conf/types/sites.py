@@ -10,8 +10,9 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, mod
 
 from conf.credentials import without_credentials
 from conf.errors import ConfigError
+from conf.types.durations import Minutes
 from conf.types.sbatch_options import free_options, require_free_srun_options, sbatch_table
-from conf.types.schema import Count, Frozen, Positive
+from conf.types.schema import Count, Frozen, Positive, Printed, Text
 
 
 def _joined(value: object) -> object:
@@ -27,7 +28,7 @@ def _own_names(options: dict[str, str | int | bool], info: ValidationInfo) -> di
     return free_options(options, beside="slurm." if "scheduler" in info.data else "the component's ")
 
 
-Listed = Annotated[str, BeforeValidator(_joined)]
+Listed = Annotated[Text, BeforeValidator(_joined)]
 SbatchOptions = Annotated[dict[str, Annotated[str | int | bool, BeforeValidator(_joined)]], AfterValidator(_own_names)]
 
 
@@ -39,11 +40,11 @@ class SlurmComponent(Frozen):
     """
 
     partition: Listed | None = None
-    account: str | None = None
-    qos: str | None = None
-    constraint: str | None = None
+    account: Text | None = None
+    qos: Text | None = None
+    constraint: Text | None = None
     gpu_request: Literal["gpus-per-node", "gres", "none"] | None = None
-    gpu_type: str | None = None
+    gpu_type: Text | None = None
     cpus_per_task: Count | None = None
     extra_sbatch: SbatchOptions | None = None
 
@@ -55,7 +56,7 @@ class SlurmSpec(Frozen):
         partition: sbatch's --partition; null takes the site's default, as for the next two.
         account: sbatch's --account.
         qos: sbatch's --qos.
-        time_limit_minutes: of each job.
+        time_limit_minutes: of each job; a text is a time as sbatch takes it, such as `12:00:00` or `1-12`.
         constraint: features that the nodes must have; null asks for none.
         cpus_per_task: cores of one rank; null leaves it to Slurm.
         gpu_request: how devices are asked for: `gpus-per-node`, `gres` (`gpu:N`) or `none` (whole nodes).
@@ -85,10 +86,10 @@ class SlurmSpec(Frozen):
 
     scheduler: Literal["slurm", "pbs"] = "slurm"  # first, as the meaning of other keys depends on it
     partition: Listed | None
-    account: str | None
-    qos: str | None
-    time_limit_minutes: Count
-    constraint: str | None
+    account: Text | None
+    qos: Text | None
+    time_limit_minutes: Minutes
+    constraint: Text | None
     gpu_request: Literal["gpus-per-node", "gres", "none"]
     cpus_per_task: Count | None
     max_array_size: Count | None
@@ -97,7 +98,7 @@ class SlurmSpec(Frozen):
     srun_args: Annotated[tuple[str, ...], Field(strict=False), AfterValidator(require_free_srun_options)]
     container_prefix: str | None
     python: str | None
-    environment: dict[str, str]
+    environment: dict[str, Printed]
     extra_sbatch: SbatchOptions
     max_resubmits: Annotated[int, Field(ge=0)]
     poll_seconds: Positive = 5.0
@@ -108,7 +109,7 @@ class SlurmSpec(Frozen):
     preflight: bool = False
     pbs_mpiexec: str = "mpiexec -n {ranks} -ppn {ranks_per_node}"
     pbs_resources: Annotated[tuple[str, ...], Field(strict=False)] = ()
-    gpu_type: str | None = None
+    gpu_type: Text | None = None
     components: dict[str, SlurmComponent] = Field(default_factory=dict)
 
     @model_validator(mode="after")

@@ -10,7 +10,8 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from conf.errors import ConfigError
 from conf.types.axes import AxisBlock
-from conf.types.schema import Count, Frozen, Name, NonNegative, Positive, Value
+from conf.types.durations import PositiveMinutes
+from conf.types.schema import Count, Frozen, Name, NonNegative, Value
 from conf.types.stage_spec import StageSpec, checked_stages, require_tree
 
 
@@ -64,7 +65,7 @@ class ProxySpec(PointSet):
     """
 
     overrides: Annotated[tuple[str, ...], Field(strict=False)]
-    time_limit_minutes: Positive
+    time_limit_minutes: PositiveMinutes
 
 
 Named = Literal["throughput", "loss", "step_time", "dollars", "energy"]

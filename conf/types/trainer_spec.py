@@ -11,7 +11,7 @@ from pydantic import Field, JsonValue, SerializerFunctionWrapHandler, field_vali
 
 from conf.errors import ConfigError
 from conf.overrides import value_text
-from conf.types.schema import Frozen, Name, Value
+from conf.types.schema import Frozen, Name, Printed, Value
 
 Start = Literal["torchrun", "srun", "once"]
 Parser = Literal["megatron-lm", "torchtitan"]
@@ -221,7 +221,7 @@ class TrainerSpec(Frozen):
     prefix: Annotated[tuple[str, ...], Field(strict=False)] = ()
     python: str | None = None
     working_dir: str | None = None
-    environment: dict[str, str] = Field(default_factory=dict)
+    environment: dict[str, Printed] = Field(default_factory=dict)
     log: LogSpec = LogSpec()
     limits_of: CostsOf | None = None
     refuses: Annotated[tuple[Limit, ...], Field(strict=False)] = ()
@@ -262,13 +262,6 @@ class TrainerSpec(Frozen):
     @classmethod
     def _words(cls, value: object) -> object:
         return split_words(value, "trainer.command")
-
-    @field_validator("environment", mode="before")
-    @classmethod
-    def _texts(cls, value: object) -> object:
-        if not isinstance(value, dict):
-            return value
-        return {name: value_text(entry) if isinstance(entry, int | float) else entry for name, entry in value.items()}
 
     @model_validator(mode="after")
     def _is_complete(self) -> TrainerSpec:

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from conf.errors import UsageError
+from conf.types.durations import seconds
 from launcher.slurm.own_jobs import own_job_id
 from launcher.slurm.own_words import SLURM_SAYS, TASK_END, outcome_in_words, own_lines
 from launcher.slurm.query import SlurmJobState, SlurmSilent
 from launcher.slurm.silent_jobs import verdict
-from launcher.tools import ask, gpus_in, node_names, numbers, seconds
+from launcher.tools import ask, gpus_in, node_names, numbers
 from sweeps.folder.submission import Submission
 from sweeps.reading import Reading
 from train_core.job.failures import failed_measurement, fault_of_signal, first_cause, lost_a_peer, without_numbers

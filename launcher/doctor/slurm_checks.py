@@ -10,13 +10,14 @@ from pathlib import Path
 
 from conf.folders import shown_file
 from conf.types.cluster_spec import ClusterSpec
+from conf.types.durations import minutes
 from conf.types.sites import SlurmSpec
 from conf.units import count_of
 from launcher.doctor.node_report import CheckResult, Findings
 from launcher.doctor.tiny_job import TinyJob
 from launcher.slurm.cluster import TOOLS, SlurmSite, best_of, node_kinds, read_site, this_cluster
 from launcher.slurm.resources import qos_of_jobs
-from launcher.tools import ask, gpus_in, minutes
+from launcher.tools import ask, gpus_in
 
 SLURM = Findings("Slurm")
 LEAST_JOB_AGE_SECONDS = 300

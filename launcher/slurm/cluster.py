@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from launcher.tools import ask, gpus_in, minutes, pairs_of_lines, pairs_of_words
+from conf.types.durations import minutes
+from launcher.tools import ask, gpus_in, pairs_of_lines, pairs_of_words
 from train_core.process.machine import this_user
 
 _KEPT_SECONDS = 60.0

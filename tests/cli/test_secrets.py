@@ -28,8 +28,9 @@ def test_a_measured_sweep_holds_neither_a_variable_of_the_environment_nor_its_we
     [
         (OF_JOBS, "# slurm.environment.MY_KEY=*** from the command line"),
         (f"{OF_JOBS},b", "are several values"),
-        (f"{OF_JOBS}'", "holds characters"),
-        ("4711", "must be a text"),
+        (f"{{{OF_JOBS}", "holds characters"),
+        ("4711", "# slurm.environment.MY_KEY=*** from the command line"),
+        ("[4711]", "must be a text"),
     ],
 )
 def test_no_message_shows_a_variable_of_jobs(value: str, said: str, tmp_path: Path, trisweep: Command) -> None:

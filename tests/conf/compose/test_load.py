@@ -56,7 +56,8 @@ def test_a_key_that_the_chosen_file_leaves_to_its_default_is_set_like_any_other(
 
 
 def test_the_output_folder_may_begin_with_a_home() -> None:
-    assert load(["output_dir='~/x'"]).output_dir == str(Path.home() / "x")
+    for written in ("'~/x'", "~/x"):
+        assert load([f"output_dir={written}"]).output_dir == str(Path.home() / "x")
 
 
 SEEDS = "sweep.axes={training.seed: [1, 2]}"
@@ -132,9 +133,7 @@ def test_a_sweep_whose_name_is_all_digits_would_still_be_a_name() -> None:
         ("device=h101", r"device = 'h101': is not an option of this group\. Known: a100-40gb, a100-64gb, "),
         ("model.num_attention_heads=5", r"model\.num_attention_heads = 5: does not divide model\.hidden_size = 32"),
         ("batch.micro_batch_size", r"override = 'batch\.micro_batch_size'"),
-        ("output_dir=runs/é", r"output_dir = 'runs/é': holds characters .* Quote .*: \"output_dir='runs/é'\""),
         ("output_dir=a,b", r"output_dir = 'a,b': are several values.* or a text as \"output_dir='a,b'\""),
-        ("output_dir=~/x", r"output_dir = '~/x': holds characters .* Quote .*: \"output_dir='~/x'\""),
         ("output_dir='~nobody-here/x'", r"output_dir = '~nobody-here/x': begins with the home of a user"),
         ("output_dir=", r"output_dir = '': is empty\. Give output_dir=PATH"),
         (
@@ -171,8 +170,6 @@ def test_a_sweep_whose_name_is_all_digits_would_still_be_a_name() -> None:
         ("slurm.setup=[['a=1'],b=1]", r"Quote its entries, .* as in \"slurm\.setup=\['a=b',c\]\""),
         ("cluster.num_nodes=4,8", r"Give one of them\.$"),
         ("slurm.setup=a,b", r"Give one of them, or a list as slurm\.setup=\[a,b\]\.$"),
-        ("slurm.extra_sbatch.mem=1.5", r"slurm\.extra_sbatch\.mem = 1\.5: must be a text"),
-        ("slurm.extra_sbatch.str=1.5", r"slurm\.extra_sbatch\.str = 1\.5: must be a text"),
         ("tracking.experiment=", r"tracking\.experiment = '': is empty\. Give tracking\.experiment=NAME\."),
         ("tracking=server", r"tracking\.uri = None: a tracking server needs an address"),
         ("tracking.uri=postgresql://me:pw@host/runs", r"tracking\.uri = 'postgresql://host/runs': is an address"),

@@ -147,6 +147,6 @@ def test_all_that_is_wrong_in_a_cluster_s_file_is_said_at_once(tmp_path: Path, m
 
 def test_values_of_several_groups_that_are_wrong_are_said_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
-        load(["training.seed=x", "slurm.time_limit_minutes=soon", "trainer.name=7"])
+        load(["training.seed=x", "slurm.time_limit_minutes=soon", "trainer.name=a b"])
     keys = [line.split(" = ")[0] for line in str(caught.value).splitlines()]
     assert sorted(keys) == ["slurm.time_limit_minutes", "trainer.name", "training.seed"]
