@@ -39,12 +39,11 @@ SHORT_NAMES = {
 OF_LAYOUTS = LAYOUT_KEYS | KNOB.keys()
 """What a layout's name says; also by the knob's name alone, as rows of results call it."""
 
-NOT_MEASURED = {"cluster", "mixed", "watch", "model.name", "data.cache_dir"}
+NOT_MEASURED = {"cluster", "mixed", "watch", "model.name", "data.cache_dir", "trainer.log"}
 """Parts of an experiment that do not change a measurement, as for its fingerprint."""
 
-PATTERNS = "trainer.log.patterns."
-REGULAR_EXPRESSIONS = (PATTERNS, "trainer.log.done", "trainer.log.errors", "trainer.metrics.line")
-"""So begin keys whose values nobody can read in a name: labels give their numbers."""
+REGULAR_EXPRESSION = "trainer.metrics.line"
+"""A key whose values nobody can read in a name: labels give their numbers."""
 
 BATCH = "global_batch_size"
 SMALLEST_PLAIN, LARGEST_PLAIN = 0.01, 1000.0
@@ -86,9 +85,7 @@ class Labels:
         says_first = is_first and bool(stated_keys & OF_LAYOUTS)
         self.names_layouts = not self.names or (differ and not self._says_batch) or says_first
         self._texts = {
-            key: _numbers_of(self._values(key))
-            if key.startswith(REGULAR_EXPRESSIONS)
-            else _distinct_texts(self._values(key))
+            key: (_numbers_of if key == REGULAR_EXPRESSION else _distinct_texts)(self._values(key))
             for key in self.names
         }
 
@@ -144,10 +141,7 @@ class Labels:
 
 def short_names(keys: Iterable[str]) -> dict[str, str]:
     """A name for each key; where two would be called the same, by their whole keys."""
-    named = {
-        key: SHORT_NAMES.get(key, key.rsplit(".", 1)[-1]) + ("-pattern" if key.startswith(PATTERNS) else "")
-        for key in keys
-    }
+    named = {key: SHORT_NAMES.get(key, key.rsplit(".", 1)[-1]) for key in keys}
     return {key: key if list(named.values()).count(name) > 1 else name for key, name in named.items()}
 
 

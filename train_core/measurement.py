@@ -49,6 +49,7 @@ class Fault(StrEnum):
     KILLED: a signal from outside, and nobody says whose.
     CRASH: an error in this package, or in the libraries that it calls.
     INPUT: an error of the user's: the configuration, the data, or a program of their own.
+    UNREAD: a program of the user's ended well, and its log does not tell what is to be measured.
     UNTIMED: a program of the user's ended well, and its log tells of steps, and of none how long it took.
     """
 
@@ -65,6 +66,7 @@ class Fault(StrEnum):
     KILLED = "KILLED"
     CRASH = "CRASH"
     INPUT = "INPUT"
+    UNREAD = "UNREAD"
     UNTIMED = "UNTIMED"
 
 

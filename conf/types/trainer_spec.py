@@ -252,8 +252,8 @@ class TrainerSpec(Frozen):
         return {"kind": self.kind} if self.is_own else whole(self)
 
     def identity(self) -> dict[str, Any]:
-        """The values that set a measurement with this program apart: all but words about plans and predictions."""
-        values = self.model_dump(mode="json", exclude=ABOUT_PLANS)
+        """The values that set a measurement with this program apart: all but words about plans, and how it is read."""
+        values = self.model_dump(mode="json", exclude={*ABOUT_PLANS, "log"})
         if self.metrics is None:  # as in folders that were written before there were any
             del values["metrics"]
         return values

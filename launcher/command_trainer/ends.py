@@ -130,7 +130,7 @@ def misread(book: StepBook) -> str:
 
 def unmeasured_failure(book: StepBook, log: LogSpec, logs: Iterable[Path]) -> RankFailure:
     """The program ended well, and its log tells of no step to time: which patterns should have found one."""
-    silent, fault = list[str](), Fault.INPUT
+    silent, fault = list[str](), Fault.UNREAD
     sought = TIMES if book.needs_time else LOSSES
     for wanted in (("step",), sought):
         finders = [
@@ -138,7 +138,7 @@ def unmeasured_failure(book: StepBook, log: LogSpec, logs: Iterable[Path]) -> Ra
         ]
         if book.matched.isdisjoint(finders):
             # A log without steps may be that of a training that never began; this one has told of some.
-            fault = Fault.INPUT if silent or wanted != TIMES else Fault.UNTIMED
+            fault = Fault.UNREAD if silent or wanted != TIMES else Fault.UNTIMED
             silent += finders
     if book.steps:
         warmup, count = book.experiment.training.num_warmup_steps, len(book.steps)

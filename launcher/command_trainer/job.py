@@ -273,9 +273,9 @@ class ProgramRun:
         log = self.experiment.trainer.log
         if log.done is not None and not self.book.is_done:
             cause = f"the program exited with code 0, and no line of its log matches trainer.log.done = {log.done!r}"
-            return rank_failure(Fault.INPUT, cause, last_lines(*self.logs), 0, blamed=False)
+            return rank_failure(Fault.UNREAD, cause, last_lines(*self.logs), 0, blamed=False)
         if self.experiment.trainer.trains and (cause := miscounted(self.book) or misread(self.book)):
-            return rank_failure(Fault.INPUT, cause, last_lines(*self.logs), 0, blamed=False)
+            return rank_failure(Fault.UNREAD, cause, last_lines(*self.logs), 0, blamed=False)
         if self.experiment.trainer.trains and self._performance() is None:
             return unmeasured_failure(self.book, log, self.logs)
         try:

@@ -8,12 +8,14 @@ attempts have ended unseen.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from conf.credentials import overrides_for_records
 from conf.folders import own_folders
+from conf.grouped import grouped
 from conf.units import count_of
 from launcher.control.attempts import (
     has_news_of_an_end,
@@ -42,6 +44,13 @@ FAILURES = (Outcome.FAILED, Outcome.TIMED_OUT)
 """Outcomes that `controller.fail_fast` counts."""
 BAD_ENDS = RETRIED_BY_ORDER | {Outcome.OUT_OF_MEMORY}
 """Outcomes that say nothing of another place."""
+
+OF_A_MISTAKE = (Fault.INPUT, Fault.CRASH, Fault.UNREAD)
+OF_THE_COMMAND = re.compile(
+    r"SyntaxError|IndentationError|ImportError|ModuleNotFoundError|can't open file|No such file|No such option"
+    r"|command not found|cannot be started|is no folder|unrecognized arguments|required: |in its log|of its log|its log"
+)
+"""Causes that lie in what all trials share: the program, its folder, its command line and how its log is read."""
 
 CANCELLED = "cancelled by a person"
 MOST_AT_ONCE = 1000
@@ -248,9 +257,29 @@ class Conductor:
         untimed = [each for each in failed if each.measurement and each.measurement.why is Fault.UNTIMED]
         if untimed and not _others_may_be_timed(readings, untimed):
             return f"{untimed[-1].name} ended well, but without the time of a step no trial counts: {untimed[-1].cause}"
+        if shared := self._shared_mistake(readings, failed):
+            return shared
         if begun is not None and self.rules.budget.is_past_deadline(begun, time.time()):
             return f"budget.deadline_hours = {self.rules.budget.limits.deadline_hours:g} have passed"
         return ""
+
+    def _shared_mistake(self, readings: Sequence[TrialReading], failed: Sequence[TrialReading]) -> str:
+        """Return the cause from which all points have failed so far, which so would all others; empty without one."""
+        points = [each for each in readings if not each.trial.stage]
+        if any(each.outcome is Outcome.COMPLETED and not self._ended_before(each) for each in points):
+            return ""
+        ended = [
+            each
+            for each in failed
+            if not each.trial.stage and each.measurement and each.measurement.why in OF_A_MISTAKE
+        ]
+        for (_, enough), alike in grouped(ended, lambda each: _kind_of(each.cause)).items():
+            if len(alike) >= enough:
+                return f"{count_of(len(alike), 'trial')} failed alike, and none has completed: {alike[0].cause}"
+        return ""
+
+    def _ended_before(self, reading: TrialReading) -> bool:
+        return self.history.course_of(reading.name).ended_before_command
 
     def _has_failed(self, reading: TrialReading) -> bool:
         course = self.history.course_of(reading.name)
@@ -447,6 +476,12 @@ def _others_may_be_timed(readings: Iterable[TrialReading], untimed: Iterable[Tri
         if (each.outcome is Outcome.COMPLETED and is_alike) or (is_left and not is_alike):
             return True
     return False
+
+
+def _kind_of(cause: str) -> tuple[str, int]:
+    """What is the same in failures of one kind, and how many of them say that all trials share the mistake."""
+    is_of_the_command = OF_THE_COMMAND.search(cause) is not None
+    return (re.sub(r"\d+", "", cause), 2) if is_of_the_command else (cause, 3)
 
 
 def _set_aside(trials: Iterable[Trial], new: Trial) -> list[Trial]:

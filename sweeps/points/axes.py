@@ -29,7 +29,9 @@ MODEL_PARALLEL = tuple(f"parallel.{axis}_parallel_size" for axis in ("tensor", "
 BEHIND_NULL = {f"training.{name}": (f"training.{of}", rule) for name, (of, rule) in FOLLOWING.items()}
 """What a null of these keys follows from, and how."""
 TELLS_NOTHING_APART = {*Settings.model_fields} - {*ExperimentParts.model_fields} | {"cluster", "watch"}
-"""Groups of which no fingerprint has anything, so that trials that differ in them alone are one."""
+"""Groups of which no fingerprint has anything, so that trials that differ in them alone are one, as those do whose logs
+are read in other ways."""
+LOG = "trainer.log."
 EACH = "Each value can be a sweep of its own."
 
 
@@ -163,7 +165,7 @@ class AxisSpace:
 
 
 def _tells_nothing_apart(key: str) -> bool:
-    return key.partition(".")[0] in TELLS_NOTHING_APART
+    return key.partition(".")[0] in TELLS_NOTHING_APART or key.startswith(LOG)
 
 
 def _tree_without_sweep(tree: Tree) -> Tree:

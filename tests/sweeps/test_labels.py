@@ -53,22 +53,16 @@ def test_a_list_is_called_by_the_words_that_differ_or_its_number(commands: list[
     assert [found.of(trial.point, trial.experiment) for trial in trials] == expected
 
 
-def test_points_are_not_called_by_the_regular_expressions_that_read_their_logs() -> None:
+def test_how_a_log_is_read_is_no_property_of_a_point() -> None:
     tree = compose_tree(["sweep=smoke", "trainer=command", "trainer.command=[train.py]"])
     trees = [deepcopy(tree) for _ in range(3)]
     trees[1]["trainer"]["log"]["patterns"]["loss"] = r"step \d+/\d+ lm loss: (?P<loss>\S+)"
-    trees[2]["trainer"]["log"]["patterns"]["tflops"] = r"(?P<tflops>[.\d]+) TFLOPS"
+    trees[2]["trainer"]["log"] |= {"decimal": "comma", "first_step": 0, "done": "ended"}
     trials = [trial_of(tree, {}, "") for tree in trees]
     found = Labels([(trial.point, trial.experiment) for trial in trials])
-    assert [found.of(trial.point, trial.experiment) for trial in trials] == [
-        "loss-pattern=#1 tflops-pattern=none",
-        "loss-pattern=#2 tflops-pattern=none",
-        "loss-pattern=#1 tflops-pattern=#1",
-    ]
-    assert found.legend == (
-        ("loss-pattern", "trainer.log.patterns.loss"),
-        ("tflops-pattern", "trainer.log.patterns.tflops"),
-    )
+    assert {found.of(trial.point, trial.experiment) for trial in trials} == {"tp1-pp1-dp1-mb1-gb8"}
+    assert len({trial.experiment.fingerprint for trial in trials if trial.experiment}) == 1
+    assert len({trial.trial_id for trial in trials}) == 1
 
 
 def test_a_key_behind_a_name_with_a_dot_is_told_by_its_values() -> None:

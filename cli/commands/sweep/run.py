@@ -32,6 +32,7 @@ from conf.overrides import Overrides
 from conf.types.sweep_spec import SweepSpec
 from conf.units import count_of
 from launcher.command_trainer.flag_check import check_record, starts_without_python, untold_keys
+from launcher.command_trainer.program_check import require_programs
 from launcher.control.composed_rules import budget_of, rounds_of, rules_for
 from launcher.control.orders import SweepOrders
 from launcher.folder_lock import require_writable
@@ -64,6 +65,7 @@ def run_sweep(
     else:
         record = plan_sweep(place.composition, proxy=place.proxy, git_sha=sha)
     _warn_of_what_is_not_told(record)
+    require_programs(record, on_slurm=place.on_slurm)
     texts = place.composition.overrides.without({"tracking"}).texts
     orders = SweepOrders(texts, place.composition.tree, retry_failed=retry_failed, remeasure=remeasure)
     # All that may refuse comes before anything is written, so that a refused command leaves no folder behind.

@@ -161,8 +161,8 @@ def test_a_log_without_steps_is_told_with_the_patterns_that_found_nothing(make_t
     ("line", "named", "why"),
     [
         ("step 3 loss 4", ["seconds", "milliseconds"], Fault.UNTIMED),
-        ("loss 4 time 3 ms", ["step"], Fault.INPUT),
-        ("loss 4", ["step", "seconds", "milliseconds"], Fault.INPUT),
+        ("loss 4 time 3 ms", ["step"], Fault.UNREAD),
+        ("loss 4", ["step", "seconds", "milliseconds"], Fault.UNREAD),
     ],
 )
 def test_only_patterns_that_would_have_told_what_is_missing_are_named(
