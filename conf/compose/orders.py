@@ -91,15 +91,19 @@ ORDERS = (
 )
 
 
-def require_order(settings: Any) -> None:
+def require_order(settings: Any, open_key: str = "") -> None:
     """Refuse settings of which a key is above another that it must not be above.
+
+    Args:
+        open_key: whose value is not known yet, so that nothing is held against it.
 
     Raises:
         InfeasiblePlan: names both keys and their values, and what would fit.
     """
     for order in ORDERS:
         value, most = _value(settings, order.key), _value(settings, order.most)
-        if value is None or most is None or (order.of_own and not settings.trainer.is_own):
+        is_open = open_key == order.most or (order.of_own and not settings.trainer.is_own)
+        if value is None or most is None or is_open:
             continue
         if order.times * value > most or (order.below and order.times * value == most):
             fits = (most - order.below) // order.times if isinstance(most, int) else most

@@ -112,7 +112,7 @@ def search_request(
     named = asked.overrides.pinned_keys()
     pinned = {key: part_at(asked.tree, key) for key in KNOB_KEYS if key in named}
     settings = settings_of(with_values(asked.tree, _neutral(pinned)))
-    require_order(settings)
+    require_order(settings, open_key="training.num_steps")  # of what is planned on paper a command may yet state it
     if settings.mixed is not None:
         remedy = (
             "Search with `trisweep plan --mixed selene:512,dgx-h100:512`, which prints the overrides of what it finds."

@@ -182,6 +182,11 @@ def test_a_search_of_plans_refuses_it_too() -> None:
         search_request(Composition(Overrides.parse(texts), compose_tree(texts)))
 
 
+def test_a_plan_on_paper_may_have_a_warm_up_of_its_whole_training() -> None:
+    texts = ["model=tiny", "cluster=local", "training.learning_rate_warmup_steps=2000"]
+    assert search_request(Composition(Overrides.parse(texts), compose_tree(texts))).spaces
+
+
 def test_a_record_of_an_earlier_sweep_is_read_whatever_order_it_breaks() -> None:
     (trial, *_) = trials_of("{training.learning_rate: [0.00001]}", *RATES)
     turned = trial.planned.training.model_copy(update={"min_learning_rate": 3e-5, "learning_rate": 1e-5})

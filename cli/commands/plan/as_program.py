@@ -15,6 +15,7 @@ from cli.commands.plan.length import of_length
 from cli.commands.plan.search import choose, request_of, training_of
 from cli.output.console import complaints
 from conf.compose.load import Composition
+from conf.compose.orders import require_order
 from conf.errors import ConfigError, UsageError
 from conf.folders import options
 from conf.overrides import Override, Overrides
@@ -130,6 +131,7 @@ def _best_of_search(composition: Composition, choices: SearchOptions) -> ChosenP
     if training.num_steps is not None:
         parts, note = of_length(composition, parts, training.num_steps)
         notes.append(note)
+    require_order(parts)
     refusal = refusal_of(best.strategy, parts)
     search = wanted.settings.search.model_copy(update={"kind": "planner"})
     strategy = best.strategy if refusal is None else fastest_plan(best.space, parts, search)

@@ -225,3 +225,10 @@ def test_a_command_says_how_much_memory_its_plan_needs_and_whether_that_is_nearl
 def test_a_model_of_a_module_of_the_users_own_is_named_beside_the_program(plan: Plan, key: str) -> None:
     named = f"trainer.values.flavor.{key}=mine"
     assert "--model.flavor mine" in plan(*GPT_22B, *ONE_PLAN, named, "--as", "torchtitan")
+
+
+def test_a_stated_warm_up_is_held_against_the_length_that_the_command_gets(plan: Plan, refusal: Plan) -> None:
+    stated = (*GPT_22B, "training.learning_rate_warmup_steps=2000", "--as", "megatron-lm")
+    assert "--lr-warmup-iters 2000" in plan(*stated, "--steps", "100000")
+    assert "2000: is more than training.num_steps = 1000, " in refusal(*stated, "--steps", "1000")
+    assert "2000: is more than training.num_steps = 10, " in refusal(*stated)
