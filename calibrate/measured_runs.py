@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from calibrate.refit_cluster import FinishedTrial, finished_trials
@@ -14,7 +14,8 @@ from conf.units import count_of
 from launcher.where import existing_folder
 from results.score import comparison
 from sweeps.sweep import Sweep
-from sweeps.table.prices import PricedRow, price, read_table, unread_sentence
+from sweeps.table.clusters import cluster_of
+from sweeps.table.prices import PricedRow, Record, price, read_table, unread_sentence
 from sweeps.trial import SweepFolder
 
 
@@ -94,13 +95,15 @@ def rows_of_table(path: Path, cluster: str | None) -> Evidence:
     """The rows of a table of configurations that hold a measured step.
 
     Args:
-        cluster: the one whose rows are taken; None takes the only one that the table names.
+        cluster: the one whose rows are taken, and those of its device that name none; None takes the only one that the
+            table names.
 
     Raises:
         UsageError: there is no such table, none of its rows can be used, or it is not said which cluster's are meant.
     """
     table = read_table(path)
-    (usable, refused), unread = _trials(price(table.records)), unread_sentence(table.columns)
+    records = table.records if cluster is None else [_of_cluster(each, cluster) for each in table.records]
+    (usable, refused), unread = _trials(price(records)), unread_sentence(table.columns)
     clusters = sorted({name for name, _ in usable})
     if not usable:
         first = refused[0] if refused else unread
@@ -121,6 +124,19 @@ def rows_of_table(path: Path, cluster: str | None) -> Evidence:
     if unread is not None:
         notes.append(unread.removesuffix("."))
     return Evidence(load_cluster(chosen), trials, "rows", path.name, "measured where the table says", notes)
+
+
+def _of_cluster(record: Record, cluster: str) -> Record:
+    """The row with the chosen cluster as its own, where it names none and its device is that of the chosen one."""
+    row = record.row
+    named = {**row, "cluster": cluster}
+    if row.get("cluster", "").strip():
+        return record
+    try:
+        cluster_of(named)
+    except ConfigError:  # it has another device, or cannot be priced at all
+        return record
+    return replace(record, columns=tuple(named), cells=tuple(named.values()))
 
 
 def _trials(rows: Sequence[PricedRow]) -> tuple[list[tuple[str, FinishedTrial]], list[str]]:
