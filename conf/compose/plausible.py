@@ -77,7 +77,7 @@ def not_modelled(model: object) -> tuple[str, ...]:
     """The sentence that says what a composed model leaves out of the file that it was read from."""
     if not isinstance(model, dict) or not (left_out := model.get("left_out")):
         return ()
-    return (f"model.left_out: the file of {model['name']} says {left_out}; this is in no prediction.",)
+    return (f"model.left_out: the file of {model['name']} says {left_out}; it is neither predicted nor trained here.",)
 
 
 def _figures(cluster: Tree) -> Iterator[tuple[str, float, Unit]]:

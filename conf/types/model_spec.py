@@ -153,7 +153,8 @@ class LinearAttentionSpec(Frozen):
     Attributes:
         num_key_heads: heads of queries and of keys.
         num_value_heads: heads of values, of gates and of the state.
-        key_head_size: width of a head of keys; of values `value_head_size`.
+        key_head_size: width of a head of queries or keys.
+        value_head_size: width of a head of values.
         convolution_width: tokens that the convolution before it mixes.
         full_every: every so many layers one attends to all tokens, by softmax; null: none does.
     """

@@ -138,3 +138,15 @@ def test_biases_of_all_products_are_flags_of_megatron_and_others_are_refused(tmp
         "without these parts: output_bias"
         in plan(f"model_from={path}", *STATED, "--devices", "8", "--as", "megatron-lm")[1]
     )
+
+
+def test_a_window_that_a_command_lacks_is_named_and_one_that_holds_a_sequence_is_none(
+    tmp_path: Path, plan: Any
+) -> None:
+    path = file_of(tmp_path, model_type="mistral", sliding_window=1024, max_position_embeddings=32768)
+    asked = (f"model_from={path}", *STATED, "--devices", "8", "--as", "megatron-lm")
+    said, _ = plan(*asked)  # sequences are no longer than the window
+    assert "--seq-length 1024" in said
+    said, refused = plan(*asked, "model.seq_length=4096")
+    assert said == ""
+    assert "model.attention_window = 1024: trainer megatron-lm: this file gives it models without windows" in refused
