@@ -6,11 +6,12 @@ import re
 import signal
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
-from conf.types.trainer_spec import TIMES, LogSpec
+from conf.types.trainer_spec import TIMES
 from conf.units import count_of
+from launcher.command_trainer.pattern_advice import advice
 from launcher.command_trainer.step_book import StepBook
 from train_core.job.failures import HARDWARE, OUT_OF_MEMORY, PEER_LOST, fault_of_signal, over_capacity_bytes
 from train_core.log_files import MOST_LINES, last_lines, tail
@@ -18,6 +19,9 @@ from train_core.measurement import Fault, Outcome, RankFailure
 from train_core.process.machine import this_node
 
 MAX_CAUSE = 300
+MAX_ADVICE = 1000
+"""The same of a cause that ends with patterns, of which a part would be none."""
+
 LOSSES = ("loss", "held_out_loss")
 OUTCOME_OF_FAULT = {Fault.MEMORY: Outcome.OUT_OF_MEMORY, Fault.TIME: Outcome.TIMED_OUT}
 SPEAKER = re.compile(r"^\[(?:rank|default)(?P<rank>\d+)\]:\s?")
@@ -71,10 +75,12 @@ def _fault(cause: str, said: str, code: int) -> Fault:
     return Fault.KILLED if killed else Fault.INPUT  # its crashes are for whoever wrote it
 
 
-def rank_failure(fault: Fault, cause: str, words: str, rank: int, *, blamed: bool = True) -> RankFailure:
+def rank_failure(
+    fault: Fault, cause: str, words: str, rank: int, *, blamed: bool = True, most: int = MAX_CAUSE
+) -> RankFailure:
     """A failure, with its cause cut to one line of a table."""
     line = " ".join(cause.split())
-    line = line if len(line) <= MAX_CAUSE else f"{line[: MAX_CAUSE - 3]}..."
+    line = line if len(line) <= most else f"{line[: most - 3]}..."
     return RankFailure(
         rank=rank,
         outcome=OUTCOME_OF_FAULT.get(fault, Outcome.FAILED),
@@ -93,6 +99,11 @@ def error_line(line: str, log: Path) -> RankFailure:
     fault = Fault.MEMORY if OUT_OF_MEMORY.search(line) else Fault.INPUT
     rank = int(speaker["rank"]) if speaker else 0
     return rank_failure(fault, SPEAKER.sub("", line), last_lines(log), rank, blamed=speaker is not None)
+
+
+def wrongly_read(book: StepBook, logs: Sequence[Path]) -> str:
+    """Why what was read of a log is not what it says; empty of one that was read well, as far as can be seen."""
+    return miscounted(book) or misread(book) or without_loss(book, logs)
 
 
 def miscounted(book: StepBook) -> str:
@@ -123,19 +134,16 @@ def misread(book: StepBook) -> str:
     if readings:
         which = "trainer.log.decimal=comma" + (" or trainer.log.decimal=point" if len(readings) > 1 else "")
         return f"{written}, which may mean {' or '.join(readings)}: give {which}"
-    finders = [name for name, text in book.log.patterns.items() if quantity in re.compile(text).groupindex]
-    where = ", ".join(f"trainer.log.patterns.{name}" for name in finders)
+    where = ", ".join(f"trainer.log.patterns.{name}" for name in _finders(book, (quantity,)))
     return f"{written}, a notation that nobody here knows: have it print a plain number, or correct {where}"
 
 
-def unmeasured_failure(book: StepBook, log: LogSpec, logs: Iterable[Path]) -> RankFailure:
+def unmeasured_failure(book: StepBook, logs: Sequence[Path]) -> RankFailure:
     """The program ended well, and its log tells of no step to time: which patterns should have found one."""
     silent, fault = list[str](), Fault.UNREAD
     sought = TIMES if book.needs_time else LOSSES
     for wanted in (("step",), sought):
-        finders = [
-            name for name, text in log.patterns.items() if not re.compile(text).groupindex.keys().isdisjoint(wanted)
-        ]
+        finders = _finders(book, wanted)
         if book.matched.isdisjoint(finders):
             # A log without steps may be that of a training that never began; this one has told of some.
             fault = Fault.UNREAD if silent or wanted != TIMES else Fault.UNTIMED
@@ -144,12 +152,37 @@ def unmeasured_failure(book: StepBook, log: LogSpec, logs: Iterable[Path]) -> Ra
         warmup, count = book.experiment.training.num_warmup_steps, len(book.steps)
         cause = f"its log tells of {count_of(count, 'step')}, all within training.num_warmup_steps = {warmup}"
     elif silent:
-        names = ", ".join(f"trainer.log.patterns.{name}" for name in dict.fromkeys(silent))
-        cause = f"nothing measurable in its log: no line matches {names}"
+        cause = f"nothing measurable in its log: {_unmatched(book, silent, logs)}"
     else:
         what = "time" if book.needs_time else "loss"
         cause = f"nothing measurable in its log: no line tells of a step together with its {what}"
-    return rank_failure(fault, cause, last_lines(*logs), 0, blamed=False)
+    return rank_failure(fault, cause, last_lines(*logs), 0, blamed=False, most=MAX_ADVICE)
+
+
+def without_loss(book: StepBook, logs: Sequence[Path]) -> str:
+    """Why a log whose loss is sought tells of none; empty if it does, or the pattern of a loss has matched."""
+    finders = _finders(book, LOSSES)
+    if not (book.seeks_loss and book.steps and book.matched.isdisjoint(finders)):
+        return ""
+    return f"no loss in its log: {_unmatched(book, finders, logs)}"
+
+
+def _unmatched(book: StepBook, names: Iterable[str], logs: Sequence[Path]) -> str:
+    """The patterns that match no line, and others that would."""
+    keys = ", ".join(f"trainer.log.patterns.{name}" for name in dict.fromkeys(names))
+    quantities: dict[str, Collection[str]] = {"step": ("step",)}
+    quantities |= {"step_seconds": TIMES} if book.needs_time else {}
+    quantities |= {"loss": ("loss",)} if book.needs_loss else {}
+    missing = [name for name, wanted in quantities.items() if book.matched.isdisjoint(_finders(book, wanted))]
+    hint = advice((line for log in logs for line in tail(log).splitlines()), missing)
+    return f"no line matches {keys or 'any pattern'}" + (f". {hint}" if hint else "")
+
+
+def _finders(book: StepBook, wanted: Collection[str]) -> list[str]:
+    """The names of the patterns that look for one of these quantities."""
+    return [
+        name for name, text in book.log.patterns.items() if not re.compile(text).groupindex.keys().isdisjoint(wanted)
+    ]
 
 
 def _lines_and_exception(text: str) -> tuple[list[str], tuple[int | None, str, str] | None]:

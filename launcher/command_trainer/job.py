@@ -12,12 +12,12 @@ from pathlib import Path
 from conf.errors import EXIT_FAILED
 from conf.plan.experiment import Experiment
 from launcher.command_trainer.ends import (
+    MAX_ADVICE,
     error_line,
     failure_from_log,
-    miscounted,
-    misread,
     rank_failure,
     unmeasured_failure,
+    wrongly_read,
 )
 from launcher.command_trainer.performance import environment_of, performance_of, program_code
 from launcher.command_trainer.process import (
@@ -274,10 +274,10 @@ class ProgramRun:
         if log.done is not None and not self.book.is_done:
             cause = f"the program exited with code 0, and no line of its log matches trainer.log.done = {log.done!r}"
             return rank_failure(Fault.UNREAD, cause, last_lines(*self.logs), 0, blamed=False)
-        if self.experiment.trainer.trains and (cause := miscounted(self.book) or misread(self.book)):
-            return rank_failure(Fault.UNREAD, cause, last_lines(*self.logs), 0, blamed=False)
+        if self.experiment.trainer.trains and (cause := wrongly_read(self.book, self.logs)):
+            return rank_failure(Fault.UNREAD, cause, last_lines(*self.logs), 0, blamed=False, most=MAX_ADVICE)
         if self.experiment.trainer.trains and self._performance() is None:
-            return unmeasured_failure(self.book, log, self.logs)
+            return unmeasured_failure(self.book, self.logs)
         try:
             self.metrics.in_folder(self.trial.path)
         except NoMetrics as lack:

@@ -78,6 +78,7 @@ class StepBook:
         self.steps: list[StepMetrics] = []
         self.matched = set[str]()
         self.needs_time = not sought or any(map(is_of_time, sought))
+        self.seeks_loss = "loss" in sought
         self.needs_loss = not sought or "loss" in sought
         self.untimed, self._begun = set[int](), time.monotonic()
         self.tflops = dict[int, float]()
