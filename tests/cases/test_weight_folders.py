@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
-import sys
+import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -282,7 +281,7 @@ def test_folders_of_other_programs_say_what_they_are(folder: str, tmp_path: Path
 
 
 @pytest.mark.slow
-def test_the_printed_conversion_works_as_printed(tmp_path: Path) -> None:
+def test_the_printed_conversion_works_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     transformers = pytest.importorskip("transformers")
     folder = tmp_path / "old weights"
     config = transformers.LlamaConfig(
@@ -295,10 +294,28 @@ def test_the_printed_conversion_works_as_printed(tmp_path: Path) -> None:
     (folder / WHOLE).unlink()
     with pytest.raises(ConfigError) as caught:
         whole_checkpoint(folder, {})
-    command = caught.value.remedy.partition("Convert it first: ")[2]
-    python = shutil.which("python", path=str(Path(sys.executable).parent)) or sys.executable
-    subprocess.run(command.replace("python ", f"{python} ", 1), shell=True, check=True, capture_output=True)
+    python, option, program, *words = shlex.split(caught.value.remedy.partition("Convert it first: ")[2])
+    assert (python, option) == ("python", "-c")
+    monkeypatch.setattr("sys.argv", ["-c", *words])
+    exec(program, {})
     assert torch.equal(head_in(Path(f"{folder}-safetensors")), model.lm_head.weight)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt"])
+def test_of_tied_weights_either_name_is_enough(family: str, tmp_path: Path) -> None:
+    # A file of tensors that share memory keeps one name of them, and not always the embedding's.
+    gpt = ["model.family=gpt", "model.gated_mlp=false", "model.num_query_groups=4"] if family == "gpt" else []
+    spec = load([*SMALL, *gpt, "model.tied_embeddings=true"]).model
+    tensors = tensors_of(spec)
+    (embedding,) = source_of("embedding.tokens.weight", spec).names
+    renamed = {HEAD if name == embedding else name: tensor for name, tensor in tensors.items()}
+    for folder, writing in ((tmp_path / "one", 1), (tmp_path / "three", 3)):
+        sharded(folder, renamed, writing)
+        value = Weights(str(folder), spec).value("embedding.tokens.weight", torch.Size((96, 32)))
+        assert torch.equal(value, tensors[embedding])
+    untied = load([*SMALL, *gpt, "model.tied_embeddings=false"]).model
+    with pytest.raises(ConfigError, match=rf"lacks {re.escape(embedding)}"):
+        Weights(str(tmp_path / "one"), untied)
 
 
 def test_an_index_that_is_named_itself_means_its_folder(tmp_path: Path) -> None:

@@ -275,6 +275,13 @@ def _lengths(source: Source, spec: ModelSpec, num_rows: int) -> list[int]:
     return [num_rows // len(source.names)] * len(source.names)
 
 
+class Place(NamedTuple):
+    """The file that holds a tensor, and what the tensor is called there."""
+
+    file: Path
+    name: str
+
+
 class Weights:
     """A file or a folder of Hugging Face weights, held against a model: every tensor is there, and of its shape.
 
@@ -287,7 +294,7 @@ class Weights:
         # All is checked here, so that a wrong file is refused at once, and not after minutes of reading it.
         require_layout(spec)
         self.path, self.spec = Path(path).expanduser(), spec
-        self.files = self._files()
+        self.places = self._places()
         require_config(self.path, spec)
         self._require_own_head()
         with torch.device("meta"):
@@ -297,7 +304,7 @@ class Weights:
         # Files of tied models may repeat the embedding as a head; `_require_own_head` has seen that it is the same.
         used = {name for parameter in wanted for name in source_of(parameter, spec).names} | {HEAD}
         used |= self._require_router_biases()
-        for name in self.files:
+        for name in self.places:
             if name not in used and not name.endswith(UNUSED):
                 if model_type_of(spec) == DEEPSEEK_V3 and name.startswith(f"model.layers.{spec.num_layers}."):
                     problem = (
@@ -313,7 +320,7 @@ class Weights:
         if experts is not None and experts.balance_bias:
             for name in names:
                 self._require_shape(name, (experts.num_experts,))
-        elif used := next((name for name in tensors if name in self.files and self._tensor(name).any()), None):
+        elif used := next((name for name in tensors if name in self.places and self._tensor(name).any()), None):
             problem = f"would drop {used} of {self.path}, by which tokens choose experts"
             remedy = "Use model.experts.balance_bias=0.001, or 1.0e-9 to leave it as it is."
             raise ConfigError("model.experts.balance_bias", 0.0, problem, remedy)
@@ -339,8 +346,8 @@ class Weights:
     def _error(self, problem: str) -> ConfigError:
         return ConfigError(KEY, str(self.path), problem, "Name weights of this model, or change model.*.")
 
-    def _files(self) -> dict[str, Path]:
-        """The file that holds each tensor; a name without GPT-2's usual prefix gets it."""
+    def _places(self) -> dict[str, Place]:
+        """The place of each tensor; a name without GPT-2's usual prefix gets it."""
         files, placed = files_of(self.path)
         held = {file: _names_in(file) for file in files}
         found = {name: file for file, names in held.items() for name in names} if placed is None else placed
@@ -353,22 +360,25 @@ class Weights:
             there = next((f"; {other.name} does" for other, names in held.items() if name in names), "")
             problem = f"places {name} in {file.name}, which does not hold it{there}"
             raise ConfigError(KEY, str(self.path / INDEX), problem, "Copy the index that belongs to these files.")
-        if self.spec.family == "gpt" and "wte.weight" in found:
-            self.prefix = "transformer."
-            return {f"transformer.{name}": path for name, path in found.items()}
-        self.prefix = ""
-        return found
+        prefix = "transformer." if self.spec.family == "gpt" and "wte.weight" in found else ""
+        places = {f"{prefix}{name}": Place(file, name) for name, file in found.items()}
+        if self.spec.tied_embeddings and HEAD in places:  # of tensors that share memory some files keep one name
+            (embedding,) = source_of("embedding.tokens.weight", self.spec).names
+            places.setdefault(embedding, places[HEAD])
+        return places
 
     def _tensor(self, name: str) -> Tensor:
-        with safe_open(self.files[name], "pt") as file:
-            tensor: Tensor = file.get_tensor(name.removeprefix(self.prefix))
+        path, there = self.places[name]
+        with safe_open(path, "pt") as file:
+            tensor: Tensor = file.get_tensor(there)
         return tensor
 
     def _shape(self, name: str) -> tuple[int, ...]:
-        if name not in self.files:
+        if name not in self.places:
             raise self._error(f"lacks {name}")
-        with safe_open(self.files[name], "pt") as file:
-            return tuple(file.get_slice(name.removeprefix(self.prefix)).get_shape())
+        path, there = self.places[name]
+        with safe_open(path, "pt") as file:
+            return tuple(file.get_slice(there).get_shape())
 
     def _require_shape(self, name: str, shape: tuple[int, ...]) -> None:
         source = source_of(name, self.spec)
@@ -389,7 +399,7 @@ class Weights:
     def _require_own_head(self) -> None:
         """A tied model has no place for a head, unless it is the embedding once more."""
         head, (embedding,) = HEAD, source_of("embedding.tokens.weight", self.spec).names
-        if not self.spec.tied_embeddings or head not in self.files or embedding not in self.files:
+        if not self.spec.tied_embeddings or head not in self.places or embedding not in self.places:
             return
         if not torch.equal(self._tensor(head), self._tensor(embedding)):
             problem = f"would drop {head} of {self.path}, which differs from {embedding}"
