@@ -1,6 +1,7 @@
 """Overrides become checked settings here: the only room that knows Hydra.
 
 load         `compose` overrides into a `Composition` (tree and `Settings`); `tree` changes copies with `with_values`
+references   `${...}` in a configuration, whose values follow others from point to point
 settings     everything that a command is told, the control of a sweep among it: budget, kind of job, who is told
 source       files as Hydra is given them; `conf.yaml_text` reads them
 complaints   errors of pydantic and Hydra in plain words, those of a wrong override among them

@@ -39,6 +39,7 @@ from conf.compose.complaints import (
     wrong_defaults,
 )
 from conf.compose.plausible import doubts, not_modelled
+from conf.compose.references import following
 from conf.compose.settings import Settings
 from conf.compose.source import AsWritten
 from conf.compose.tree import Tree, dotted_keys, value_at
@@ -149,10 +150,10 @@ def choices(overrides: Overrides) -> dict[str, str]:
 def _plain_tree(root: str, overrides: Overrides) -> Tree:
     # OmegaConf resolves references only here, and reports a broken one as a plain ValueError or an error of its own.
     try:
-        tree: Tree = OmegaConf.to_container(_with_hydra(root, overrides), resolve=True)  # type: ignore[assignment]
+        config = _with_hydra(root, overrides)
+        return following(OmegaConf.to_container(config, resolve=True), OmegaConf.to_container(config, resolve=False))
     except (OmegaConfBaseException, ValueError) as error:
         raise _readable_error(error, overrides) from None
-    return tree
 
 
 def _with_hydra(root: str, overrides: Overrides, *, with_its_own: bool = False) -> DictConfig:

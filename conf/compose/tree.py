@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from conf.compose.references import FollowingTree
 from conf.errors import ConfigError
 from conf.nearest import nearest
 from conf.types.schema import Value
@@ -30,7 +31,7 @@ def with_values(tree: Tree, values: Mapping[str, Any]) -> Tree:
         if leaf not in node:
             raise _unknown_key(dotted, value, tree)
         node[leaf] = value
-    return changed
+    return tree.after(changed, values) if isinstance(tree, FollowingTree) else changed
 
 
 def part_at(tree: Tree, dotted: str) -> Any:
@@ -58,6 +59,14 @@ def value_at(tree: Tree, dotted: str) -> Value:
     """The plain value at a dotted key; None if there is none."""
     node = part_at(tree, dotted)
     return None if isinstance(node, dict | list) else node
+
+
+def value_after(tree: Tree, values: Mapping[str, Value], dotted: str) -> Value:
+    """The plain value at a dotted key once others have changed, which it may follow."""
+    if dotted in values:
+        return values[dotted]
+    follows = isinstance(tree, FollowingTree) and tree.follows(dotted)
+    return value_at(with_values(tree, values) if follows else tree, dotted)
 
 
 def has_key(tree: Tree, dotted: str) -> bool:

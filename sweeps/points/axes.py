@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from conf.compose.settings import Settings
-from conf.compose.tree import Tree, has_key, nearest_key, part_at, value_at
+from conf.compose.tree import Tree, has_key, nearest_key, part_at, value_after, value_at
 from conf.errors import ConfigError, InfeasiblePlan
 from conf.nearest import most_like
 from conf.plan.experiment import Experiment, ExperimentParts
@@ -180,7 +180,7 @@ def value_in(name: str, point: Point, tree: Tree) -> Value:
         world_size = value_in("parallel.world_size", point, tree)
         # Sizes that do not divide make the plan infeasible, which the plan's own checks say better than a 0 here.
         return max(1, _product([world_size]) // max(1, _product(sizes)))
-    value = point[name] if name in point else value_at(tree, name)
+    value = value_after(tree, point, name)
     if name == NUM_STEPS and (steps := budgeted_steps(tree, lambda key: value_in(key, point, tree))) is not None:
         return steps
     if name == "parallel.world_size" and value is None:

@@ -102,7 +102,7 @@ class Stages:
             tree = compose(self.composition.overrides + Overrides.parse(spec.overrides)).tree
         except ConfigError as error:
             raise _of_stage(name, error) from None
-        return {**tree, "trainer": _trainer(name, spec, tree["trainer"])}
+        return with_values(tree, {"trainer": _trainer(name, spec, tree["trainer"])})
 
 
 def _with_prediction(drafted: Trial, experiment: Experiment) -> Trial:
