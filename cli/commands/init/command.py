@@ -21,11 +21,18 @@ Folder = Annotated[Path, typer.Argument(help="The folder; made if it is not ther
 ClusterName = Annotated[
     str | None, typer.Option("--name", help="What to call the cluster; Slurm's own name of it, unless given.")
 ]
+Like = Annotated[str | None, typer.Option(help="A cluster that yours is like (`trisweep list cluster`).")]
+Nodes = Annotated[int | None, typer.Option(min=1, help="Nodes that a job may take.")]
 Partition = Annotated[str | None, typer.Option(help="The partition whose nodes the cluster's file describes.")]
 
 
 def init(
-    folder: Folder = Path(), name: ClusterName = None, partition: Partition = None, as_json: AsJson = False
+    folder: Folder = Path(),
+    name: ClusterName = None,
+    partition: Partition = None,
+    like: Like = None,
+    nodes: Nodes = None,
+    as_json: AsJson = False,
 ) -> None:
     """Make a folder of your own: a cluster, its Slurm settings, a model and a sweep, each with comments.
 
@@ -33,15 +40,18 @@ def init(
     """
     from cli.commands.init.files import FOLDER, texts
     from cli.commands.init.machine import machine, partitions
+    from conf.compose.complaints import require_option
     from conf.compose.load import load_cluster, require_name_of_file
     from launcher.slurm.cluster import read_site
 
     require_name_of_file("--name", name)
+    if like is not None:
+        require_option("cluster", like, "--like")
     folder = at_home(folder, "folder")
     if partition is not None and partition not in (names := partitions()):
         remedy = f"Use one of {', '.join(names)}." if names else "Leave it out, or run this where Slurm answers."
         raise ConfigError("--partition", partition, "is no partition that Slurm knows", remedy)
-    described = machine(name, partition)
+    described = machine(name, partition, like, nodes)
     site = read_site() if described.offer else None
     written, kept = _write(folder, texts(described, site))
     with further_folders([folder / FOLDER]):
@@ -79,7 +89,9 @@ def _print(folder: Path, described: DescribedMachine, written: list[str], kept: 
     for path in kept:
         print_unwrapped(f"Kept:    {shown_path(Path(path))}, which was there")
     offer = described.offer
-    if offer is None:
+    if described.is_like:
+        console.print(f"Its numbers are those of cluster {described.similar.name}: correct what differs.")
+    elif offer is None:
         console.print("No Slurm answered, so all numbers of the cluster are an example: correct them.")
     else:
         of = f"{count_of(described.num_nodes, 'node')} of {described.devices_per_node} x {described.called}"

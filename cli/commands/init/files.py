@@ -27,7 +27,7 @@ defaults:
 {efficiency_default}  - _self_
 
 name: {name}
-num_nodes: {num_nodes} # that a job may take; {source}
+num_nodes: {num_nodes} # that a job may take; {nodes_source}
 devices_per_node: {devices_per_node} # {source}
 cores_per_node: {cores} # on CPUs, the cores that the ranks of a node share
 site: # for the energy and carbon of reports; null leaves them out
@@ -210,9 +210,10 @@ def _cluster(machine: DescribedMachine) -> str:
     values = {
         "headline": f"{machine.name}: {count_of(machine.num_nodes, 'node')} of {machine.devices_per_node}"
         + f" x {machine.called}, "
-        + ("an example: no Slurm answered." if offer is None else f"as Slurm says of partition {offer.partition}."),
+        + f"{machine.source}.",
         "name": machine.name,
-        "source": "an example" if offer is None else f"sinfo, partition {offer.partition}",
+        "source": machine.source,
+        "nodes_source": "by --nodes" if machine.has_stated_nodes else machine.source,
         "device": machine.device,
         "device_source": _device_source(machine),
         "efficiency_default": f"  - /efficiency@efficiency: {named}\n" if named else "",
@@ -231,8 +232,8 @@ def _cluster(machine: DescribedMachine) -> str:
 
 def _device_source(machine: DescribedMachine) -> str:
     gpu_type = machine.offer.gpu_type if machine.offer else None
-    if machine.offer is None:
-        return "an example; `trisweep list device` has all"
+    if machine.offer is None or machine.is_like:
+        return f"{machine.source}; `trisweep list device` has all"
     if not machine.has_gpus:
         return "Slurm knows of no GPU there"
     others = ", ".join(machine.device_candidates[:4])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from conf.compose.load import load_cluster
 from conf.folders import options, path_of
@@ -34,6 +34,8 @@ class DescribedMachine:
         device: an option of group `device`; of a device that none describes, the name of a file to fill in.
         device_candidates: further options that Slurm's name of the device may mean.
         similar: a cluster of the package with the same device, of which links and efficiencies are taken.
+        is_like: all of it but partitions is taken from the similar cluster, which was named.
+        has_stated_nodes: the command gave their number.
         is_known: False where no option of group `device` is what Slurm names, or where it names nothing.
     """
 
@@ -47,6 +49,15 @@ class DescribedMachine:
     devices_per_node: int
     has_several_types: bool = False
     is_known: bool = True
+    is_like: bool = False
+    has_stated_nodes: bool = False
+
+    @property
+    def source(self) -> str:
+        """Where numbers of nodes and devices are from."""
+        if self.is_like:
+            return f"as cluster {self.similar.name}"
+        return "an example" if self.offer is None else f"sinfo, partition {self.offer.partition}"
 
     @property
     def has_gpus(self) -> bool:
@@ -73,11 +84,25 @@ class DescribedMachine:
         return tiers
 
 
-def machine(name: str | None, partition: str | None) -> DescribedMachine:
-    """The machine that this one submits to; an example where there is no Slurm."""
+def machine(
+    name: str | None, partition: str | None, like: str | None = None, nodes: int | None = None
+) -> DescribedMachine:
+    """The machine that this one submits to, or one like a cluster; an example where there is no Slurm.
+
+    Args:
+        nodes: of the machine; None takes all that Slurm, or the cluster, has.
+    """
     kinds = node_kinds()
     offer = best_of(kinds, partition)
-    name = name or _free_name(this_cluster().name if offer else None)
+    found = _described(name or _free_name(this_cluster().name if offer else None), kinds, offer)
+    if like is not None:
+        similar, device = load_cluster(like), option_taken(like, "device") or found.device
+        found = replace(found, device=device, similar=similar, is_like=True, is_known=True)
+        found = replace(found, num_nodes=similar.num_nodes, devices_per_node=similar.devices_per_node)
+    return found if nodes is None else replace(found, num_nodes=nodes, has_stated_nodes=True)
+
+
+def _described(name: str, kinds: list[NodeKind], offer: NodeKind | None) -> DescribedMachine:
     if offer is None:
         similar = _similar(EXAMPLE_DEVICE, EXAMPLE_DEVICES)
         return DescribedMachine(name, None, (), EXAMPLE_DEVICE, (), similar, EXAMPLE_NODES, EXAMPLE_DEVICES)

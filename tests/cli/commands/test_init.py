@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from cli.commands.init import machine as described
+from conf.compose.load import load_cluster
+from conf.folders import further_folders
 from launcher.slurm.cluster import NodeKind
 from tests.cli.conftest import Command
 
@@ -68,8 +70,30 @@ def test_slurm_is_asked_how_it_calls_the_cluster_only_where_no_name_is_given(mon
 
 
 @pytest.mark.parametrize(
+    ("chosen", "expected"),
+    [
+        (("--like", "dgx-h100", "--nodes", "4"), (4, 8, "H100-80GB-SXM", 32)),
+        (("--like", "perlmutter"), (256, 4, "A100-40GB-SXM", 1024)),
+        (("--nodes", "16"), (16, 8, "A100-80GB-SXM", 128)),
+    ],
+)
+def test_a_cluster_may_be_like_another(
+    chosen: tuple[str, ...], expected: tuple[object, ...], tmp_path: Path, trisweep: Command
+) -> None:
+    done = trisweep("init", "--name", "mine", *chosen, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    with further_folders([tmp_path / "config"]):
+        found = load_cluster("mine")
+    assert (found.num_nodes, found.devices_per_node, found.device.name, found.links[-1].num_devices) == expected
+    text = (tmp_path / "config" / "cluster" / "mine.yaml").read_text()
+    assert ("by --nodes" in text) == ("--nodes" in chosen)
+    assert ("as cluster" in text) == ("--like" in chosen)
+
+
+@pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (("--like", "dgx-h10"), "--like = 'dgx-h10': is no cluster. Did you mean dgx-h100?"),
         (("--name", "../x"), "--name = '../x': is not a plain name"),
         (("--name", "1e3"), "--name = '1e3': is a number"),
         (("--partition", "gpu"), "--partition = 'gpu': is no partition that Slurm knows"),
