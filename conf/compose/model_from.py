@@ -16,7 +16,7 @@ from typing import Any
 from conf.compose.model_types import OF_A_FIELD, ModelType, all_keys, model_types
 from conf.errors import ConfigError
 from conf.folders import at_home
-from conf.nearest import nearest
+from conf.nearest import most_like
 from conf.overrides import Override, Overrides, override_text
 from conf.types.model_spec import Scores
 from conf.types.schema import NORM_EPSILON, ROTARY_BASE
@@ -149,7 +149,9 @@ class HuggingFaceConfig:
 
     def text(self, key: str) -> str | None:
         value = self.value(key)
-        return value if isinstance(value, str) else None
+        if not isinstance(value, str | None):
+            raise self.not_understood(self._key(key), "Give a text.")
+        return value
 
     def count(self, key: str, default: int | None = None) -> int:
         value = self.value(key)
@@ -206,8 +208,9 @@ def shape_of(config: HuggingFaceConfig) -> Shape:
     """
     kind = config.content.get("model_type")
     if not isinstance(kind, str) or kind not in model_types():
-        remedy = nearest(kind, list(model_types())) if isinstance(kind, str) else f"Known: {', '.join(model_types())}."
-        raise config.not_understood("model_type", remedy)
+        meant = most_like(kind, list(model_types())) if isinstance(kind, str) else None
+        remedy = f"Known: {', '.join(model_types())}."
+        raise config.not_understood("model_type", f"Did you mean {meant}? {remedy}" if meant else remedy)
     whole, config = config, config.reading_text
     shape = shape_of(config) if config is not whole and config.kind.text else _shape(config)
     beside = _left_out(whole) if config is not whole else []
@@ -289,9 +292,9 @@ def _window(config: HuggingFaceConfig, num_layers: int) -> Shape:
     """The window, where the type has one and the file says its size, and how often a layer sees all tokens."""
     if config.kind.full_every is None:
         return {}
-    pattern = config.text("sliding_window_pattern") or ""  # some files write LLLG for 4
-    is_short = pattern and pattern == f"{'L' * (len(pattern) - 1)}G"
-    every = len(pattern) if is_short else config.count("sliding_window_pattern", config.kind.full_every)
+    pattern = config.value("sliding_window_pattern")
+    is_text = isinstance(pattern, str) and pattern == f"{'L' * (len(pattern) - 1)}G"  # LLLG is 4
+    every = len(pattern) if is_text else config.count("sliding_window_pattern", config.kind.full_every)
     size, every = config.window, _rhythm(config, "sliding_attention", every, num_layers)
     return {} if size is None or every == 1 else {"attention_window": {"size": size, "full_every": every or None}}
 

@@ -85,6 +85,47 @@ def test_all_keys_of_published_files_are_understood(parameters: int, content: di
         assert (key in (model.left_out or "")) is bool(says)
 
 
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "positions stretched by dynamic"),
+        ({"model_type": "qwen2", "dual_chunk_attention_config": {"chunk_size": 4}}, "dual_chunk_attention_config"),
+        (
+            {"model_type": "mixtral", "num_local_experts": 4, "output_router_logits": True},
+            "output_router_logits = true",
+        ),
+        ({"model_type": "olmo", "clip_qkv": 8.0}, "clip_qkv = 8.0"),
+    ],
+)
+def test_what_is_neither_priced_nor_trained_is_told(content: dict[str, Any], said: str, tmp_path: Path) -> None:
+    assert model_of(file_of(tmp_path, **content)).left_out == said
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"rope_scaling": {"rope_type": 3}}, r"names rope_type = 3, which is not understood\. Give a text"),
+        ({"rope_scaling": {"rope_type": "spiral"}}, r'names rope_type = "spiral", .* Known: linear'),
+        ({"model_type": "mistral", "attention_bias": True}, "names attention_bias = true"),
+        ({"model_type": "mistral", "sliding_window": [1024, None]}, r"names sliding_window = \[1024, null\]"),
+        ({"model_type": "qwen2", "use_sliding_window": True}, r"names use_sliding_window = true, .* Known: false"),
+        ({"model_type": "qwen3", "mlp_bias": True}, "names mlp_bias = true"),
+        ({"tie_word_embeddings": "yes"}, r'names tie_word_embeddings = "yes", .* Give true or false'),
+        ({"num_attention_heads": [16, 8, 16, 8]}, r"names num_attention_heads = \[16, 8, 16, 8\]"),
+        ({"model_type": "gpt_neox", "num_key_value_heads": 4}, "names num_key_value_heads = 4"),
+        (
+            {"model_type": "gemma3_text", "use_bidirectional_attention": True},
+            "names use_bidirectional_attention = true",
+        ),
+        ({"model_type": "jamba"}, r'names model_type = "jamba", .* Known: gpt2, llama, .*qwen3_next\.'),
+        ({"model_type": None}, r"does not name model_type\. Known: gpt2"),
+    ],
+)
+def test_what_makes_another_model_of_it_is_refused(content: dict[str, Any], words: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=words):
+        model_of(file_of(tmp_path, **content))
+
+
 def test_keys_that_change_nothing_pass(tmp_path: Path) -> None:
     said = {"torch_dtype": "bfloat16", "bos_token_id": 1, "attention_dropout": 0.1, "pretraining_tp": 2}
     assert model_of(file_of(tmp_path, **said, attention_bias=False, head_dim=None)).parts == ()
