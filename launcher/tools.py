@@ -20,7 +20,7 @@ IDS_PER_CALL = 500
 """A sweep may have thousands of jobs. So many ids or names at a time stay far below the longest command line."""
 
 TOOLS_OF_SLURM = frozenset({"squeue", "sacct", "sinfo", "scontrol", "scancel"})
-FILTERS = ("SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_")
+FILTERS = ("SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_", "SCONTROL_")
 """So begin variables by which people shape what Slurm's tools show them: jobs of ours would be missing from it."""
 
 REQUEST_OF_JOB = (
@@ -70,18 +70,24 @@ class ToolResult(NamedTuple):
         return " ".join((self.stderr or self.stdout).split())
 
 
-def ask(*command: str, stdin: str | None = None, seconds: float | None = ANSWER_SECONDS) -> ToolResult:
+def ask(
+    *command: str,
+    stdin: str | None = None,
+    seconds: float | None = ANSWER_SECONDS,
+    environment: Mapping[str, str] | None = None,
+) -> ToolResult:
     """Run a tool; one that is absent or hangs has not answered well.
 
     Args:
+        environment: None takes this process's own, without what would change the answer.
         seconds: after which it is ended; None for what would be half done then, such as a submission.
     """
     if not shutil.which(command[0]):
         return ToolResult(None, "", f"there is no {command[0]} on the PATH")
     try:
         given = None if stdin is None else stdin.encode()
-        environment = _environment_of(command[0])
-        done = subprocess.run(command, input=given, capture_output=True, timeout=seconds, check=False, env=environment)
+        seen = _environment_of(command[0]) if environment is None else environment
+        done = subprocess.run(command, input=given, capture_output=True, timeout=seconds, check=False, env=seen)
     except subprocess.TimeoutExpired:
         return ToolResult(None, "", f"{command[0]} did not answer within {seconds} s")
     except OSError as error:
@@ -103,9 +109,9 @@ def without_job(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def outside_of_job() -> Iterator[None]:
-    """Hide from what is called what Slurm said of the job in which this process runs."""
-    hidden = {name: os.environ.pop(name) for name in os.environ.keys() - without_job(os.environ).keys()}
+def seeing_only(environment: Mapping[str, str]) -> Iterator[None]:
+    """Hide from what is called all variables that are not in this environment."""
+    hidden = {name: os.environ.pop(name) for name in os.environ.keys() - environment.keys()}
     try:
         yield
     finally:
@@ -113,8 +119,6 @@ def outside_of_job() -> Iterator[None]:
 
 
 def _environment_of(tool: str) -> dict[str, str]:
-    if tool == "sbatch":
-        return without_job(os.environ)
     if tool in TOOLS_OF_SLURM:
         return {name: value for name, value in os.environ.items() if not name.startswith(FILTERS)} | FORMS
     return dict(os.environ)

@@ -13,6 +13,7 @@ from launcher.command_trainer.process import shown_command
 from launcher.doctor.node_report import DoctorFolder
 from launcher.doctor.slurm_checks import slurm_findings
 from launcher.doctor.tiny_job import TinyJob
+from launcher.slurm.shell import shell_lines
 from launcher.where import slurm_answers
 from sweeps.sweep import Sweep
 from sweeps.trial import Trial
@@ -52,6 +53,8 @@ def explain(texts: Sequence[str], settings: Settings) -> None:
         print_unwrapped(f"  {line}")
     if settings.slurm.scheduler == "pbs":
         return
+    for line in shell_lines(settings.slurm):
+        print_unwrapped(line)
     if unset := [*_unset(text, settings)]:
         print_unwrapped("Not stated, so that the site decides:")
     for line in unset:

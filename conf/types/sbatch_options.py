@@ -33,6 +33,8 @@ class OptionTable(NamedTuple):
         refused: those that would change what our jobs are.
         devices: those by which the devices of a job could be asked for.
         rivals: the options of which a job has one at most, with each of them.
+        heard: those that a person's SBATCH_ variable sets where the configuration does not.
+        flags: those of them that have no value.
         variables: names of environment variables, without their prefix, that are not the option's own.
     """
 
@@ -41,6 +43,8 @@ class OptionTable(NamedTuple):
     refused: Mapping[str, OptionRefusal]
     devices: frozenset[str]
     rivals: Mapping[str, frozenset[str]]
+    heard: frozenset[str]
+    flags: frozenset[str]
     variables: Mapping[str, str]
 
     def option(self, name: str) -> str:
@@ -89,6 +93,8 @@ def sbatch_table() -> OptionTable:
         refused=refused,
         devices=frozenset(_names(tree["devices"].split()).values()),
         rivals={option: group for group in groups for option in group},
+        heard=frozenset(tree["heard"].split()),
+        flags=frozenset(tree["flags"].split()),
         variables=tree["variables"],
     )
 

@@ -23,6 +23,7 @@ from launcher.slurm.cluster import this_cluster
 from launcher.slurm.executor import TOKEN_BYTES, SlurmJob, words_of_task, write_work
 from launcher.slurm.query import SlurmSilent
 from launcher.slurm.sbatch import gpu_request, python_command, srun_args
+from launcher.slurm.shell import without_srun_requests
 from launcher.slurm.silent_jobs import DEFAULT_SETTLING_SECONDS, SETTLING_SECONDS
 from launcher.tools import REQUEST_OF_JOB, ask
 from sweeps.folder.submission import JobShape, Submission, SurroundingJob, new_submission, write_submission
@@ -144,6 +145,7 @@ class StepExecutor:
 
     def environment(self, shape: JobShape, placement: StepPlacement) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(REQUEST_OF_JOB)}
+        kept = without_srun_requests(kept)
         own = {**variables_of(self.code), **self.slurm.environment}
         if shape.uses_gpus and not self._slurm_hands_out_gpus:
             # Whole nodes come with all of their devices, so that nobody else keeps the trials on a node apart.

@@ -17,6 +17,7 @@ from launcher.doctor.node_report import CheckResult, Findings
 from launcher.doctor.tiny_job import TinyJob
 from launcher.slurm.cluster import TOOLS, SlurmSite, best_of, node_kinds, read_site, this_cluster
 from launcher.slurm.resources import qos_of_jobs
+from launcher.slurm.shell import environment_of_sbatch, shell_lines
 from launcher.tools import ask, gpus_in
 
 SLURM = Findings("Slurm")
@@ -57,7 +58,8 @@ def slurm_findings(wanted: TinyJob) -> Iterator[CheckResult]:
     if site.offered(wanted.slurm.partition):
         yield _devices(wanted)
         yield from _cores(wanted)
-    yield _test_submission(sbatch)
+    yield from (SLURM.ok("your shell", line) for line in shell_lines(wanted.slurm))
+    yield _test_submission(sbatch, wanted.slurm)
 
 
 def _container(slurm: SlurmSpec) -> CheckResult:
@@ -267,9 +269,9 @@ def _cores(wanted: TinyJob) -> Iterator[CheckResult]:
         yield SLURM.ok("cores", f"{asks}, of {kind.num_cores} a node")
 
 
-def _test_submission(sbatch: str) -> CheckResult:
+def _test_submission(sbatch: str, slurm: SlurmSpec) -> CheckResult:
     """Ask Slurm whether it would take a job like those of a sweep; nothing is submitted."""
-    result = ask("sbatch", "--test-only", stdin=sbatch)
+    result = ask("sbatch", "--test-only", stdin=sbatch, environment=environment_of_sbatch(slurm))
     if result.ok:
         return SLURM.ok("a sweep's job", f"would be taken: {result.complaint.removeprefix('sbatch: ')}")
     remedy = "Correct the settings under slurm; `trisweep sweep NAME --dry-run` shows the request."

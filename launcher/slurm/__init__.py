@@ -4,6 +4,7 @@ query        how jobs stand; `answers` keeps what Slurm said a moment ago
 executor     hands a function and its folders to sbatch; `task` is what srun starts
 sbatch       from the configuration to sbatch's parameters, and to the container in which a job's Python runs
 printed      the file for sbatch of a command that people start by hand
+shell        what a person's SBATCH_ and SLURM_ variables change of a job, and what not
 resources    what a job asks of the cluster, and which trials share a job array
 cluster      which Slurm cluster this is, what it offers, and what the site says of itself
 own_jobs     how jobs of ours stand, this process's own among them, and which of them carries a sweep out

@@ -34,7 +34,8 @@ from launcher.refused import PartlyRefused
 from launcher.slurm.cluster import this_cluster
 from launcher.slurm.query import SlurmSilent, query_named
 from launcher.slurm.sbatch import python_command, require_plain_path, sbatch_parameters, sbatch_text
-from launcher.tools import ask, outside_of_job
+from launcher.slurm.shell import environment_of_sbatch
+from launcher.tools import ask, seeing_only
 from sweeps.folder.submission import JobShape, Submission, new_submission, write_submission
 from train_core.whole_files import replacing
 
@@ -183,7 +184,7 @@ class SlurmExecutor:
             executor.parameters["map_count"] = num_folders
         try:
             # submitit calls sbatch in the environment of this process, and repeats on stderr what the exception says.
-            with outside_of_job(), contextlib.redirect_stderr(io.StringIO()):
+            with seeing_only(environment_of_sbatch(self.slurm)), contextlib.redirect_stderr(io.StringIO()):
                 job = executor._submit_command(self._command(job_name))
         except (FailedJobError, FailedSubmissionError) as complaint:
             return _find_accepted_job(job_name, " ".join(str(complaint).split()) or "sbatch gave no reason")
@@ -193,7 +194,7 @@ class SlurmExecutor:
         """The id of the job of this text, which stays beside its output under that id, as submitit leaves its own."""
         script = self.logs / f".submission_file_{job_name}.sh"
         script.write_text(text)
-        result = ask("sbatch", str(script), seconds=None)
+        result = ask("sbatch", str(script), seconds=None, environment=environment_of_sbatch(self.slurm))
         submitted = SUBMITTED.search(result.stdout)
         if not result.ok or submitted is None:
             job_id = _find_accepted_job(job_name, result.complaint or "sbatch gave no reason")

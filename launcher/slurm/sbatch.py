@@ -20,6 +20,7 @@ from conf.types.sites import SlurmSpec
 from conf.units import SECONDS_PER_MINUTE
 from launcher.executor import PREFLIGHT
 from launcher.provenance import CHECKSUM_OF_FILES, checksum_of_files
+from launcher.slurm.shell import shell_options
 from sweeps.folder.submission import JobShape
 
 OWN_VARIABLES = ("PYTHONPATH", "PYTHONSAFEPATH", "PYTHONDONTWRITEBYTECODE")
@@ -129,7 +130,7 @@ def sbatch_parameters(
         "srun_args": srun_args(slurm, shape),
         **{name: value for name, value in optional.items() if value is not None},
         **gpu_request(slurm, shape),
-        "additional_parameters": _extra(slurm, shape, requeues=requeues),
+        "additional_parameters": {**shell_options(slurm).options, **_extra(slurm, shape, requeues=requeues)},
     }
 
 

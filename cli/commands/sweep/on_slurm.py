@@ -24,12 +24,14 @@ from cli.output.progress import ends_in_words, is_troubled, progress_on
 from conf.credentials import overrides_for_records
 from conf.errors import EXIT_FAILED, EXIT_INTERRUPTED
 from conf.overrides import Overrides
+from conf.types.sites import SlurmSpec
 from conf.units import count_of
 from launcher.allocation.nodes import is_inside
 from launcher.allocation_sweep import allocation_request, require_time, run_inside, submit_allocation
 from launcher.control.composed_rules import goes_on_by_steps
 from launcher.controller import controller_text
 from launcher.slurm.own_jobs import carrying_job
+from launcher.slurm.shell import shell_lines
 from launcher.state import reconcile
 from launcher.sweep import carry_out_on_slurm, dry_run, hand_over, submit
 from launcher.where import SweepPlace
@@ -44,6 +46,7 @@ def carry_out(run: SweepRun) -> None:
     if keeps := what_keeps_its_settings(run.sweep, run.orders.overrides):
         end = f"end them with `{next_command('cancel', run.sweep)}`"
         print_unwrapped(f"{' '.join(keeps)} To have the new settings of slurm, {end} and give this command again.")
+    print_shell_lines(run.place.settings.slurm)
     if run.place.settings.controller.kind == "slurm":
         settings = run.place.settings
         job_id = hand_over(run, settings.slurm, settings.controller)
@@ -84,6 +87,12 @@ def show_jobs(run: SweepRun) -> list[str]:
         console.print(f"{count_of(step.num_waiting, 'trial')} held back: {why}.")
     submitted = [trial.trial_id for request in requests for trial in request.trials]
     return [*submitted, *step.waiting]
+
+
+def print_shell_lines(slurm: SlurmSpec) -> None:
+    """Print whose value counts where this shell has one for sbatch, too."""
+    for line in shell_lines(slurm):
+        print_unwrapped(line)
 
 
 def what_keeps_its_settings(sweep: Sweep, overrides: Sequence[str]) -> list[str]:
@@ -174,6 +183,7 @@ def sweep_in_allocation(run: SweepRun) -> None:
     if is_inside(os.environ):
         _run_inside(run)
         return
+    print_shell_lines(run.place.settings.slurm)
     planned, settings, where = run.sweep, run.place.settings, f"Folder: {shown_path(run.place.folder.path)}"
     slurm, launcher = settings.slurm, settings.launcher
     require_time(slurm, launcher)
