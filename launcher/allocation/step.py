@@ -105,15 +105,16 @@ class StepExecutor:
         shares = [shape.devices_per_node / self.slots[node.name] for node in nodes]
         # The share of a device on the poorest node, for a step asks the same of each of its nodes.
         cores = min(node.cores // self.slots[node.name] for node in nodes)
-        # Always named: a step that names none takes all of a node's memory, and those beside it would wait.
+        # Always named: a step that names none, or 0, takes all of a node's memory, and those beside it would wait.
         memory = min(int(node.memory_mb * share) for node, share in zip(nodes, shares, strict=True))
+        stated = str(self.slurm.extra_sbatch.get("mem", 0))
         step = [
             *("--exact", f"--nodes={shape.num_nodes}", f"--nodelist={','.join(placement.nodes)}"),
             f"--immediate={self.patience_seconds}",  # else srun asks for ever where the allocation has lost a node
             f"--ntasks={shape.num_nodes * shape.tasks_per_node}",
             f"--ntasks-per-node={shape.tasks_per_node}",
             f"--cpus-per-task={(self.slurm.cpus_per_task or max(1, cores)) * shape.devices_per_task}",
-            f"--mem={self.slurm.extra_sbatch.get('mem', f'{memory}M')}",
+            f"--mem={f'{memory}M' if stated == '0' else stated}",
             f"--time={self.slurm.time_limit_minutes}",
             *self._gpu_request(shape),
             *("--unbuffered", "--open-mode=append", f"--job-name={submission.job_name}"),

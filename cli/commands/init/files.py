@@ -266,7 +266,7 @@ def _slurm(machine: DescribedMachine, site: SlurmSite | None) -> str:
         cores=max(1, offer.num_cores // machine.devices_per_node) if offer else "null",
         cores_source=f": {offer.num_cores} of a node by sinfo, fewer where the site keeps some" if offer else "",
         request="gpus-per-node" if machine.has_gpus else "none",
-        gpu_type=as_text(offer.gpu_type) if offer and offer.gpu_type and machine.has_several_types else "null",
+        gpu_type=as_text(offer.gpu_type) if offer and offer.gpu_type else "null",
     )
 
 

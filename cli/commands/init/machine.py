@@ -47,7 +47,6 @@ class DescribedMachine:
     similar: ClusterSpec
     num_nodes: int
     devices_per_node: int
-    has_several_types: bool = False
     is_known: bool = True
     is_like: bool = False
     has_stated_nodes: bool = False
@@ -111,7 +110,6 @@ def _described(name: str, kinds: list[NodeKind], offer: NodeKind | None) -> Desc
     device, *candidates = known or [f"my-{called}"]
     per_node = offer.num_gpus or offer.num_cores
     others = dict.fromkeys(kind.partition for kind in kinds if kind.partition != offer.partition)
-    types = {kind.gpu_type for kind in kinds if kind.partition == offer.partition and kind.num_gpus}
     return DescribedMachine(
         name=name,
         offer=offer,
@@ -121,7 +119,6 @@ def _described(name: str, kinds: list[NodeKind], offer: NodeKind | None) -> Desc
         similar=_similar(device, per_node),
         num_nodes=offer.num_nodes,
         devices_per_node=per_node,
-        has_several_types=len(types) > 1,
         is_known=bool(known),
     )
 

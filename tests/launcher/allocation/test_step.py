@@ -75,6 +75,13 @@ def test_a_step_asks_for_the_memory_that_the_site_says_however_the_option_is_wri
     assert "--mem=9G" in command
 
 
+@pytest.mark.parametrize("stated", ["0", "'0'"])
+def test_all_memory_of_a_node_is_shared_out_among_its_steps(stated: str, slurm_of: SlurmOf) -> None:
+    settings = slurm_of(f"slurm.extra_sbatch={{mem: {stated}}}")
+    command = executor(settings).command(submission(1, 2), StepPlacement(("n2",), (4, 5)), Path("a.pkl"))
+    assert "--mem=128000M" in command
+
+
 def test_a_step_of_whole_nodes_takes_all_that_they_have(slurm_of: SlurmOf) -> None:
     placement = StepPlacement(("n1", "n2"), tuple(range(8)))
     command = executor(slurm_of("slurm.gpu_request=gres")).command(submission(2, 8), placement, Path("a.pkl"))
