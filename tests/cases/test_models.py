@@ -23,6 +23,7 @@ LLAMA = {
     **{"hidden_act": "silu", "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 4},
     **{"num_attention_heads": 16, "num_key_value_heads": 4, "vocab_size": 32000, "max_position_embeddings": 4096},
 }
+MIXTRAL = {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
 STATED = ("cluster=dgx-h100", "precision=bf16", "batch.global_batch_size=16")
 
 
@@ -91,7 +92,7 @@ def test_all_keys_of_published_files_are_understood(parameters: int, content: di
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "positions stretched by dynamic"),
         ({"model_type": "qwen2", "dual_chunk_attention_config": {"chunk_size": 4}}, "dual_chunk_attention_config"),
         (
-            {"model_type": "mixtral", "num_local_experts": 4, "output_router_logits": True},
+            {**MIXTRAL, "output_router_logits": True},
             "output_router_logits = true",
         ),
         ({"model_type": "olmo", "clip_qkv": 8.0}, "clip_qkv = 8.0"),
@@ -112,9 +113,9 @@ def test_what_is_neither_priced_nor_trained_is_told(content: dict[str, Any], sai
         ({"model_type": "qwen3", "mlp_bias": True}, "names mlp_bias = true"),
         ({"tie_word_embeddings": "yes"}, r'names tie_word_embeddings = "yes", .* Give true or false'),
         ({"num_attention_heads": [16, 8, 16, 8]}, r"names num_attention_heads = \[16, 8, 16, 8\]"),
-        ({"model_type": "gpt_neox", "num_key_value_heads": 4}, "names num_key_value_heads = 4"),
+        ({"model_type": "gpt_neox", "hidden_act": "gelu"}, "names num_key_value_heads = 4"),
         (
-            {"model_type": "gemma3_text", "use_bidirectional_attention": True},
+            {"model_type": "gemma3_text", "hidden_act": None, "use_bidirectional_attention": True},
             "names use_bidirectional_attention = true",
         ),
         ({"model_type": "jamba"}, r'names model_type = "jamba", .* Known: gpt2, llama, .*qwen3_next\.'),
