@@ -13,6 +13,7 @@ from conf.overrides import Overrides
 from conf.plan.experiment import Experiment
 from conf.types.sites import SlurmSpec
 from conf.units import SECONDS_PER_MINUTE
+from launcher.command_trainer.reread import reread_logs
 from launcher.control.advance import Conductor
 from launcher.control.loop import go_on
 from launcher.control.orders import SweepCommand, keep_private_overrides, remeasure_finished, retry_failed_trials
@@ -206,6 +207,7 @@ def begin_sweep(command: SweepCommand, workplace: Workplace, *, on_slurm: bool) 
     keep_provenance(sweep.folder, command.orders.overrides)
     keep_configuration(sweep.folder, command.orders.configuration)
     keep_private_overrides(sweep.folder, command.orders.overrides)
+    reread_logs(sweep)
     return _begin(replace(command, sweep=sweep), workplace, on_slurm=on_slurm)
 
 

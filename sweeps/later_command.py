@@ -22,6 +22,7 @@ from conf.overrides import Overrides, value_text
 from conf.plan.knobs import LAYOUT_KEYS
 from conf.types.schema import Value
 from conf.types.sweep_spec import PointSet
+from conf.types.trainer_spec import TrainerSpec
 from sweeps.points.axes import Point
 from sweeps.points.plan import part_of, plan_sweep
 from sweeps.search.searcher import Proposal
@@ -117,7 +118,11 @@ def union(planned: Sweep, draft: Draft | None, *, asks_later: bool) -> SweepReco
     earlier = {trial.identity: trial for trial in stored.trials} if stored else {}
     asked = list(_with_earlier_names(planned.record.trials, earlier, by))
     known = {trial.identity for trial in asked}
-    others = [trial for identity, trial in earlier.items() if identity not in known]
+    trainers = list[TrainerSpec]()
+    for trial in asked:
+        if trial.experiment and not trial.experiment.trainer.is_own and trial.experiment.trainer not in trainers:
+            trainers.append(trial.experiment.trainer)
+    others = [_read_as_now(trial, trainers) for identity, trial in earlier.items() if identity not in known]
     roles = _Roles({fingerprint for fingerprint, _ in known}, draft, by, asks_later)
     points = [*asked, *(roles.with_role(trial) for trial in others if not trial.stage)]
     trials = [*_with_one_baseline(points, planned.record), *_stages_of(points, others)]
@@ -126,6 +131,15 @@ def union(planned: Sweep, draft: Draft | None, *, asks_later: bool) -> SweepReco
     # From which code the points were planned again says nothing about them.
     is_same = stored is not None and stored == joined.model_copy(update={"git_sha": stored.git_sha})
     return stored if stored is not None and is_same else joined
+
+
+def _read_as_now(trial: Trial, trainers: Sequence[TrainerSpec]) -> Trial:
+    """The trial, whose log is read as the new command says where the program is the same."""
+    if not trainers or trial.experiment is None or trial.experiment.trainer in trainers:
+        return trial
+    was = trial.experiment.trainer
+    now = next((each for each in trainers if was.model_copy(update={"log": each.log}) == each), was)
+    return trial.model_copy(update={"experiment": trial.experiment.model_copy(update={"trainer": now})})
 
 
 def _stored_record(planned: Sweep) -> SweepRecord | None:
@@ -173,7 +187,11 @@ def _choosing(by: str) -> dict[str, str | None]:
     A trial keeps its overrides as one text. A value with blanks comes in pieces, the same ones each time.
     """
     overrides = Overrides.parse(by.split()).entries
-    return {override.key: override.value for override in overrides if override.key not in CHOOSES_NOTHING}
+    return {
+        override.key: override.value
+        for override in overrides
+        if override.key not in CHOOSES_NOTHING and not override.key.startswith("trainer.log.")
+    }
 
 
 class _Roles:

@@ -12,6 +12,7 @@ printed_numbers  numbers as programs print them, with their units, and what may 
 step_numbers  which step a printed number means: those of epochs, ranks, validations and checkpoints
 performance  from steps to a `Performance`, and which version of its scripts a program is
 huggingface  what starts programs with Hugging Face's Trainer, and has them print their steps
+reread       logs that are there, read again with corrected patterns
 pattern_advice  patterns for a log that none of the given ones reads
 ends         why a program failed, from its log
 """

@@ -170,9 +170,8 @@ def without_loss(book: StepBook, logs: Sequence[Path]) -> str:
 def _unmatched(book: StepBook, names: Iterable[str], logs: Sequence[Path]) -> str:
     """The patterns that match no line, and others that would."""
     keys = ", ".join(f"trainer.log.patterns.{name}" for name in dict.fromkeys(names))
-    quantities: dict[str, Collection[str]] = {"step": ("step",)}
+    quantities: dict[str, Collection[str]] = {"step": ("step",), "loss": ("loss",)}
     quantities |= {"step_seconds": TIMES} if book.needs_time else {}
-    quantities |= {"loss": ("loss",)} if book.needs_loss else {}
     missing = [name for name, wanted in quantities.items() if book.matched.isdisjoint(_finders(book, wanted))]
     hint = advice((line for log in logs for line in tail(log).splitlines()), missing)
     return f"no line matches {keys or 'any pattern'}" + (f". {hint}" if hint else "")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,21 @@ import pytest
 from conf.overrides import Overrides
 from launcher.command_trainer.job import run_here
 from launcher.command_trainer.pattern_advice import advice
+from launcher.control.orders import SweepCommand, SweepOrders
+from launcher.machine import MachineCapacity
+from launcher.provenance import snapshot_code
+from launcher.sweep import begin_sweep
+from launcher.workplaces.here import ThisMachine
+from sweeps.points.plan import trial_of
+from sweeps.reading import TrialReading
+from sweeps.sweep import Sweep
+from sweeps.trial import SweepFolder
 from tests.cases.test_step_numbers import book_of, loss_of
+from tests.composed import compose_tree
+from tests.conftest import BuildRecord
 from tests.launcher.command_trainer.conftest import MakeTrial, make_trial
+from tests.launcher.control.test_advance import LIMIT_SECONDS, Seeds, adaptive, to_the_end
+from tests.launcher.test_run_here import seeds
 from train_core.measurement import Fault, Outcome
 
 __all__ = ["make_trial"]
@@ -91,3 +105,84 @@ def test_a_sought_loss_of_which_no_line_tells_is_said(make_trial: MakeTrial) -> 
 def test_a_bar_that_rewrites_its_line_is_shown_as_one(make_trial: MakeTrial, tmp_path: Path) -> None:
     program = "import sys\nfor n in range(1, 5): sys.stdout.write(f'\\r {n}/4 [00:01, 1.25s/it, cost={5 - n}.5]')"
     assert 'It prints "4/4 [00:01, 1.25s/it, cost=1.5]". Give ' in run_here(make_trial(program).path).cause
+
+
+PROGRAM_OF_A_SWEEP = """
+import pathlib, sys
+with (pathlib.Path(__file__).parent / "starts").open("a") as file:
+    file.write("x")
+for n in range(1, 4):
+    print(f"[{n:05}/200] train={8 - n - int(sys.argv[1])}.49e-01 (5.7ms/it)")
+"""
+Given = Callable[..., list[TrialReading]]
+
+
+@pytest.fixture
+def given(build_record: BuildRecord, tmp_path: Path) -> Given:
+    """`given("trainer.log.first_step=1")`: how the trials of a sweep of four seeds stand after the command."""
+    (tmp_path / "program.py").write_text(PROGRAM_OF_A_SWEEP)
+    folder = SweepFolder(tmp_path / "runs" / "test-local")
+
+    def command(*overrides: str, chosen: bool = False) -> list[TrialReading]:
+        words = f"trainer.command=['{{python}}',{tmp_path / 'program.py'},'{{training.seed}}']"
+        program = ("trainer=command", "trainer.start=once", words, *overrides)
+        record = build_record(seeds(1 if chosen else 4), program)
+        tree = compose_tree(["sweep=smoke", "training.num_steps=3", *program])
+        rules = replace(
+            adaptive(Seeds(4 if chosen else 0)),
+            max_concurrent_trials=1,
+            draft=(lambda proposal: trial_of(tree, proposal.point, proposal.because)) if chosen else None,
+        )
+        orders = SweepOrders(("sweep=smoke", *overrides))
+        here = ThisMachine(
+            MachineCapacity(2, 2**40, 0),
+            lambda: snapshot_code(folder.code.absolute()),
+            LIMIT_SECONDS,
+            lambda path, devices, limit: run_here(Path(path)),
+        )
+        conductor = begin_sweep(SweepCommand(Sweep(folder, record), rules, orders), here, on_slurm=False)
+        to_the_end(conductor)
+        return list(conductor.sweep.read())
+
+    return command
+
+
+def test_corrected_patterns_read_the_logs_that_are_there_and_nothing_runs_twice(given: Given, tmp_path: Path) -> None:
+    before = given()
+    assert [each.outcome for each in before] == [Outcome.FAILED] * 2 + [Outcome.PENDING] * 2
+    measured = before[0].measurement
+    assert measured is not None
+    after = given(*shlex.split(measured.cause.partition(" Give ")[2]))
+    assert [each.outcome for each in after] == [Outcome.COMPLETED] * 4
+    assert (tmp_path / "starts").read_text() == "x" * 4
+    assert [each.name for each in after] == [each.name for each in before]
+    assert [each.label for each in after] == [each.label for each in before]
+    first = after[0].performance
+    assert first is not None
+    assert first.losses == (0.749, 0.649, 0.549)
+    assert first.step_seconds == pytest.approx(0.0057)
+    assert [step.loss for step in after[0].steps] == [0.749, 0.649, 0.549]
+
+
+def test_points_that_a_search_has_chosen_are_read_again_too(given: Given, tmp_path: Path) -> None:
+    before = given(chosen=True)
+    assert [each.outcome for each in before] == [Outcome.FAILED] * 2
+    after = given(*shlex.split(before[1].cause.partition(" Give ")[2]), chosen=True)
+    assert [each.outcome for each in after] == [Outcome.COMPLETED] * 4
+    assert {each.trial.role for each in after} == {"asked"}
+    assert (tmp_path / "starts").read_text() == "x" * 4
+
+
+def test_a_log_that_still_tells_nothing_stays_failed_with_the_new_reason(given: Given, tmp_path: Path) -> None:
+    given()
+    after = given(r"trainer.log.patterns.step='\[(?P<step>\d+)/'")
+    assert [each.outcome for each in after][:2] == [Outcome.FAILED] * 2
+    assert "no line matches trainer.log.patterns.seconds" in after[0].cause
+    assert len((tmp_path / "starts").read_text()) <= 4
+
+
+def test_a_program_that_failed_by_itself_is_not_read_again(given: Given, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM_OF_A_SWEEP + "sys.exit(3)")
+    given()
+    after = given(r"trainer.log.patterns.line='\[(?P<step>\d+)/\S+ train=(?P<loss>\S+) .(?P<step_milliseconds>[.\d]+)'")
+    assert Outcome.COMPLETED not in [each.outcome for each in after]

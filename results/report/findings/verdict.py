@@ -68,10 +68,10 @@ def verdict(
             unfinished = f"The sweep has ended, and {count_of(num_live, 'trial', 'was', 'were')} not run: {ended}."
         return answer._replace(details=(*answer.details, unfinished)) if num_live else answer
     if num_live and ended:
-        return SweepVerdict(
-            f"Nothing was measured, and the sweep has ended: {ended}."
-            f" `trisweep sweep {where}` with a higher limit goes on."
-        )
+        again = f"`trisweep sweep {where}` with a higher limit goes on."
+        if " failed" in ended or "no trial counts" in ended:  # a limit of failures, or a mistake that all share
+            again = f"Correct that, and `trisweep sweep {where} --retry-failed` goes on."
+        return SweepVerdict(f"Nothing was measured, and the sweep has ended: {ended}. {again}")
     if num_live:
         return SweepVerdict(
             f"Nothing has been measured yet: {count_of(num_live, 'trial', 'has', 'have')} not ended."

@@ -232,6 +232,14 @@ def test_a_sweep_that_a_limit_has_ended_is_not_called_unfinished(
     assert parent.status == "FINISHED"
 
 
+def test_a_sweep_that_a_shared_mistake_has_ended_goes_on_once_that_is_corrected(write_sweep: WriteSweep) -> None:
+    sweep = write_sweep([PROXY_TRIALS[0], PROXY_TRIALS[1]], {})
+    because = "2 trials failed alike, and none has completed: SyntaxError: invalid syntax"
+    Journal(sweep.folder.journal).append(Begun(overrides=(), on_slurm=False), Finished(because=because))
+    says = f"Nothing was measured, and the sweep has ended: {because}. Correct that, and `trisweep sweep made-up"
+    assert f"{says} --retry-failed` goes on." in report_of(sweep).markdown.read_text()
+
+
 def test_when_everything_failed_it_says_so_with_the_causes(write_sweep: WriteSweep) -> None:
     paths = report_of(write_sweep([PROXY_TRIALS[0]], {"base": (Outcome.FAILED, "no space left")}, plan=()))
     text = paths.markdown.read_text()
