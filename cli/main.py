@@ -263,7 +263,17 @@ def _complaint_of(error: Any) -> str:
     return f"{said}{stop} `{command} --help` says what it takes." if said else ""
 
 
+OF_HYDRA = {
+    **dict.fromkeys(("-m", "--multirun"), "Points come from the axes of a sweep's file, such as sweep/NAME.yaml"),
+    **dict.fromkeys(("-cd", "-cn", "-cp", "--config-name", "--config-path"), "Folders are named with --config-dir"),
+    **dict.fromkeys(("-c", "--cfg", "--package", "--resolve"), "`trisweep show` prints the configuration"),
+}
+"""What takes the place of options of Hydra's own command line, which this one has not."""
+
+
 def _problem(error: Any) -> str:
+    if instead := OF_HYDRA.get(getattr(error, "option_name", "")):
+        return f"{error.message.rstrip('.')}, which is one of Hydra's. {instead}"
     details: list[Any] = getattr(error.__cause__, "errors", list)()
     if details and (problem := PROBLEMS.get(details[0]["type"])):
         name = max(error.param.opts, key=len)

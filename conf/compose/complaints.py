@@ -45,6 +45,17 @@ WORDS_FOR_KINDS = {
 BRANCHES = ("str", "int", "float", "bool")
 """Pydantic's addition to the place of a value that may be of several types."""
 SINGLE = "must be a single value (text, number, true/false or null)"
+WORDS_OF_TYPES = {int: "a whole number", float: "a number", bool: "true or false", tuple: "a list", dict: "a mapping"}
+CLOSERS = {"[": "]", "{": "}", "(": ")", "'": "'", '"': '"'}
+"""What ends what a value opens."""
+WORD_BEYOND_ASCII = re.compile(r"[^\s\[\]{}(),:'\"]*[^\x00-\x7f][^\s\[\]{}(),:'\"]*")
+OF_HYDRA = {
+    "launcher": "Jobs are submitted without it: give cluster=NAME of one of Slurm's, slurm.partition=NAME and such.",
+    "sweeper": "Points come from the axes of a sweep's file, and search=bayes or search=random chooses among them.",
+    "sweep": "Results are written below output_dir=PATH.",
+    "run": "Results are written below output_dir=PATH.",
+}
+"""What takes the place of Hydra's own settings, by their group."""
 MISTAKES_OF_KIND = ("type", "parsing", "from_float")
 MOST_NAMED = 10
 KEY = re.compile(r"[\w./@:-]+")
@@ -124,7 +135,7 @@ def _problem(complaint: ErrorDetails) -> str:
     if complaint["type"] == "too_short":
         return f"must have {complaint['ctx']['min_length']} or more entries"
     if complaint["type"] == "string_pattern_mismatch":  # names alone have a pattern
-        return "must be a name: letters, digits, dots, underscores and dashes, a letter or a digit first"
+        return "must be a name: letters (a to z), digits, dots, underscores and dashes, a letter or a digit first"
     # pydantic speaks of an input; ours begin with a verb, since they follow the key and its value.
     words = complaint["msg"].replace("Input should", "must", 1).replace("String should", "must", 1)
     return words[0].lower() + words[1:]
@@ -309,6 +320,21 @@ def require_no_hidden_mapping(overrides: Overrides) -> None:
         raise ConfigError("slurm", HIDDEN, problem, "Give its values one by one, such as slurm.environment.NAME=VALUE.")
 
 
+def require_none_of_hydra(overrides: Overrides) -> None:
+    """Refuse settings of Hydra's own start of programs, which would change nothing here.
+
+    Raises:
+        ConfigError: an override states one.
+    """
+    for override in overrides:
+        of, *inside = re.split("[/.]", override.key, maxsplit=2)
+        if of == "hydra" and inside:
+            remedy = OF_HYDRA.get(inside[0], "Leave it out.")
+            raise ConfigError(
+                override.key, override.value, "is a setting of Hydra's, which does not start this", remedy
+            )
+
+
 def require_option(group: str, value: str, key: str) -> None:
     """Raises ConfigError where a command's option, or a table's column, of that name names no file of the group."""
     if value not in options(group):
@@ -356,14 +382,49 @@ def _options_in_words(group: str) -> str:
 
 
 def _unreadable(key: str, value: str) -> ConfigError:
+    closed, kinds = _closed(value), kinds_of(key)
+    if closed != value and _is_readable(closed):
+        problem = "has brackets or quotes that do not match"
+        return ConfigError(key, value, problem, f"Write {shell_word(f'{key}={closed}')}, if that is meant.")
     if key == "trainer.command" and "{" in value:
         remedy = "Quote a text with braces, and all of it for the shell: \"trainer.command=[train.py,'{world_size}']\"."
         return ConfigError(key, value, "cannot be read", remedy)
+    quoted = WORD_BEYOND_ASCII.sub(lambda word: quoted_text(word[0]), value)
+    if value[:1] in ("[", "{") and _is_readable(quoted):
+        problem = "holds letters other than a to z, and no quotes around them"
+        return ConfigError(key, value, problem, f"Write {shell_word(f'{key}={quoted}')}.")
     problem = "holds characters that mean something else in an override"
     if value.startswith("["):
         remedy = f"Quote its entries, and all of it for the shell, as in {_quoted_list(key, value)}"
         return ConfigError(key, value, problem, remedy)
+    if (words := [WORDS_OF_TYPES[kind] for kind in WORDS_OF_TYPES if kind in kinds]) and str not in kinds:
+        return ConfigError(key, value, f"must be {' or '.join(words)}", CORRECT)
     return ConfigError(key, value, problem, f"Quote the value, and all of it for the shell: {for_a_shell(key, value)}")
+
+
+def _is_readable(value: str) -> bool:
+    try:
+        OverridesParser.create().parse_override(f"key={value}")
+    except HydraException:
+        return False
+    return True
+
+
+def _closed(value: str) -> str:
+    """The value with the brackets and the quote closed that it opens, and without those that it closes alone."""
+    kept, still_open = "", ""
+    for at, character in enumerate(value):
+        if still_open[-1:] in ("'", '"'):  # inside quotes, where a backslash takes the next quote's meaning
+            if character == still_open[-1] and value[at - 1] != "\\":
+                still_open = still_open[:-1]
+        elif character in CLOSERS:
+            still_open += CLOSERS[character]
+        elif character in CLOSERS.values():
+            if still_open[-1:] != character:
+                continue
+            still_open = still_open[:-1]
+        kept += character
+    return kept + still_open[::-1]
 
 
 def _quoted_list(key: str, value: str) -> str:

@@ -34,6 +34,7 @@ from conf.compose.complaints import (
     dotted_fields,
     no_option,
     require_no_hidden_mapping,
+    require_none_of_hydra,
     validate,
     wrong_alone,
     wrong_defaults,
@@ -162,6 +163,7 @@ def _with_hydra(root: str, overrides: Overrides, *, with_its_own: bool = False) 
     GlobalHydra.instance().clear()
     _require_sweep(overrides)
     require_no_hidden_mapping(overrides)
+    require_none_of_hydra(overrides)
     # Of two overrides of one key Hydra takes the later one, so those of the site come before the command's.
     own = chain.from_iterable((*cleared_before(each), as_hydra_spells(each)) for each in overrides)
     texts = [*(site_overrides() if root == ROOT else ()), *own]

@@ -65,6 +65,10 @@ def test_help_names_what_an_option_takes_in_plain_words(command: str) -> None:
             ["plan", "175b", "--serch"],
             r"--serch\. Did you mean --search\? `trisweep plan --help` says",
         ),
+        (
+            ["plan", "175b", "-m"],
+            r"^trisweep: No such option: -m, which is one of Hydra's\. Points come from the axes of",
+        ),
         (["plan", "175b", "--gpus", "8"], r"^trisweep: No such option: --gpus\. `trisweep plan --help` says"),
         (["plan", "175b", "--top", "0"], r"^trisweep: --top = '0': is below 1\. `trisweep plan --help`"),
         (["plan", "175b", "--steps", "many"], r"^trisweep: --steps = 'many': is not a whole number\."),
