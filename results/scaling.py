@@ -29,6 +29,7 @@ from train_core.measurement import Performance
 ScalingKind = Literal["baseline", "strong", "weak", "layout"]
 Kind = Literal["weak", "strong"]
 ScalingLaw = Literal["Amdahl", "Gustafson"]
+COSTS_OF_A_TOKEN = frozenset({"precision", "recompute"})
 
 
 @dataclass(frozen=True)
@@ -36,11 +37,13 @@ class Scaling:
     """One trial against the declared baseline.
 
     Attributes:
-        kind: `layout` compares two layouts on equally many devices, which is not scaling; None: not comparable.
+        kind: `layout` compares two layouts on equally many devices, which is not scaling; None: efficiency would say
+            nothing, though tokens per second may.
         efficiency: model FLOP/s per device over the baseline's; 1.0 is perfect.
         speed_up: tokens per second over the baseline's, all devices together.
         note: what is held constant, or why there is no number.
         held_constant: the same without the numbers of devices; empty where nothing is.
+        efficiency_bounds: the interval of the efficiency, which combines those of both rates; None where it is unknown.
     """
 
     note: str
@@ -48,6 +51,7 @@ class Scaling:
     efficiency: float | None = None
     speed_up: float | None = None
     held_constant: str = ""
+    efficiency_bounds: tuple[float, float] | None = None
 
 
 def scalings(results: Sequence[TrialReading]) -> list[Scaling]:
@@ -75,7 +79,10 @@ def scaling(result: TrialReading, baseline: TrialReading | None) -> Scaling:
         speed_up = result.performance.tokens_per_second / baseline.performance.tokens_per_second
         return Scaling(f"the baseline, another run: {devices}", "baseline", speed_up, speed_up)
     if differing := _differences(result, baseline):
-        return Scaling(f"{' and '.join(differing)} not as in the baseline")
+        note = f"{' and '.join(differing)} not as in the baseline"
+        # Tokens of the same model on the same devices compare whatever each of them costs, and that is all they do.
+        speed_up = result.performance.tokens_per_second / baseline.performance.tokens_per_second
+        return Scaling(note, speed_up=speed_up if set(differing) <= COSTS_OF_A_TOKEN else None)
     return _relation(result.trial.experiment, result.performance, baseline.trial.experiment, baseline.performance)
 
 
@@ -214,12 +221,15 @@ def _study(kind: Kind, points: list[StudyPoint]) -> ScalingStudy:
     return ScalingStudy(kind, ordered, fit, (low, high))
 
 
+def half_of_ratio(point: MeasuredPoint, baseline: MeasuredPoint) -> float:
+    """Half the interval of the logarithm of the ratio of two rates, whose independent errors add by their squares."""
+    return float(sum((log(each.seconds.high / each.seconds.low) / 2) ** 2 for each in (point, baseline)) ** 0.5)
+
+
 def _measured_point(point: MeasuredPoint, baseline: MeasuredPoint) -> StudyPoint:
     here, base = point.performance, baseline.performance
-    # On logarithms, the independent errors of two rates add by their squares. The baseline is 1 by definition, so that
-    # its own noise widens the intervals of the others alone.
-    halves = [log(each.seconds.high / each.seconds.low) / 2 for each in (point, baseline)]
-    half = 0.0 if point is baseline else sum(value**2 for value in halves) ** 0.5
+    # The baseline is 1 by definition, so that its own noise widens the intervals of the others alone.
+    half = 0.0 if point is baseline else half_of_ratio(point, baseline)
     experiment, factor = point.middle.planned, here.num_devices / base.num_devices
     with_a_device_each = _study_point(point.label, experiment, here, base, factor, half)
     return replace(with_a_device_each, num_devices=here.num_devices, num_runs=point.seconds.num_runs)

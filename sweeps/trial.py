@@ -21,7 +21,7 @@ from conf.plan.experiment import Experiment
 from conf.private_files import unreadable
 from conf.types.schema import Frozen, Value
 from conf.types.sites import TrackingSpec
-from conf.types.sweep_spec import Objective, SweepSpec
+from conf.types.sweep_spec import Objective, SweepSpec, is_of_time
 from sweeps.labels import Labels
 from train_core.costs import Estimate
 from train_core.trial_folder import JobFolder, TrialFolder
@@ -225,6 +225,12 @@ class SweepRecord(Frozen):
     def seeks_rate(self) -> bool:
         """True if the sweep seeks the fastest plan, as most do."""
         return self.objective == ("throughput",)
+
+    @property
+    def shows_rates(self) -> bool:
+        """False of programs that know nothing of the model, where no time is sought: its FLOPs are not theirs."""
+        programs = (trial.experiment.trainer for trial in (*self.trials, *self.plan) if trial.experiment)
+        return any(map(is_of_time, self.objective)) or any(program.knows_model for program in programs)
 
     def label_of(self, trial: Trial) -> str:
         """The label of a trial; of a later stage, that of its sweep's own trial and then the stage."""

@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.text import Text
 
 from cli.output.next_command import next_command
-from cli.output.state_table import duration, state_table
+from cli.output.state_table import duration, shows_rate, state_table
 from conf.types.sweep_spec import Objective
 from conf.units import TERA, count_of
 from launcher.control.workplace import ProgressDisplay
@@ -114,8 +114,8 @@ class PlainProgress(ProgressDisplay):
             took = (
                 f" after {duration(state.end_time - state.start_time)}" if state.end_time and state.start_time else ""
             )
-            summary = _progress_sentence(states, self.sweep)
-            self.say(f"finished  {state.title}: {state.outcome}{took}{_numbers(state)} [{summary}]")
+            numbers, summary = _numbers(state, self.sweep.objective), _progress_sentence(states, self.sweep)
+            self.say(f"finished  {state.title}: {state.outcome}{took}{numbers} [{summary}]")
 
     def say(self, text: str) -> None:
         # Titles may hold brackets and colons, which rich would take for markup and emoji; logs are not wrapped.
@@ -183,12 +183,11 @@ def share_ended(states: Sequence[Reading], sweep: SweepUnderWay = PLAIN_SWEEP) -
     return f"{ended} of {count_of(len(chosen), 'trial')} {'so far ' if sweep.may_grow else ''}ended"
 
 
-def _numbers(state: Reading) -> str:
+def _numbers(state: Reading, sought: Sequence[Objective]) -> str:
     if state.outcome is not Outcome.COMPLETED or state.model_flops_per_second_per_device is None:
         return f"; {state.cause}" if state.cause else ""
-    rate = (
-        f"; {state.step_seconds:.3g} s per step, {state.model_flops_per_second_per_device / TERA:.4g} TFLOPS per device"
-    )
+    flops = f", {state.model_flops_per_second_per_device / TERA:.4g} TFLOPS per device"
+    rate = f"; {state.step_seconds:.3g} s per step{flops if shows_rate(state, sought) else ''}"
     if state.performance is not None and not state.performance.is_timed:
         rate = ""
     loss = measured_value("loss", state)  # the one that tables and reports show

@@ -60,8 +60,11 @@ def state_table(
     now, by_loss = time.time(), "loss" in sought
     if disturbed is None:
         disturbed = disturbances_of(states, sought)
-    left_out, first = ("predicted", "loss") if by_loss and width < WIDE_COLUMNS else ("", "")
-    columns = [each for each in COLUMNS if each.name != left_out and (each.least_width <= width or each.name == first)]
+    left_out, first = ({"predicted"}, "loss") if by_loss and width < WIDE_COLUMNS else (set[str](), "")
+    if states and not any(shows_rate(state, sought) for state in states):
+        left_out = {"TFLOPS", "predicted"}
+    shown_here = (each for each in COLUMNS if each.least_width <= width or each.name == first)
+    columns = [each for each in shown_here if each.name not in left_out]
     if by_loss:
         columns.sort(key=lambda each: each.name in ("TFLOPS", "predicted", "left"))
     outcomes = [DISTURBED if each.name in disturbed else (each.outcome or Outcome.PENDING).value for each in states]
@@ -89,6 +92,11 @@ def state_table(
     return table
 
 
+def shows_rate(state: Reading, sought: Sequence[Objective]) -> bool:
+    """False of a program that knows nothing of the model, where no time is sought; see `SweepRecord.shows_rates`."""
+    return any(map(is_of_time, sought)) or (state.experiment is not None and state.experiment.trainer.knows_model)
+
+
 def disturbances_of(states: Sequence[Reading], sought: Sequence[Objective]) -> Mapping[str, str]:
     """What disturbed which trial; nothing where no time is sought, as a loss is as good of a disturbed run."""
     is_timed = any(map(is_of_time, sought))
@@ -105,6 +113,8 @@ def trial_seconds_left(state: Reading) -> float | None:
 def duration(seconds: float) -> str:
     """`42s`, `3m05s`, `2h07m`, `3d04h`."""
     whole = max(0, round(seconds))
+    if not whole and seconds > 0:
+        return "<1s"
     if whole < 60:
         return f"{whole}s"
     if whole < 3600:

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cli.output.progress import LiveProgress, PlainProgress, SweepUnderWay, outcome_counts
-from cli.output.state_table import disturbances_of, state_table
+from cli.output.state_table import disturbances_of, duration, state_table
 from conf.nearest import listed
 from conf.types.sweep_spec import Objective
 from conf.units import SECONDS_PER_HOUR
@@ -157,7 +157,8 @@ def state_lines(sweep: Sweep, trials: Sequence[TrialReading]) -> list[str]:
         lines.append(f"Ordered to run again: {listed(list(map(sweep.record.label_of, again)), MOST_NAMED)}.")
     if history.device_seconds:
         hours = history.device_seconds / SECONDS_PER_HOUR
-        lines.append(f"Spent: {hours:.3g} device-hours in trials that had ended when the sweep was last taken further.")
+        spent = f"{hours:.3g} device-hours" if hours >= 0.1 else f"{duration(hours * SECONDS_PER_HOUR)} of a device"
+        lines.append(f"Spent: {spent} in trials that had ended when the sweep was last taken further.")
     if journal.damaged:
         numbers = ", ".join(map(str, journal.damaged))
         lines.append(f"{journal.path.name}: lines {numbers} cannot be read, and are passed over.")

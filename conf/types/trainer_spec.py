@@ -246,6 +246,12 @@ class TrainerSpec(Frozen):
         texts = str((self.command, self.flags, self.values, self.files, self.environment))
         return self.is_own or f"{{{name}}}" in texts or any(look_up.of == name for look_up in self.values.values())
 
+    @property
+    def knows_model(self) -> bool:
+        """True if the program is told something of the model or its layout, so that FLOPs and memory may be its own."""
+        texts = str((self.command, self.flags, self.values, self.files, self.environment))
+        return self.is_own or "{model." in texts or "{parallel." in texts
+
     @model_serializer(mode="wrap")
     def _in_short(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """The kind alone of this package's own trainer: nothing else counts, and thousands of trials are stored."""

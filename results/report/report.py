@@ -108,7 +108,7 @@ def sections_of(subject: ReportSubject) -> list[Section]:
     record = subject.sweep.record
     parts = (OF_TRIALS, ON_PAPER) if record.mode == "cluster" else (ON_PAPER, OF_TRIALS)
     contents: tuple[MakeSection, ...] = (answer.section, sought.section, *parts[0], *parts[1], *LAST)
-    if not (record.seeks_rate or record.labels.names_layouts):
+    if not (record.shows_rates and (record.seeks_rate or record.labels.names_layouts)):
         contents = OF_HYPERPARAMETERS
     return [section for make in contents if (section := make(subject))]
 

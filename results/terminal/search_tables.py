@@ -10,7 +10,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from conf.types.schema import DOCUMENTS, DataSpec, PrecisionPlan
-from conf.units import GIBIBYTE
+from conf.units import GIBIBYTE, SECONDS_PER_HOUR
 from results.search_rows import layout, layout_knobs, training_costs
 from results.table import Table, breakable, text
 from results.terminal.drawing import columns_with_room, names_in_short
@@ -23,7 +23,8 @@ from sweeps.planner.request import Request
 from train_core.costs.estimate import TIGHT_SHARE
 
 WIDE = 100
-FIRST_TO_GO, NEXT_TO_GO = ("TFLOPS", "J/token"), ("MFU %", "hours", "80 %")
+FIRST_TO_GO, NEXT_TO_GO = ("TFLOPS", "J/token"), ("MFU %", "hours", "seconds", "80 %")
+LEAST_HOURS = 0.1
 LEAST_LAYOUT = 24
 """The characters that a layout has at least: it breaks at its dashes, but not into single words."""
 
@@ -68,7 +69,7 @@ def judged_table(shown: Sequence[Judged], training: Training, title: str, *, sev
 def _table(
     title: str, best: Sequence[Candidate], columns: Sequence[str], figures: Sequence[Mapping[str, str]]
 ) -> Table:
-    names = names_in_short(map(layout_knobs, best))
+    names, prices = names_in_short(map(layout_knobs, best)), _prices(best) if {"$", "$/Mtoken"} & set(columns) else ""
     rows = tuple(
         (text(position), breakable(layout(candidate)), *(text(cells[name]) for name in columns))
         for position, (candidate, cells) in enumerate(zip(best, figures, strict=True), start=1)
@@ -78,8 +79,15 @@ def _table(
         rows,
         frozenset(("#", *columns)),
         title=f"Predicted, not measured: {title}",
-        caption=f"Names: {names}." if names else "",
+        caption=" ".join(filter(None, (f"Names: {names}." if names else "", prices))),
     )
+
+
+def _prices(best: Sequence[Candidate]) -> str:
+    """What an hour of each type of device costs, by which all money here is counted."""
+    devices = {each.space.setting.cluster.device.name: each.space.setting.cluster.device for each in best}
+    each_hour = [f"${device.price_per_hour:,.4g} an hour of {name}" for name, device in devices.items()]
+    return f"Money: {', '.join(each_hour)}."
 
 
 def _columns(best: Sequence[Candidate], training: Training, several_places: bool) -> list[str]:
@@ -92,12 +100,15 @@ def _columns(best: Sequence[Candidate], training: Training, several_places: bool
     names = ["devices"] if several_places else []
     names += ["step s", "TFLOPS", "MFU %", "GiB"]
     if training.num_steps:
-        return names + ["hours"] + (["$"] if money else [])
+        # A short training takes no thousandths of an hour.
+        longest = max((training_costs(each, training)["predicted_hours"] or 0.0 for each in best), default=1.0)
+        return names + ["hours" if longest >= LEAST_HOURS else "seconds"] + (["$"] if money else [])
     return names + (["$/Mtoken"] if money else []) + ["J/token"]
 
 
 def _cells(candidate: Candidate, training: Training) -> dict[str, str]:
     space, costs = candidate.space, training_costs(candidate, training)
+    hours = costs["predicted_hours"]
     return {
         "devices": f"{space.world_size:,} {space.setting.cluster.name}",
         "step s": seconds(candidate.step_seconds),
@@ -106,7 +117,8 @@ def _cells(candidate: Candidate, training: Training) -> dict[str, str]:
         "GiB": gib(candidate.peak_memory_bytes) + ("!" if candidate.is_tight else ""),
         "$/Mtoken": significant(costs["predicted_dollars_per_million_tokens"]),
         "J/token": significant(costs["predicted_joules_per_token"]),
-        "hours": significant(costs["predicted_hours"]),
+        "hours": significant(hours),
+        "seconds": significant(None if hours is None else SECONDS_PER_HOUR * hours),
         "$": count(costs["predicted_dollars"]),
     }
 

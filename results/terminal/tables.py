@@ -146,13 +146,16 @@ def plan_table(record: SweepRecord, trials: Sequence[Trial]) -> Table:
     names = _names((trial.experiment for trial in trials if trial.experiment), record.plan_labels)
     # Seconds of a step compare only on equal devices, so their number is shown where it differs.
     sizes = {trial.experiment.parallel.world_size for trial in trials if trial.experiment}
-    columns = [name for name in PLAN_COLUMNS if name != "devices" or len(sizes) > 1]
+    known = PLAN_COLUMNS if record.shows_rates else ["devices"]
+    columns = [name for name in known if name != "devices" or len(sizes) > 1]
     rows = []
-    for position, trial in enumerate(by_prediction(trials), start=1):
+    for position, trial in enumerate(by_prediction(trials) if record.shows_rates else trials, start=1):
         cells = predicted_cells(trial)
         place = text(position if trial.infeasible_reason is None else "")
         name = _layout(record.plan_label_of(trial), trial.is_baseline)
         rows.append((place, name, _fit(trial), *(cells[PLAN_COLUMNS[column]] for column in columns)))
+    if not record.shows_rates:
+        return _table("As listed", f"*: the baseline.{names}", record.plan_labels.heading, columns, rows)
     return _table(
         "Predicted, not measured, ranked by TFLOPS per device",
         f"TFLOPS: model FLOPs per device. GiB: the worst stage, per device{of_capacity}. *: the baseline.{names}",

@@ -24,7 +24,7 @@ from conf.plan.experiment import Experiment
 from conf.plan.knobs import LAYOUT_KEYS
 from conf.types.cluster_spec import ClusterSpec
 from conf.types.schema import Value
-from conf.types.sweep_spec import PointSet, ProxySpec, SweepSpec
+from conf.types.sweep_spec import PointSet, ProxySpec, SweepSpec, is_of_time
 from conf.units import GIBIBYTE
 from sweeps.labels import LONGEST_IN_FOLDER, name_of_point
 from sweeps.planner.points import planned_points
@@ -153,7 +153,8 @@ def make_trials(
     # Different points may come to the same experiment, such as one that names a default and one that does not.
     distinct = named_apart({draft.identity: draft for draft in drafts}.values())
     marked = [draft.model_copy(update={"is_baseline": draft.identity == baseline.identity}) for draft in distinct]
-    return _select(marked, max_trials)
+    by_rate = any(map(is_of_time, part_at(tree, "search.objective")))
+    return _select(marked, max_trials, by_rate=by_rate)
 
 
 def trial_of(tree: Tree, point: Point, because: str, *, expected_gain: float | None = None, repeat: int = 0) -> Trial:
@@ -306,13 +307,20 @@ def _shortfall(predicted: Estimate) -> str:
     )
 
 
-def _select(trials: Sequence[Trial], max_trials: int | None) -> tuple[Trial, ...]:
-    """The trials, in order, with the baseline and the best predicted model FLOP/s per device selected."""
+def _select(trials: Sequence[Trial], max_trials: int | None, *, by_rate: bool = True) -> tuple[Trial, ...]:
+    """The trials, in order, with the baseline and the best predicted model FLOP/s per device selected.
+
+    Args:
+        by_rate: a time is sought. Else the first are selected of programs that know nothing of the model.
+    """
     runnable = [trial for trial in trials if trial.infeasible_reason is None and trial.estimate is not None]
+
+    def rate(trial: Trial) -> float:
+        is_known = by_rate or trial.planned.trainer.knows_model
+        return trial.predicted.model_flops_per_second_per_device if is_known else 0.0
+
     # The baseline comes before all others, as nothing can be compared if max_trials leaves it out.
-    ranked = sorted(
-        runnable, key=lambda trial: (not trial.is_baseline, -trial.predicted.model_flops_per_second_per_device)
-    )
+    ranked = sorted(runnable, key=lambda trial: (not trial.is_baseline, -rate(trial)))
     chosen = {trial.identity for trial in ranked[:max_trials]}
     return tuple(trial.model_copy(update={"selected": trial.identity in chosen}) for trial in trials)
 

@@ -209,10 +209,10 @@ def _runs_that_count(runs: Sequence[Run], number: int) -> Sequence[Run]:
 
 
 def sought_places(record: SweepRecord, points: Sequence[SoughtPoint]) -> list[str]:
-    """The place of every point in its order: one more than points are surely better, `=` where another may be as good.
+    """The place of every point in its order, `=` where another may be as good; see `places_by_bounds`.
 
-    Where nobody knows how a value spreads it is one more than values are better, with `?`. Of several objectives it is
-    the number in that order, as no interval ranks them. What diverged has no place.
+    Where nobody knows how a value spreads it has `?`, and every other may be as good. Of several objectives the place
+    is the number in that order, as no interval ranks them. What diverged has no place.
     """
     if len(record.objective) > 1:
         return [str(number) if point.has_place else "" for number, point in enumerate(points, start=1)]
@@ -220,12 +220,12 @@ def sought_places(record: SweepRecord, points: Sequence[SoughtPoint]) -> list[st
     if len(placed) == 1:
         return ["1" if point.has_place else "" for point in points]
     is_up = is_better_when_larger(record.objective[0])
-    sides = [point.interval or (-math.inf, math.inf) for point in placed]
-    by_interval = places_by_bounds([(low, high) if is_up else (-high, -low) for low, high in sides])
-    by_value = places_by_bounds([(point.values[0] * (1 if is_up else -1),) * 2 for point in placed])
-    places = zip(placed, by_interval, by_value, strict=True)
-    known = {each.name: place if each.interval else f"{number.rstrip('=')}?" for each, place, number in places}
-    return [known.get(point.name, "") for point in points]
+    gains = [point.bounds if is_up else (-point.bounds[1], -point.bounds[0]) for point in placed]
+    places = dict(zip((point.name for point in placed), places_by_bounds(gains), strict=True))
+    if any(point.interval is None for point in placed):
+        marks = {point.name: "=" if point.interval else "?" for point in placed}
+        places = {name: f"{place.rstrip('=')}{marks[name]}" for name, place in places.items()}
+    return [places.get(point.name, "") for point in points]
 
 
 def _has_diverged(reading: TrialReading) -> bool:

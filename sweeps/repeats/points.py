@@ -230,7 +230,7 @@ def _point(
 
 
 def places(points: Sequence[MeasuredPoint]) -> list[str]:
-    """The place of every point: one more than points are surely faster, and `=` where another may be as fast.
+    """The place of every point, `=` where another may be as fast; see `places_by_bounds`.
 
     A point of another model, or that was measured by disturbed runs alone, has no place, and takes nobody's.
     """
@@ -238,16 +238,26 @@ def places(points: Sequence[MeasuredPoint]) -> list[str]:
 
 
 def places_by_bounds(bounds: Sequence[tuple[float, float] | None]) -> list[str]:
-    """The same by the lowest and the highest value of each, of which more is better; None has no place."""
+    """The places by the lowest and the highest value of each, of which more is better, best first; None has no place.
+
+    All that may be as good as the first share its place, and the best of the others has the next, by its number in the
+    order: 1=, 1=, 1=, 4. `=` marks every one that some other may equal.
+    """
     known = [each for each in bounds if each is not None]
     lows, highs = sorted(low for low, _ in known), sorted(high for _, high in known)
-    return ["" if each is None else _place(each, lows, highs) for each in bounds]
+    shared = dict[int, int]()
+    for number, leader in enumerate(known):
+        if number not in shared:
+            later = range(number, len(known))
+            shared |= {each: number + 1 for each in later if each not in shared and overlap(known[each], leader)}
+    marks = iter(f"{shared[number]}{_mark(each, lows, highs)}" for number, each in enumerate(known))
+    return ["" if each is None else next(marks) for each in bounds]
 
 
-def _place(bounds: tuple[float, float], lows: Sequence[float], highs: Sequence[float]) -> str:
+def _mark(bounds: tuple[float, float], lows: Sequence[float], highs: Sequence[float]) -> str:
     low, high = bounds
-    num_faster, num_slower = len(lows) - bisect_right(lows, high), bisect_left(highs, low)
-    return f"{num_faster + 1}{'=' if num_faster + num_slower + 1 < len(lows) else ''}"
+    num_better, num_worse = len(lows) - bisect_right(lows, high), bisect_left(highs, low)
+    return "=" if num_better + num_worse + 1 < len(lows) else ""
 
 
 def machine_noise(performances: Iterable[Performance | None]) -> float | None:

@@ -40,7 +40,8 @@ def print_plan(record: SweepRecord, composition: Composition) -> None:
     for trial in record.plan:
         if trial.chosen_because:
             console.print(f"  {record.plan_label_of(trial)}: {trial.chosen_because}")
-    console.print(f"{count_of(len(record.plan), 'point')} at full size, {feasible} fit. Predicted, not measured.")
+    predicted = " Predicted, not measured." if record.shows_rates else ""
+    console.print(f"{count_of(len(record.plan), 'point')} at full size, {feasible} fit.{predicted}")
     experiments = [trial.experiment for trial in possible if trial.experiment]
     sentences = (unpriced_sentences(experiment.data, experiment.precision) for experiment in experiments)
     for sentence in dict.fromkeys(chain.from_iterable(sentences)):  # once for all points that it is true of

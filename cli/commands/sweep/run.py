@@ -172,8 +172,8 @@ def _print_costs(place: SweepPlace, record: SweepRecord) -> None:
     """Print the costs of the points, of which a search that chooses one after another knows only the first."""
     chosen = [trial for trial in record.trials if trial.selected]
     budget = budget_of(place.settings, record, on_slurm=place.on_slurm)
-    console.print(costs_table(chosen, budget))
-    if number := num_too_long(chosen, budget):
+    console.print(costs_table(chosen, budget, is_predicted=record.shows_rates))
+    if record.shows_rates and (number := num_too_long(chosen, budget)):
         limit = "slurm.time_limit_minutes" if place.on_slurm else "sweep.proxy.time_limit_minutes"
         console.print(
             f"Predicted to take longer than the time limit: {count_of(number, 'trial')}. Raise {limit}, or measure"
@@ -208,7 +208,7 @@ def _print_expected_time(run: SweepRun) -> None:
     left = [each for each in run.sweep.read() if each.trial.selected and each.performance is None]
     # What failed stays as it is, unless the command asks for it again.
     trials = [each.trial for each in left if run.orders.retry_failed or not has_failed(each)]
-    if not (able := [trial for trial in trials if trial.estimate]):
+    if not (able := [trial for trial in trials if trial.estimate]) or not run.sweep.record.shows_rates:
         return
     seconds, search = seconds_here(able, this_machine()), run.place.settings.search
     if search.asks_later:

@@ -16,6 +16,7 @@ from cli.commands.report import report_on
 from cli.output.console import console, print_complaint, print_unwrapped
 from cli.output.next_command import next_command, same_command
 from cli.output.progress import SweepUnderWay, ends_in_words, has_failed, num_run_again
+from cli.output.state_table import duration
 from conf.errors import EXIT_FAILED, TrisweepError
 from conf.nearest import listed
 from conf.overrides import value_text
@@ -39,10 +40,12 @@ if TYPE_CHECKING:
 
 MOST_NAMED = 5
 LEAST_WIDTH = 5
+LEAST = 0.001
 START_SECONDS = 3.0
 """Of a trial's processes, until their first step: 2 to 4 s on two cores."""
 HEADS_OF_LIMITS = {"device-hours": "device_hours", "dollars": "dollars", "kWh": "energy_kwh"}
-HEADS = (*HEADS_OF_LIMITS, "hours")
+HOURS = "time"
+HEADS = (*HEADS_OF_LIMITS, HOURS)
 MEASURED_AGAIN = "--remeasure measures every point again."
 
 
@@ -184,7 +187,8 @@ def end_command(sweep: Sweep, wanted: Sequence[TrialReading], place: SweepPlace)
 def print_left_out(record: SweepRecord) -> None:
     fitting = [trial for trial in record.trials if trial.infeasible_reason is None]
     if left_out := [trial.trial_id for trial in fitting if not trial.selected]:
-        most = f"sweep.max_trials={record.spec.max_trials} takes the baseline and the best predicted"
+        which = "best predicted" if record.shows_rates else "first"
+        most = f"sweep.max_trials={record.spec.max_trials} takes the baseline and the {which}"
         measured = f"{len(fitting)} fit, {len(fitting) - len(left_out)} are measured"
         console.print(f"{measured}: {most}. Left out: {listed(left_out, MOST_NAMED)}.")
 
@@ -201,19 +205,30 @@ def print_part(planned: Sweep, restriction: Restriction | None) -> None:
     )
 
 
-def costs_table(trials: Sequence[Trial], budget: Budget) -> Table:
-    """A line per trial with what its steps should cost, without start-up; all together; and what they cost at most."""
+def costs_table(trials: Sequence[Trial], budget: Budget, *, is_predicted: bool = True) -> Table:
+    """A line per trial with what its steps should cost, without start-up; all together; and what they cost at most.
+
+    Args:
+        is_predicted: False where nothing tells what a step takes, so that only the limits are known.
+    """
     table = Table(box=None, pad_edge=False, expand=True, header_style="bold")
-    table.add_column("predicted", ratio=1)
+    table.add_column("predicted" if is_predicted else "at most", ratio=1)
     for head in HEADS:
         table.add_column(head, justify="right", no_wrap=True, min_width=max(len(head), LEAST_WIDTH))
-    predicted = [_costs(trial, budget, predicted_seconds(trial)) for trial in trials]
-    for trial, cost in zip(trials, predicted, strict=True):
-        table.add_row(LayoutCell(trial.trial_id), *map(cost_text, cost.values()))
-    table.add_row("all together, one after another", *map(cost_text, _sums(predicted)), style="bold")
-    at_most = [_costs(trial, budget, budget.most_seconds(trial)) for trial in trials]
-    table.add_row("the same, if each runs into its time limit", *map(cost_text, _sums(at_most)), style="bold")
+    if is_predicted:
+        predicted = [_costs(trial, budget, predicted_seconds(trial)) for trial in trials]
+        for trial, cost in zip(trials, predicted, strict=True):
+            table.add_row(LayoutCell(trial.trial_id), *_cost_texts(cost))
+        table.add_row("all together, one after another", *_cost_texts(_sums(predicted)), style="bold")
+    at_most = _sums([_costs(trial, budget, budget.most_seconds(trial)) for trial in trials])
+    table.add_row("all together, if each runs into its time limit", *_cost_texts(at_most), style="bold")
     return table
+
+
+def _cost_texts(costs: Mapping[str, float | None]) -> Iterator[str]:
+    """The cells of a row; hours as people say them."""
+    for head, value in costs.items():
+        yield cost_text(value) if head != HOURS or value is None else duration(value * SECONDS_PER_HOUR)
 
 
 def _costs(trial: Trial, budget: Budget, seconds: float) -> dict[str, float | None]:
@@ -224,14 +239,13 @@ def _costs(trial: Trial, budget: Budget, seconds: float) -> dict[str, float | No
         head: None if (taken := each_hour[limit]) is None else device_hours * taken
         for head, limit in HEADS_OF_LIMITS.items()
     }
-    return costs | {"hours": seconds / SECONDS_PER_HOUR}
+    return costs | {HOURS: seconds / SECONDS_PER_HOUR}
 
 
-def _sums(costs: Sequence[Mapping[str, float | None]]) -> Iterator[float | None]:
+def _sums(costs: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
     """The sum under each head, also of the hours, as if one trial ran after another; None where one is not known."""
-    for head in HEADS:
-        known = [value for cost in costs if (value := cost[head]) is not None]
-        yield sum(known) if len(known) == len(costs) else None
+    known = {head: [value for cost in costs if (value := cost[head]) is not None] for head in HEADS}
+    return {head: sum(values) if len(values) == len(costs) else None for head, values in known.items()}
 
 
 def num_too_long(trials: Sequence[Trial], budget: Budget) -> int:
@@ -250,4 +264,6 @@ def seconds_here(trials: Sequence[Trial], machine: MachineCapacity) -> float:
 
 def cost_text(value: float | None) -> str:
     """Three digits: the hours of a small job are not rounded to none."""
-    return "-" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}" if value >= LEAST or not value else f"<{LEAST:g}"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import exp
 
 from results.report.findings.sought import interval_text, value_text
 from results.report.section import ReportSubject
-from results.scaling import Scaling, scaling
+from results.scaling import Scaling, half_of_ratio, scaling
 from results.table import Cell, number, text
 from results.units import ABSENT, count, gib, percent, seconds, share_of_peak, significant, tflops
 from sweeps.reading import TrialReading
@@ -27,9 +28,24 @@ MOST_SHOWN = 10.0
 
 def relations_of_points(points: Sequence[MeasuredPoint], readings: Sequence[TrialReading]) -> dict[str, Scaling]:
     """The scaling of what is shown of each point against what is shown of the baseline, by its middle run's id."""
-    measured = next((point.middle for point in points if point.is_baseline), None)
-    baseline = measured or next((reading for reading in readings if reading.trial.is_baseline), None)
-    return {point.middle.trial.trial_id: scaling(point.middle, baseline) for point in points}
+    measured = next((point for point in points if point.is_baseline), None)
+    declared = next((reading for reading in readings if reading.trial.is_baseline), None)
+    baseline = measured.middle if measured else declared
+    return {each.middle.trial.trial_id: _with_bounds(scaling(each.middle, baseline), each, measured) for each in points}
+
+
+def _with_bounds(relation: Scaling, point: MeasuredPoint, baseline: MeasuredPoint | None) -> Scaling:
+    if relation.efficiency is None or baseline is None or relation.kind == "baseline":
+        return relation
+    factor = exp(half_of_ratio(point, baseline))
+    return replace(relation, efficiency_bounds=(relation.efficiency / factor, relation.efficiency * factor))
+
+
+def efficiency_text(relation: Scaling) -> str:
+    """The ends of its interval in percent: a share by itself would say more than is known."""
+    if relation.efficiency_bounds is None:
+        return percent(relation.efficiency)
+    return " to ".join(map(percent, relation.efficiency_bounds))
 
 
 def measured_cells(point: MeasuredPoint, relation: Scaling) -> dict[str, Cell]:
@@ -48,7 +64,7 @@ def measured_cells(point: MeasuredPoint, relation: Scaling) -> dict[str, Cell]:
         "tokens/s": number(count(performance.tokens_per_second), performance.tokens_per_second),
         "x baseline": number(significant(relation.speed_up), relation.speed_up),
         "scaling": text(relation.kind if relation.held_constant else ABSENT),
-        "efficiency %": number(percent(relation.efficiency), relation.efficiency),
+        "efficiency %": number(efficiency_text(relation), relation.efficiency),
         "hardware TFLOPS": number(tflops(hardware), hardware),
         "peak GiB": number(gib(memory), memory),
     }

@@ -11,7 +11,7 @@ from conf.types.sweep_spec import figure_of
 from conf.units import TRILLION, count_of
 from results.footprint import declared_footprint
 from results.report.findings.circumstances import noise_of
-from results.report.findings.ranking import relations_of_points
+from results.report.findings.ranking import efficiency_text, relations_of_points
 from results.report.findings.sought import aside_sentence, sought_sentences, sweep_with
 from results.scaling import Scaling, ScalingStudy, measured_study
 from results.units import count, in_three_digits, percent, seconds, share_of_peak, significant, tflops
@@ -149,11 +149,21 @@ def _answer(
     if not rivals:
         return SweepVerdict(f"Fastest per device: {best.label} with {figures}.", "", further, _sure(best, points))
     loudness = f", noise x{significant(noise, 2)}" if noise else ""
-    others = "1 other" if len(rivals) == 1 else f"{len(rivals)} others"
-    headline = f"No clear winner{loudness}: {best.label} was the fastest per device, and {others} may be as fast."
+    headline = f"No clear winner{loudness}: {best.label} was the fastest per device, and {_counted(best, rivals)}"
+    headline += " may be as fast."
     names = listed([f"{rival.label} ({_range(rival)})" for rival in rivals], MOST_NAMED)
     details = (f"May be as fast: {names}.", *further)
     return SweepVerdict(headline, f"{best.label}: {figures}.", details, _decision(where, points))
+
+
+def _counted(best: MeasuredPoint, rivals: Sequence[MeasuredPoint]) -> str:
+    """The number of rivals; those that were disturbed apart, as they share no place with a best that was not."""
+    apart = 0 if best.disturbed else sum(bool(rival.disturbed) for rival in rivals)
+    steady = len(rivals) - apart
+    others = "" if not steady else "1 other" if steady == 1 else f"{steady} others"
+    return " and ".join(
+        filter(None, (others, f"{apart} that {'was' if apart == 1 else 'were'} disturbed" * bool(apart)))
+    )
 
 
 def study_sentence(study: ScalingStudy, noise: float | None) -> str:
@@ -191,8 +201,8 @@ def _figures(point: MeasuredPoint, relation: Scaling, noise: float | None, dolla
         f"MFU {share_of_peak(performance.model_flops_utilization)} % (of a peak of {peak})",
         f"a step every {seconds(performance.step_seconds)} s",
     ]
-    if relation.kind not in (None, "baseline"):
-        of = f" ({percent(relation.efficiency)} % {relation.kind} scaling)" if relation.efficiency else ""
+    if relation.speed_up is not None and relation.kind != "baseline":
+        of = f" ({relation.kind} scaling: {efficiency_text(relation)} %)" if relation.efficiency else ""
         parts.append(f"x{significant(relation.speed_up)} the baseline's tokens/s{of}")
     if dollars is not None:
         parts.append(f"${in_three_digits(dollars)} for a trillion tokens")

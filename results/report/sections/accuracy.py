@@ -9,6 +9,7 @@ from typing import Any
 from conf.units import TERA, count_of
 from results.accuracy import error_of, error_statistics, rank_correlation
 from results.report.charts import dots, layer, quantity, tooltip
+from results.report.findings.circumstances import noise_of
 from results.report.findings.comparable import (
     TERMS,
     Pair,
@@ -115,17 +116,18 @@ def _order_sentences(compared: Sequence[Pair]) -> Iterator[str]:
             f" {agreement.kendall:.2f} (p = {agreement.kendall_chance:.2g}), Spearman's rho {agreement.spearman:.2f}; 1"
             " is the same order, 0 is chance."
         )
-    if len(compared) < 2:
-        return
+    if len(compared) < 2 or noise_of([pair.reading for pair in compared]) is not None:
+        return  # of measurements that noise orders, nothing is right or wrong
+    these = f"of these {len(compared)} trials"
     best = max(compared, key=lambda pair: pair.measured.model_flops_per_second_per_device)
     chosen = max(compared, key=lambda pair: pair.predicted.model_flops_per_second_per_device)
     if best is chosen:
-        yield f"The trial that was predicted to be the fastest per device was the fastest: {best.reading.label}."
+        yield f"The one {these} that was predicted to be the fastest per device was the fastest: {best.reading.label}."
         return
     lost = 1 - chosen.measured.model_flops_per_second_per_device / best.measured.model_flops_per_second_per_device
     yield (
-        f"Following the prediction would have cost {percent(lost)} % of the rate: {chosen.reading.label} was predicted"
-        f" to be the fastest per device, and {best.reading.label} was."
+        f"Following the prediction would have cost {percent(lost)} % of the rate: {these}, {chosen.reading.label} was"
+        f" predicted to be the fastest per device, and {best.reading.label} was."
     )
 
 

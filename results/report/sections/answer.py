@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from conf.units import TERA, TRILLION, count_of
 from results.footprint import Footprint, declared_footprint
-from results.report.findings.ranking import best_on_paper, num_devices, relations_of_points
+from results.report.findings.ranking import best_on_paper, efficiency_text, num_devices, relations_of_points
 from results.report.findings.sought import value_text, words_of
 from results.report.findings.verdict import SweepVerdict, predicted_study_sentence, verdict, words_of_sweep
 from results.report.section import Block, Heading, KeyFigure, KeyFigures, NumbersAre, Paragraph, ReportSubject, Section
@@ -199,7 +199,7 @@ def _measured_relation(relation: Scaling) -> list[KeyFigure]:
         return []
     name, value = "tokens/s over the baseline's", f"x {significant(relation.speed_up)}"
     if relation.efficiency is not None:
-        name, value = f"{relation.kind} scaling efficiency", f"{percent(relation.efficiency)} %"
+        name, value = f"{relation.kind} scaling efficiency", f"{efficiency_text(relation)} %"
     return [_figure(name, value, relation.note, "measured")]
 
 

@@ -91,7 +91,7 @@ def _axis_plot(record: SweepRecord, points: Sequence[SoughtPoint], key: str, num
     scale = {"type": "log"} if is_log else {"zero": False}
     x = quantity("setting", key) | {
         "scale": scale,
-        "axis": {"values": values, "format": "~g"} if len(values) <= MOST_TICKS else {},
+        "axis": {"values": values, "format": ".6~g"} if len(values) <= MOST_TICKS else {},
     }
     title = f"measured {words_of(objective)}"
     ends = {end for point in points for end in (point.values[0], *point.bounds)}

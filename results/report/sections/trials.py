@@ -42,6 +42,8 @@ COLUMNS = (
     "peak GiB",
     "outcome",
 )
+OF_RATES = frozenset(COLUMNS) - {"layout", "outcome", "runs", "step s", "devices"}
+"""The columns that say nothing of a program that knows nothing of the model."""
 NUMERIC = frozenset(COLUMNS) - {"layout", "outcome", "scaling"}
 SMALLEST_PERCENT = 0.001
 Losses = dict[int, list[float]]
@@ -61,6 +63,8 @@ def section(subject: ReportSubject) -> Section | None:
         return None
     points = measured_points(results)
     relations, cautions = relations_of_points(points, results), noise_notes(results)
+    if not record.shows_rates:
+        return _without_rates(subject, points)
     if record.mode == "proxy" and any(result.performance for result in results):
         cautions.append(
             "This is a small proxy: its TFLOPS may be compared among themselves, but not with predicted or published"
@@ -75,6 +79,14 @@ def section(subject: ReportSubject) -> Section | None:
     )
     title = "Every trial" if record.seeks_rate else "How fast each trial was"
     return Section("trials", title, "measured", _finding(results, points), blocks)
+
+
+def _without_rates(subject: ReportSubject, points: Sequence[MeasuredPoint]) -> Section:
+    """How the trials of a program that knows nothing of the model ended, and how long their steps took."""
+    record, results = subject.sweep.record, subject.results
+    table = _ranking(record, results, points, relations_of_points(points, results))[0]
+    blocks = (*map(Paragraph, notes(record, results, subject.sweep.folder)), table)
+    return Section("trials", "How each trial ended", "measured", _finding(results, points), blocks)
 
 
 def _finding(results: Sequence[TrialReading], points: Sequence[MeasuredPoint]) -> str:
@@ -131,6 +143,8 @@ def _drop_idle_columns(table: Table, record: SweepRecord) -> Table:
     idle = {"scaling"} if len(set(table.texts_of("scaling")) - {ABSENT}) < 2 else set()
     if table.texts_of("outcome") == ["completed"]:
         idle.add("outcome")
+    if not record.shows_rates:
+        idle |= OF_RATES
     if record.mode != "cluster":
         idle.add("hardware TFLOPS")  # these are there to be held against published figures
     if not set(table.texts_of("runs")) - {ABSENT, "1"}:

@@ -297,19 +297,24 @@ def _limits_too_tight(fitting: Sequence[tuple[Space, Found]], training: Training
     """Name the limit that even the fastest or the cheapest plan misses; else say that no plan keeps both limits."""
     hours = min(total_hours(training, found.fastest_seconds) or 0.0 for _, found in fitting)
     if training.deadline_hours is not None and hours > training.deadline_hours:
-        problem = f"is met by no plan: the fastest takes {hours:,.1f} hours"
-        return InfeasiblePlan("--deadline", training.deadline_hours, problem, _REMEDY)
+        problem = f"the fastest plan takes {hours:,.1f} hours"
+        return InfeasiblePlan("--deadline", _as_given(training.deadline_hours), problem, _REMEDY)
     dollars = min(total_dollars(training, space, found.fastest_seconds) or 0.0 for space, found in fitting)
     if training.budget_dollars is not None and dollars > training.budget_dollars:
-        problem = f"is met by no plan: the cheapest costs ${dollars:,.2f}"
-        return InfeasiblePlan("--budget", training.budget_dollars, problem, _REMEDY)
+        problem = f"the cheapest plan costs ${dollars:,.2f}"
+        return InfeasiblePlan("--budget", _as_given(training.budget_dollars), problem, _REMEDY)
     return InfeasiblePlan(
         "--budget",
-        training.budget_dollars,
-        f"is met by no plan that also meets the deadline of {training.deadline_hours} hours: the cheapest of all costs"
-        f" ${dollars:,.2f}, the fastest takes {hours:,.1f} hours",
+        _as_given(training.budget_dollars or 0.0),
+        f"is met by no plan that also meets the deadline of {training.deadline_hours:g} hours: the cheapest of all"
+        f" costs ${dollars:,.2f}, the fastest takes {hours:,.1f} hours",
         _REMEDY,
     )
+
+
+def _as_given(limit: float) -> float:
+    """The number as a person writes it, without a point where there is nothing behind it."""
+    return int(limit) if float(limit).is_integer() else limit
 
 
 _REMEDY = "Allow more, train fewer tokens, or offer other devices with --devices or --clusters."

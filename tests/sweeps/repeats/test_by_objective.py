@@ -337,13 +337,13 @@ def test_a_best_loss_that_ran_once_has_no_bounds_from_points_that_are_far_worse(
     readings = measured(sweep, 0.64, 0.66, 0.65, 0.651, 0.0359)
     points = sought_points(sweep.record, readings)
     assert (points[0].values[0], points[0].interval) == (0.0359, None)
-    assert sought_places(sweep.record, points) == ["1?", "1=", "1="]
+    assert sought_places(sweep.record, points) == ["1?", "2=", "2="]
     said = verdict(sweep.record, readings)
     assert said.headline == "lr=0.5 reached the lowest loss, 0.03590, against 0.6500 to 0.6505 of the 2 others."
     assert said.advice.startswith("lr=0.5 ran once, as did every point of like value, so that nobody knows what is")
     assert "search.num_seeds=3" in said.advice
     table = sought_table(sweep.record, readings)
-    assert [row[0].text for row in table.rows] == ["1?", "1=", "1="]
+    assert [row[0].text for row in table.rows] == ["1?", "2=", "2="]
     assert table.rows[0][4].text == "-"
 
 

@@ -99,3 +99,19 @@ def test_a_search_for_a_sweep_whose_configuration_is_one_of_its_points_says_noth
 ) -> None:
     done = trisweep("plan", "22b", "--search", "--top", "1", cwd=here)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_money_stands_beside_the_price_that_it_is_counted_by(here: Path, trisweep: Command) -> None:
+    asked = ("plan", "model=llama-3.1-8b", "cluster=dgx-h100", "--devices", "32", "--top", "1")
+    done = trisweep(*asked, cwd=here, COLUMNS="200")
+    assert re.search(r"Money: \$[\d.]+ an hour of H100", " ".join(done.stdout.split())), done.stdout
+    short = trisweep(*asked, "--steps", "3", cwd=here, COLUMNS="200")
+    head = next(line for line in short.stdout.splitlines() if line.split()[:2] == ["#", "layout"])
+    assert "seconds" in head.split()
+    assert "hours" not in head.split()
+
+
+def test_a_budget_that_is_too_small_names_the_cheapest_plan(here: Path, trisweep: Command) -> None:
+    asked = ("plan", "model=llama-3.1-8b", "cluster=dgx-h100", "--devices", "32", "--tokens", "1T")
+    done = trisweep(*asked, "--budget", "1000", cwd=here)
+    assert done.stderr.splitlines()[-1].startswith("trisweep: --budget = 1000: the cheapest plan costs $"), done.stderr

@@ -130,14 +130,14 @@ def test_a_budget_that_nothing_meets_says_what_the_cheapest_costs(offers: list[S
     free = Training(NUM_STEPS)
     cheapest = chosen("cost").best[0]
     dollars = total_dollars(free, cheapest.space, cheapest.step_seconds)
-    with pytest.raises(InfeasiblePlan, match=r"the cheapest costs \$" + f"{dollars:,.2f}"):
+    with pytest.raises(InfeasiblePlan, match=r"the cheapest plan costs \$" + f"{dollars:,.2f}"):
         choose_plans(offers, "time", Training(NUM_STEPS, budget_dollars=1), top=1)
 
 
 @pytest.mark.slow
 def test_a_deadline_that_nothing_meets_says_what_the_fastest_takes(offers: list[Space], chosen: Chosen) -> None:
     hours = total_hours(Training(NUM_STEPS), chosen("time").best[0].step_seconds)
-    with pytest.raises(InfeasiblePlan, match=f"the fastest takes {hours:,.1f} hours"):
+    with pytest.raises(InfeasiblePlan, match=f"the fastest plan takes {hours:,.1f} hours"):
         choose_plans(offers, "time", Training(NUM_STEPS, deadline_hours=0.01), top=1)
 
 
