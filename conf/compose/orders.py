@@ -74,6 +74,12 @@ ORDERS = (
         "Use null where none does, or {fits} or less.",
     ),
     Order(
+        "model.experts.imbalance",
+        "model.experts.num_experts",
+        "is more than {most}, which all tokens on one expert would come to",
+        "Use {fits} or less; benchmarks force 1.",
+    ),
+    Order(
         "precision.wide_layers",
         "model.num_layers",
         "leaves none of {most} with narrow products, as so many stay wide at each end",

@@ -126,6 +126,14 @@ BROKEN = {
         ["++model.attention_window={size: 8, full_every: 5}", "model.num_layers=4"],
         "model.num_layers = 4",
     ),
+    "model.experts.imbalance": (
+        [
+            "++model.experts={num_experts: 4, top_k: 2, ffn_hidden_size: 32, imbalance: 5.0}",
+            "model.family=llama",
+            "model.gated_mlp=true",
+        ],
+        "model.experts.num_experts = 4",
+    ),
     "precision.wide_layers": (
         ["precision=fp8", "precision.emulate=true", "precision.wide_layers=2", "model.num_layers=4"],
         "model.num_layers = 4",
