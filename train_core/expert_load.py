@@ -116,7 +116,7 @@ class ExpertLoads:
         self.timed: dict[int, torch.Tensor] = {}
         self.num_experts = 0 if model.experts is None else model.experts.num_experts
         self.has_capacity = model.experts is not None and model.experts.capacity_factor is not None
-        self.dropped, self.routed = 0.0, 0.0
+        self.dropped, self.layers = 0.0, 0.0  # the sum of layers' shares, and how many they are
 
     def add_step(self, *, is_timed: bool) -> StepLoad:
         """Take what the step's passes have counted, of which there is nothing where no rank has experts."""
@@ -127,16 +127,16 @@ class ExpertLoads:
         if is_timed:
             self.timed = {index: of_step + self.timed.get(index, 0) for index, of_step in rows.items()}
         busiest = max(map(max, _loads(rows).values()), default=0.0)
-        dropped = sum(float(of_layer[self.num_experts :].sum()) for of_layer in counted.values())
-        routed = sum(float(of_layer.sum()) for of_layer in rows.values())
+        # Shares, because a layer whose forward pass is repeated has counted its rows twice; all route equally many.
+        dropped = sum(float(counted[index][self.num_experts :].sum() / rows[index].sum()) for index in rows)
         # A stage without experts takes part all the same, since this is a collective over the world.
-        of_ranks = gather([busiest, dropped, routed], self.mesh.world, self.device)
+        of_ranks = gather([busiest, dropped, float(len(rows))], self.mesh.world, self.device)
         # Stages have equally many ranks, of which each knows the sums of its stage.
         loads, *sums = zip(*of_ranks, strict=True)
-        dropped, routed = map(sum, sums)
+        dropped, layers = map(sum, sums)
         if is_timed:
-            self.dropped, self.routed = self.dropped + dropped, self.routed + routed
-        return StepLoad(max(loads), dropped / routed if self.has_capacity else None)
+            self.dropped, self.layers = self.dropped + dropped, self.layers + layers
+        return StepLoad(max(loads), dropped / layers if self.has_capacity else None)
 
     def _take_row_counts(self) -> dict[int, torch.Tensor]:
         """On the host, by layer: the rows of each expert (E), then those without room where there is a limit, of the
@@ -161,8 +161,8 @@ class ExpertLoads:
         of_stages = gather_objects(_loads(self.timed) if self.biases.are_told_here else {}, self.mesh.world)
         by_layer = {index: loads for of_stage in of_stages for index, loads in of_stage.items()}
         loads = tuple(tuple(by_layer[index]) for index in sorted(by_layer))
-        is_known = self.has_capacity and self.routed > 0  # a process that goes on near the end may time no step
-        return {"expert_loads": loads, "dropped_share": self.dropped / self.routed if is_known else None}
+        is_known = self.has_capacity and self.layers > 0  # a process that goes on near the end may time no step
+        return {"expert_loads": loads, "dropped_share": self.dropped / self.layers if is_known else None}
 
 
 def _loads(rows: dict[int, torch.Tensor]) -> Loads:

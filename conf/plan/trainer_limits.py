@@ -29,13 +29,14 @@ WINDOW = "model.narrow_window"
 
 Beside: TypeAlias = frozenset[str]
 """Features of a plan on which it depends if a trainer can run a value of another key."""
-Feature = Literal["pipeline", "tensor", "context", "replicas", "offload", "experts", "latent"]
+Feature = Literal["pipeline", "tensor", "context", "replicas", "offload", "experts", "latent", "wide_values"]
 BESIDE_NOTHING: Beside = frozenset()
 
 
 def beside(model: ModelSpec, precision: PrecisionPlan | None = None, *words: str, **has: bool) -> Beside:
     """The features of a model and its precision, further words, and the names of what is true."""
-    flags = {"experts": model.experts is not None, "latent": model.latent_attention is not None, **has}
+    is_latent, is_wide = model.latent_attention is not None, model.attended_size > model.query_size
+    flags = {"experts": model.experts is not None, "latent": is_latent, "wide_values": is_wide, **has}
     of_precision = (precision.dtype, precision.matmul_recipe) if precision else ()
     return frozenset((*filter(None, of_precision), *words, *(name for name, is_so in flags.items() if is_so)))
 
@@ -47,8 +48,8 @@ class DeclaredLimit(Limit):
         of: a dotted key, or a name of `DERIVED_VALUES`; a group that may be null, such as `model.experts`, is null or
             `given`.
         beside: in which plans alone this holds, by one feature or several that come together: several stages, tensor
-            ranks, context ranks or replicas, offloading, experts, latent attention, a schedule, a type, the recipe of
-            narrow products; nothing: in all.
+            ranks, context ranks or replicas, offloading, experts, latent attention, values wider than queries, a
+            schedule, a type, the recipe of narrow products; nothing: in all.
         differs: a program runs such plans, but otherwise than they are priced. They are not priced, and the program's
             `trainer.differs` says what is otherwise.
     """

@@ -83,6 +83,22 @@ def test_the_share_of_dropped_choices_does_not_depend_on_where_experts_are(
     )
 
 
+def test_a_layer_whose_forward_pass_is_repeated_counts_as_much_as_any_other(
+    experiment_of: ExperimentOf, tmp_path: Path
+) -> None:
+    limited = mixture_with(capacity_factor=1.0, num_dense_layers=0) | {"model.num_layers": 4}
+    shares = list[float | None]()
+    for every in (None, 2, 1):
+        recompute = {"parallel.recompute": "full", "parallel.recompute_every": every} if every else {}
+        experiment = experiment_of(limited | recompute)
+        trainer = Trainer(experiment, World(0, 1, torch.device("cpu"), "gloo"), tmp_path)
+        loads = ExpertLoads(experiment.model, trainer.router_biases, trainer.optimizer.device)
+        trainer.step(1)
+        shares.append(loads.add_step(is_timed=True).dropped_share)
+    assert shares[0] is not None
+    assert shares[1:] == [shares[0]] * 2
+
+
 def _added_product(gradient: Any, left: Any, right: Any, **_: Any) -> int:
     return 2 * int(left[0] * left[1] * right[1])
 

@@ -135,6 +135,11 @@ class _Scores(Function):
         return (grad_out @ weight.float()).to(x.dtype), grad_weight.to(weight.dtype)
 
 
+NOTHING = 1e-18
+"""Added to a sum of scores, as all sigmoids of a token may be 0 in fp32; its square, by which the gradient is divided,
+is still a number there. Source: DeepSeek-V3 adds 1e-20 (modeling_deepseek.py)."""
+
+
 class Router(nn.Module):
     """Chooses experts by the scores of a product in fp32: (s, b, h) -> routes of s b tokens.
 
@@ -163,10 +168,10 @@ class Router(nn.Module):
             preferences = in_best_groups(preferences, self.num_groups, self.top_groups)
         chosen = preferences.topk(self.top_k, dim=-1).indices
         # The balance loss is one of probabilities, and the weights below are the same whether these are scaled or not.
-        probabilities = scores / scores.sum(-1, keepdim=True) if self.is_sigmoid else scores
+        probabilities = scores / (scores.sum(-1, keepdim=True) + NOTHING) if self.is_sigmoid else scores
         weights = self.balance(probabilities, chosen).gather(-1, chosen)
         # After the balance loss, whose gradient is that of the probabilities of all experts.
-        weights = weights / weights.sum(-1, keepdim=True)
+        weights = weights / (weights.sum(-1, keepdim=True) + NOTHING)
         if self.scale != 1:
             weights = weights * self.scale
         return Routes(weights.flatten(0, 1), chosen.flatten(0, 1))

@@ -154,7 +154,8 @@ class FlatReplicas:
         self.is_wide = is_wide
         zero_stage, gradient_dtype = experiment.parallel.zero_stage, DTYPES[experiment.precision.gradient_dtype]
         self.stage, self.mesh = stage, mesh
-        self.is_sharded = zero_stage >= 1 and mesh.replicas.size > 1
+        # With tensor ranks experts have replicas where nothing else has: those ranks share out their tokens.
+        self.is_sharded = zero_stage >= 1 and max(mesh.replicas.size, mesh.num_expert_replicas) > 1
         self.scatters, self.gathers_late = self.is_sharded and scatters, self.is_sharded and gathers_late
         self.in_flight: ShardReduction | None = None
         # Whether updated shards have yet to be gathered, and the gathers on their way, by the number of their bucket.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch.distributed as dist
 
-from train_core.axes import REPLICAS, Layout
+from train_core.axes import EXPERT_REPLICAS, REPLICAS, Layout
 from train_core.parallel.clock import Clock, Line
 from train_core.parallel.collectives import Axis
 from train_core.shared_rules import Treatment
@@ -74,6 +74,11 @@ class Mesh:
     def replicas(self) -> Axis:
         """The ranks over which gradients are summed, as they hold the same parameters and have other tokens."""
         return self.axis(*REPLICAS)
+
+    @property
+    def num_expert_replicas(self) -> int:
+        """So many ranks hold the same experts and have other tokens; with tensor ranks there are more of them."""
+        return self.axes.get((EXPERT_REPLICAS,), Axis()).size
 
     @property
     def is_first_stage(self) -> bool:

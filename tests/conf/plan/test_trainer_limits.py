@@ -139,7 +139,12 @@ def test_what_our_own_trainer_does_not_do_with_latent_attention_is_refused_there
     with pytest.raises(InfeasiblePlan, match=r"^parallel\.recompute = .* is not run by trisweep: .*latent attention"):
         load([*job, *latent, pointwise]).experiment()
     load([*job, pointwise, "model=llama-2-7b"]).experiment()
-    load([*job, *latent, "parallel.context_parallel_size=2"]).experiment()
+    context = "parallel.context_parallel_size=2"
+    load([*job, *latent, context]).experiment()
+    wide = "model.latent_attention.value_head_size=256"
+    load([*job, *latent, wide]).experiment()
+    with pytest.raises(InfeasiblePlan, match=r"^parallel\.context_parallel_size = 2: is not run by trisweep: .*wider"):
+        load([*job, *latent, wide, context]).experiment()
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,18 @@ def test_experts_come_from_the_best_groups_and_weigh_the_scale_together(experime
         assert dict(zip(experts, weights, strict=True)) == pytest.approx(expected, rel=1e-4)
 
 
+def test_a_token_that_no_expert_scores_weighs_nothing(experiment_of: ExperimentOf) -> None:
+    """All sigmoids are 0 in fp32 where products are below -104."""
+    router = Router(experiment_of(mixture_with(scores="sigmoid", balance_loss=0.1)).model)
+    torch.nn.init.ones_(router.weight)
+    x = torch.full((1, 1, router.weight.size(1)), -150.0, requires_grad=True)
+    weights = router(x).weights
+    weights.sum().backward()
+    assert (weights == 0).all()
+    assert x.grad is not None
+    assert x.grad.isfinite().all()
+
+
 def test_balanced_experts_leave_the_gradient_of_scores_as_it_is(experiment_of: ExperimentOf) -> None:
     """What all shares have in common cancels in exact numbers alone, and is larger than many a gradient of scores."""
     torch.manual_seed(0)

@@ -108,3 +108,26 @@ def test_under_zero_3_a_rank_keeps_its_rows_in_fp32_and_layers_only_pass() -> No
     share = sum(one.length for one in parameters_of(experiment, 0)) // 8 * 4
     assert (memory.weights_bytes, memory.gradients_bytes) == (share, share)
     assert memory.optimizer_bytes == pytest.approx(2 * share, rel=0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("zero_stage", [0, 1, 2])
+def test_tensor_ranks_share_out_the_experts_that_they_all_hold(zero_stage: int) -> None:
+    """With one data-parallel replica: each tensor rank has other tokens for the same whole experts."""
+    ranks = [f"parallel.{axis}_size=4" for axis in ("world", "tensor_parallel")]
+    whole = ["parallel.expert_parallel_size=1", "parallel.expert_tensor_parallel_size=1"]
+    model = ["model=mixtral-8x7b", "model.num_layers=2", "model.hidden_size=1024", "model.seq_length=512"]
+    run = ["cluster=dgx-h100", "precision=bf16", "batch.global_batch_size=4", "batch.micro_batch_size=1"]
+    plan = ["parallel.sequence_parallel=true", "parallel.recompute=full", f"parallel.zero_stage={zero_stage}"]
+    experiment = load([*model, *run, *ranks, *whole, *plan]).experiment()
+    priced, rehearsed = estimate(experiment).stages[0], rehearse_stage(experiment, 0)
+    held = rehearsed.memory
+    assert held.weights_bytes == priced.weights_bytes
+    assert held.optimizer_bytes == pytest.approx(priced.optimizer_bytes, rel=0.01)
+    # Under ZeRO-2 the buckets that are whole meanwhile are rounded up.
+    assert (
+        held.gradients_bytes
+        <= 1.01 * priced.gradients_bytes
+        <= (1.06 if zero_stage == 2 else 1.02) * held.gradients_bytes
+    )
+    assert rehearsed.traffic == stage_traffic(experiment, 0)

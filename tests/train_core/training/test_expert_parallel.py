@@ -21,6 +21,9 @@ LAYOUTS = [
     Layout(1, 1, 8, expert=8, recompute=("selective", 1)),
     Layout(2, 1, 1, sequence_parallel=True),
     Layout(2, 1, 1, sequence_parallel=True, expert=2),
+    Layout(2, 1, 1, sequence_parallel=True, zero_stage=1),  # only experts have replicas
+    Layout(4, 1, 1, sequence_parallel=True, expert=2, zero_stage=2),
+    Layout(2, 2, 1, sequence_parallel=True, zero_stage=2),
     Layout(2, 1, 2, sequence_parallel=True, expert=4, zero_stage=1),
     Layout(2, 1, 4, sequence_parallel=True, expert=4, zero_stage=2),
     Layout(1, 1, 1, context=2, expert=2),

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from train_core.costs.collectives import PricedRing, Runs, pace_of, ring_of
-from train_core.costs.setting import Floats, Integers, Plans, Setting
+from train_core.costs.setting import Booleans, Floats, Integers, Plans, Setting
 
 
 def expert_replicas(setting: Setting, plans: Plans) -> Integers:
@@ -23,6 +23,12 @@ def expert_replicas(setting: Setting, plans: Plans) -> Integers:
     among = plans.expert_parallel_size * setting.expert_tensor_size(t)
     # All ranks of a stage, num_replicas x t of them, are shared out to as many copies of the experts as fit in.
     return np.maximum(plans.num_replicas * t // among, 1)
+
+
+def share_weights(setting: Setting, plans: Plans) -> Booleans:
+    """True where several ranks hold the same weights, if only those of experts, as tensor ranks do."""
+    alike: Booleans = plans.num_replicas > 1
+    return alike if setting.model.experts is None else alike | (expert_replicas(setting, plans) > 1)
 
 
 @dataclass(frozen=True)

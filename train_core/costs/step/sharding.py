@@ -23,7 +23,7 @@ from train_core.costs.kernels import gathered_weight_bytes, memory_bound_seconds
 from train_core.costs.layer.shard import FULL
 from train_core.costs.setting import Booleans, Floats, Integers, Plans, Setting
 from train_core.costs.step.priced_stage import PricedStage
-from train_core.costs.step.replicas import num_shards
+from train_core.costs.step.replicas import num_shards, share_weights
 from train_core.shared_rules import MAX_BUCKET_ELEMENTS
 
 
@@ -102,28 +102,37 @@ GATHERED_LAYERS = 2  # the layer at work and the next one
 def gradient_elements(stage: PricedStage) -> Integers:
     """Gradients on a rank: all of them, or from ZeRO-2 on its share, with those that are whole meanwhile.
 
-    This trainer has two whole buckets, one being added to and one being summed. FSDP adds up whole gradients in a
-    pipeline, and scatters them after the last micro-batch. What others hold whole is not known.
+    This trainer has two whole buckets, one being added to and one being summed, and with experts another. FSDP adds up
+    whole gradients in a pipeline, and scatters them after the last micro-batch. What others hold whole is not known.
     """
     plans, implementation = stage.plans, stage.setting.implementation
-    is_passing = (plans.zero_stage == 2) & (plans.num_replicas > 1)
+    is_passing = (plans.zero_stage == 2) & share_weights(stage.setting, plans)
     kept: Integers = np.where(plans.zero_stage >= 2, stage.owned_parameters, stage.parameters)
     if not np.any(is_passing):
         return kept
     if implementation.counted_moments:
-        return kept + np.where(is_passing, _two_buckets(stage), 0)
+        return kept + np.where(is_passing, _whole_buckets(stage), 0)
     is_added_up = is_passing & (plans.pipeline_parallel_size > 1) & implementation.shards_masters
     return kept + np.where(is_added_up, stage.parameters, 0)
 
 
-def _two_buckets(stage: PricedStage) -> Integers:
-    """A bucket is taken to be as long as it may be, or as its only matrix if that is longer."""
+def _whole_buckets(stage: PricedStage) -> Integers:
+    """Those of two layers; with experts, both of a layer's, beside one of what lies around them.
+
+    A bucket is taken to be as long as it may be, or as its only matrix if that is longer.
+    """
     model, t, group = stage.setting.model, stage.plans.tensor_parallel_size, stage.group
     columns = max(model.query_size + 2 * model.key_value_size, (2 if model.gated_mlp else 1) * model.ffn_hidden_size)
     of_layer = np.maximum(columns * model.hidden_size // t, MAX_BUCKET_ELEMENTS)
     of_end = np.maximum(model.vocab_size * model.hidden_size // t, of_layer)
     # Of the two, one can be the bucket of embedding or head, which only the first and the last stage have.
     whole: Integers = of_layer + np.where(group.is_first | group.is_last, of_end, of_layer)
+    if (experts := model.experts) is not None:
+        held = experts.num_experts // (stage.plans.expert_parallel_size * stage.setting.expert_tensor_size(t))
+        second = held * experts.ffn_hidden_size * model.hidden_size
+        first = second * (2 if model.gated_mlp else 1)
+        of_experts = np.maximum(first, MAX_BUCKET_ELEMENTS) + np.maximum(second, MAX_BUCKET_ELEMENTS)
+        whole = np.maximum(whole, of_experts + of_layer)
     return np.minimum(whole, stage.parameters)
 
 

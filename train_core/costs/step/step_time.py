@@ -14,7 +14,7 @@ from train_core.costs.kernels import gathered_weight_bytes, memory_bound_seconds
 from train_core.costs.setting import Booleans, Floats, Integers, Plans, Setting
 from train_core.costs.stages import StageGroup
 from train_core.costs.step.priced_stage import PricedStage
-from train_core.costs.step.replicas import pipeline_extent, widest_hop
+from train_core.costs.step.replicas import pipeline_extent, share_weights, widest_hop
 from train_core.costs.step.schedule import ZERO_BUBBLE, MicroBatchSeconds, pipeline_seconds, smallest_group
 from train_core.costs.step.sharding import sharded_seconds
 from train_core.costs.terms import StepColumns
@@ -323,9 +323,8 @@ def update_bytes(setting: Setting, plans: Plans, held: Integers, owned: Integers
     each = setting.implementation.optimizer_bytes_per_parameter
     if each is not None:
         return owned * each
-    has_replicas = plans.num_replicas > 1
-    fully = (plans.zero_stage >= 3) & has_replicas
-    shares = (plans.zero_stage >= 1) & has_replicas
+    fully = (plans.zero_stage >= 3) & (plans.num_replicas > 1)
+    shares = (plans.zero_stage >= 1) & share_weights(setting, plans)
     # FSDP2 frees gradients instead of making them zero, and makes means, which are turned into sums; its shards are the
     # masters themselves.
     zeroed = np.where(fully, 0, np.where(plans.zero_stage >= 2, owned, held)) * setting.gradient_bytes
