@@ -7,6 +7,6 @@ source       files as Hydra is given them; `conf.yaml_text` reads them
 complaints   errors of pydantic and Hydra in plain words, those of a wrong override among them
 orders       pairs of keys of which one must not be above the other
 plausible    figures of a cluster that no machine can have
-model_from   the shape of a model from a Hugging Face file
+model_from   the shape of a model from a Hugging Face file, by `model_types`: what its keys mean in each type
 model_types  which keys of such a file mean what, by the type of model
 """

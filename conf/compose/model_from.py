@@ -31,9 +31,10 @@ STRETCHED = ("linear", "dynamic", "yarn", "longrope", "su")
 """Kinds of rotary positions that are stretched in ways that a model here does not hold."""
 
 LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+PARTIAL = "partial_rotary_factor"
 ROTARY = frozenset(
     {"rope_type", "type", "rope_theta", *LLAMA3, "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"}
-    | {"attention_factor", "short_factor", "long_factor", "short_mscale", "long_mscale", "partial_rotary_factor"}
+    | {"attention_factor", "short_factor", "long_factor", "short_mscale", "long_mscale"}
     | {"finetuned", "attn_factor", "max_position_embeddings", "llama_4_scaling_beta"}
 )
 """The keys of rotary positions in transformers' modeling_rope_utils.py, and those in published files."""
@@ -161,9 +162,9 @@ class HuggingFaceConfig:
             raise self.not_understood(self._key(key), "Give a whole number, which is not negative.")
         return value
 
-    def number(self, key: str, default: float) -> float:
+    def number(self, key: str, default: float | None = None) -> float:
         value = self.value(key)
-        if value is None:
+        if value is None and default is not None:
             return default
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise self.not_understood(self._key(key), "Give a number.")
@@ -265,8 +266,9 @@ def _positions(config: HuggingFaceConfig) -> Shape:
         tokens = config.count("max_position_embeddings", 1024)
         return {"rotary_base": None, "rotary_scaling": None, "seq_length": tokens}
     rotary, tokens = config.rotary, config.count("max_position_embeddings", MOST_TOKENS)
-    if (unknown := next((key for key in rotary.content if key not in ROTARY), None)) is not None:
-        raise rotary.not_understood(unknown, f"Known of rotary positions: {', '.join(sorted(ROTARY))}.")
+    known = ROTARY | ({PARTIAL} if "partial_rotary" in config.kind.parts or not rotary.says(PARTIAL) else set())
+    if (unknown := next((key for key in rotary.content if key not in known), None)) is not None:
+        raise rotary.not_understood(unknown, f"Known of rotary positions: {', '.join(sorted(known))}.")
     base = rotary.number("rope_theta", config.number("rope_theta", ROTARY_BASE))
     stretched, kind = config.count("original_max_position_embeddings", tokens), config.rotary_type
     if kind not in (None, "default", "llama3", *STRETCHED):
@@ -274,7 +276,7 @@ def _positions(config: HuggingFaceConfig) -> Shape:
             "rope_type" if rotary.text("rope_type") else "type", f"Known: {', '.join(STRETCHED)}."
         )
     trained = rotary.count("original_max_position_embeddings", 0) or stretched
-    scaling = {name: rotary.content.get(name) for name in LLAMA3} if kind == "llama3" else None
+    scaling = {name: rotary.number(name) for name in LLAMA3[:3]} | {LLAMA3[3]: trained} if kind == "llama3" else None
     return {"rotary_base": base, "rotary_scaling": scaling, "seq_length": min(tokens, trained, MOST_TOKENS)}
 
 

@@ -105,6 +105,8 @@ def test_what_is_neither_priced_nor_trained_is_told(content: dict[str, Any], sai
 @pytest.mark.parametrize(
     ("content", "words"),
     [
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, r"does not name low_freq_factor\. Give a number"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, r"names partial_rotary_factor = 0\.5, which is not"),
         ({"rope_scaling": {"rope_type": 3}}, r"names rope_type = 3, which is not understood\. Give a text"),
         ({"rope_scaling": {"rope_type": "spiral"}}, r'names rope_type = "spiral", .* Known: linear'),
         ({"model_type": "mistral", "attention_bias": True}, "names attention_bias = true"),
