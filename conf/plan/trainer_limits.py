@@ -24,19 +24,20 @@ from conf.types.trainer_spec import Limit
 LAYER_SPLIT = "layer_split"
 UNEQUAL_CHUNKS = "has_unequal_chunks"
 UNEVEN_GROUPS = "has_uneven_groups"
+HAS_BF16 = "device_has_bf16"
 FEW_MICRO_BATCHES = "has_few_micro_batches"
 WINDOW = "model.narrow_window"
 
 Beside: TypeAlias = frozenset[str]
 """Features of a plan on which it depends if a trainer can run a value of another key."""
-Feature = Literal["pipeline", "tensor", "context", "replicas", "offload", "experts", "latent", "wide_values"]
+Feature = Literal["pipeline", "tensor", "context", "replicas", "offload", "experts", "dense", "latent", "wide_values"]
 BESIDE_NOTHING: Beside = frozenset()
 
 
 def beside(model: ModelSpec, precision: PrecisionPlan | None = None, *words: str, **has: bool) -> Beside:
     """The features of a model and its precision, further words, and the names of what is true."""
-    is_latent, is_wide = model.latent_attention is not None, model.attended_size > model.query_size
-    flags = {"experts": model.experts is not None, "latent": is_latent, "wide_values": is_wide, **has}
+    has |= {"experts": model.experts is not None, "latent": model.latent_attention is not None}
+    flags = {**has, "dense": not has["experts"], "wide_values": model.attended_size > model.query_size}
     of_precision = (precision.dtype, precision.matmul_recipe) if precision else ()
     return frozenset((*filter(None, of_precision), *words, *(name for name, is_so in flags.items() if is_so)))
 
@@ -48,8 +49,8 @@ class DeclaredLimit(Limit):
         of: a dotted key, or a name of `DERIVED_VALUES`; a group that may be null, such as `model.experts`, is null or
             `given`.
         beside: in which plans alone this holds, by one feature or several that come together: several stages, tensor
-            ranks, context ranks or replicas, offloading, experts, latent attention, values wider than queries, a
-            schedule, a type, the recipe of narrow products; nothing: in all.
+            ranks, context ranks or replicas, offloading, experts or none (dense), latent attention, values wider than
+            queries, a schedule, a type, the recipe of narrow products; nothing: in all.
         differs: a program runs such plans, but otherwise than they are priced. They are not priced, and the program's
             `trainer.differs` says what is otherwise.
     """
@@ -115,6 +116,9 @@ DERIVED_VALUES = {
         has_unequal_chunks,
         "parallel.virtual_pipeline_size",
         "Choose one that cuts all stages into chunks of equal numbers of layers",
+    ),
+    HAS_BF16: Following(
+        lambda setup: "bf16" in setup.cluster.device.dtypes, "cluster.device.name", "Choose a newer device"
     ),
     FEW_MICRO_BATCHES: Following(
         has_few_micro_batches,

@@ -85,6 +85,22 @@ REFUSED = {
         ),
         "parallel.pipeline_parallel_size = 6: .* no smaller than the stages are many",
     ),
+    "context ranks of a dense model, with stages as neighbours": (
+        "megatron-lm",
+        (
+            *(*SMALL, "parallel.world_size=32", "parallel.pipeline_parallel_size=2"),
+            *("parallel.context_parallel_size=2", "parallel.pipeline_before_data=true"),
+        ),
+        "parallel.pipeline_before_data = True: .* no replicas of a layer without experts",
+    ),
+    "experts on devices of compute capability 7": (
+        "megatron-lm",
+        (
+            *("model=mixtral-8x7b", "cluster=dgx1-v100", "precision=fp16", "parallel.world_size=8"),
+            *("batch.global_batch_size=8", "parallel.expert_parallel_size=8"),
+        ),
+        "cluster.device.name = 'V100-.*compute capability",
+    ),
     "fewer micro-batches than stages in 1F1B": (
         "torchtitan",
         (
@@ -121,6 +137,21 @@ def test_what_the_program_itself_would_refuse_is_refused_with_the_reason(case: s
     trainer, overrides, message = REFUSED[case]
     with pytest.raises(InfeasiblePlan, match=message):
         load([f"trainer={trainer}", *overrides]).experiment()
+
+
+def test_groups_of_zero_are_told_where_there_is_zero() -> None:
+    groups = (*SMALL, "parallel.zero_group_size=2")
+    assert number_of(words("megatron-lm", *groups), "--num-distributed-optimizer-instances") == 4
+    assert "--num-distributed-optimizer-instances" not in words("megatron-lm", *groups, "parallel.zero_stage=0")
+
+
+@pytest.mark.parametrize(("dispatcher", "is_padded"), [("alltoall", True), ("hybridep", True), ("deepep", False)])
+def test_tokens_are_padded_where_the_dispatcher_takes_that(dispatcher: str, is_padded: bool) -> None:
+    experts = ("model=qwen3-30b-a3b", *ON_H100, "batch.global_batch_size=16", "parallel.world_size=16")
+    spread = ("parallel.expert_parallel_size=16", "parallel.zero_stage=1", f"parallel.expert_dispatcher={dispatcher}")
+    found = words("megatron-lm", *experts, *spread, "model.experts.capacity_factor=1.5")
+    assert number_of(found, "--moe-expert-capacity-factor") == 1.5
+    assert ("--moe-pad-expert-input-to-capacity" in found) == is_padded
 
 
 def test_gpipe_takes_fewer_micro_batches_than_stages() -> None:

@@ -291,7 +291,7 @@ def _orders(space: Space, sizes: Sizes) -> list[bool]:
     one_node = space.world_size <= space.setting.cluster.devices_per_node
     if sizes.pipeline == 1 or sizes.num_replicas == 1 or one_node:
         return space.allowed_values("pipeline_before_data", [bool(space.pinned.get("pipeline_before_data"))])
-    return space.allowed_values("pipeline_before_data", [False, True])
+    return space.allowed_values("pipeline_before_data", [False, True], **sizes.several)
 
 
 def _zero_groups(space: Space, tensor_parallel_size: int, num_replicas: int) -> list[int | None]:
