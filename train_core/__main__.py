@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 # `python -m` puts the current folder first, in which somebody's own package may be called `conf`, as ours is.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -38,15 +39,22 @@ TRIAL_WAIT_SECONDS, POLL_SECONDS = 120.0, 0.1
 def main() -> None:
     """Train the experiment that the command line configures."""
     keep_private()
-    run_with_hydra(_train)
+    try:
+        run_with_hydra(_train)
+    except TrisweepError as error:  # of what cannot be composed
+        _complain(error)
+
+
+def _complain(error: TrisweepError) -> NoReturn:
+    print(f"error: {error}", file=sys.stderr)
+    sys.exit(EXIT_USAGE)
 
 
 def _train(tree: Tree) -> None:
     try:
         measurement, how_to_go_on = _run(tree)
     except TrisweepError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(EXIT_USAGE)
+        _complain(error)
     except Stopped as stopped:
         print(f"Saved after step {stopped.step}. The same command goes on from there.", file=sys.stderr)
         raise

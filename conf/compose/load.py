@@ -6,6 +6,7 @@ Only this module knows Hydra and OmegaConf. Composing costs 150 ms, so a command
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -299,7 +300,10 @@ def _not_overridable(key: str, overrides: Overrides) -> ConfigError:
 def run_with_hydra(run: Callable[[Tree], None]) -> None:
     """Compose what the command line (`sys.argv`) says and call `run` with it, once for each job of a Hydra sweep.
 
-    Hydra prints what it cannot compose itself. The tree is not yet validated: `settings_of` does that.
+    The tree is not yet validated: `settings_of` does that.
+
+    Raises:
+        ConfigError: it cannot be composed.
     """
 
     def job(config: DictConfig) -> None:
@@ -307,5 +311,10 @@ def run_with_hydra(run: Callable[[Tree], None]) -> None:
 
     # Options such as -m stay as they are, since Hydra reads the command line itself.
     words = [text if text.startswith("-") else as_hydra_spells(Override.parse(text)) for text in sys.argv[1:]]
+    given = Overrides.parse(text for text in sys.argv[1:] if not text.startswith("-"))
     sys.argv[1:] = [*site_overrides(), *words]
-    hydra.main(config_path=str(CONF_DIR), config_name="config", version_base="1.3")(job)()
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # its errors come here, instead of being printed with their way through it
+    try:
+        hydra.main(config_path=str(CONF_DIR), config_name="config", version_base="1.3")(job)()
+    except (HydraException, OmegaConfBaseException) as error:
+        raise _readable_error(error, given) from None

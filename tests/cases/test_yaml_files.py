@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+import train_core.__main__
 from conf.compose.load import compose_tree, load
 from conf.compose.tree import value_at
-from conf.errors import ConfigError
+from conf.errors import EXIT_USAGE, ConfigError
 from conf.folders import VARIABLE
 from conf.types.sweep_spec import SweepSpec
 
@@ -149,3 +150,24 @@ def test_a_site_that_forgets_its_defaults_is_told_of_them(write: Write) -> None:
     write("slurm/site.yaml", "partition: gpu\n")
     with pytest.raises(ConfigError, match=r"and so are .*Begin the file with `defaults: \[default, _self_\]`"):
         load(["slurm=site"])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["slurm=broken"], r"broken\.yaml, line 2': is not valid YAML"),
+        (["modle=tiny"], r"modle = 'tiny': is not a key or group .* Did you mean model\?"),
+        (["training.seed=[1"], r"training\.seed = '\[1': has brackets or quotes that do not match"),
+    ],
+)
+def test_the_trainer_alone_says_it_in_one_message_too(
+    words: list[str], message: str, write: Write, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write("slurm/broken.yaml", "partition: [a\n")
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
+    monkeypatch.setattr("sys.argv", ["train_core", *words])
+    with pytest.raises(SystemExit, match=str(EXIT_USAGE)):
+        train_core.__main__.main()
+    said = capsys.readouterr().err
+    assert re.match(f"error: .*{message}", said)
+    assert said.count("\n") == 1
