@@ -281,7 +281,7 @@ def _extra(slurm: SlurmSpec, shape: JobShape, *, requeues: bool) -> dict[str, An
         key = f"slurm.extra_sbatch.{option}"
         if others := rivals.get(option, frozenset()) & given.keys() - {option}:
             problem = f"contradicts slurm.extra_sbatch.{min(others)}"
-            raise ConfigError(key, value, problem, "Leave out one of them.")
+            raise ConfigError(key, value, problem, f"Set {key}=false, or the other; false leaves an option out.")
         if option == "cpus-per-gpu" and slurm.cpus_per_task:
             problem = f"contradicts slurm.cpus_per_task = {slurm.cpus_per_task}"
             raise ConfigError(key, value, problem, "Leave it out, or set slurm.cpus_per_task=null.")

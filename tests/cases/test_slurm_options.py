@@ -143,6 +143,11 @@ def test_options_that_contradict_the_trial_or_each_other_are_refused(
         ((extra("gpus-per-task", "1"),), ["--gpus-per-node=8", "--gpus-per-task=1"]),
         (("slurm.extra_sbatch={mail-type: [END, FAIL]}",), ["--mail-type=END,FAIL"]),
         (("slurm.partition=[gpu,long]",), ["--partition=gpu,long"]),
+        (("slurm.extra_sbatch={mem: false, mem-per-cpu: 4G}",), ["--mem-per-cpu=4G"]),
+        (
+            ("slurm.extra_sbatch={mem_per_cpu: 32GB, cpus_per_gpu: 1, gpus_per_task: '3g.39gb:1'}",),
+            ["--mem-per-cpu=32GB", "--cpus-per-gpu=1", "--gpus-per-task=3g.39gb:1"],
+        ),
     ],
 )
 def test_what_can_stand_beside_ours_is_joined_with_it(

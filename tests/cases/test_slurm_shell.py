@@ -123,6 +123,14 @@ def test_a_shells_value_that_counts_is_seen_in_the_script(
     assert (seen, f"#SBATCH {line}\n" in script) == (shell, True)
 
 
+def test_a_sites_module_full_of_defaults_changes_no_job_that_states_its_own(submitted: Submitted) -> None:
+    shell = {"SBATCH_PARTITION": "batch", "SBATCH_MEM_PER_NODE": "100M", "SBATCH_TIMELIMIT": "1:0:0"}
+    shell |= {"SBATCH_REQUEUE": "", "SBATCH_PARTITION_SET": "", "SLURM_CPUS_PER_TASK": "1", "SLURM_PARTITION": "batch"}
+    seen, script = submitted(shell, "slurm.partition=gpu", "slurm.extra_sbatch={mem: 0}", "slurm.time_limit_minutes=7")
+    assert seen == {"SBATCH_PARTITION_SET": ""}, "which is no option"
+    assert all(f"#SBATCH --{line}\n" in script for line in ("partition=gpu", "mem=0", "time=7"))
+
+
 def test_settings_of_a_site_for_how_ranks_are_bound_reach_the_job(submitted: Submitted) -> None:
     own = {"SLURM_MPI_TYPE": "pmix", "SLURM_CPU_BIND": "cores", "SLURM_CLUSTERS": "alps", "SLURM_HINT": "nomultithread"}
     assert submitted(own | {"SLURM_ROOT": "/opt/slurm"})[0] == own | {"SLURM_ROOT": "/opt/slurm"}
