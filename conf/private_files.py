@@ -5,6 +5,7 @@ from __future__ import annotations
 import grp
 import os
 import pwd
+import shlex
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -61,14 +62,16 @@ def require_own_folders(path: Path) -> None:
         if others_write and not status.st_mode & stat.S_ISVTX:
             mode = stat.S_IMODE(status.st_mode)
             problem = f"others may write {above} (mode {mode:03o}), and so replace what jobs would run as you"
-            raise UsageError(problem, f"Look at what is there, then: chmod go-w {above}, {elsewhere}.")
+            raise UsageError(
+                problem, f"Look at what is there, then `chmod go-w {shlex.quote(str(above))}`, {elsewhere}."
+            )
 
 
 def unreadable(path: Path, error: OSError) -> UsageError:
     """Return the error of what is there and may not be read: it says whose it is, and what to do."""
     blocked = existing_part(path)
     owner = owner_of(blocked)
-    give = f"`chmod -R {'g' if owner else 'u'}+rX {blocked}`"
+    give = f"`chmod -R {'g' if owner else 'u'}+rX {shlex.quote(str(blocked))}`"
     whose = f": {'it' if blocked == path else blocked} belongs to {owner}" if owner else ""
     remedy = f"Have {owner} give {give}" if owner else f"Give {give}"
     problem = f"{path} cannot be read ({error.strerror}){whose}"
@@ -120,5 +123,5 @@ def read_own(path: Path) -> bytes:
             if status.st_mode & WRITABLE_BY_OTHERS:
                 mode = stat.S_IMODE(status.st_mode)
                 problem = f"others may write {what} (mode {mode:03o}), which this job would run as you"
-                raise UsageError(problem, f"Look at what is there, then: chmod go-w {what}")
+                raise UsageError(problem, f"Look at what is there, then `chmod go-w {shlex.quote(str(what))}`.")
         return file.read()

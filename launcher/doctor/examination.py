@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import platform
+import shlex
 import shutil
 import sys
 import tempfile
@@ -274,7 +275,9 @@ def _private(folder: Path) -> CheckResult:
     mode = folder.stat().st_mode & 0o777
     if mode & 0o022:
         says = f"others may write into {folder} (mode {mode:03o})"
-        return MACHINE.warning("privacy", says, f"Jobs run programs that lie there: chmod go-w {folder}")
+        return MACHINE.warning(
+            "privacy", says, f"Jobs run programs that lie there: chmod go-w {shlex.quote(str(folder))}"
+        )
     return MACHINE.ok("privacy", f"only you may write (mode {mode:03o}); what sweeps write is private to you")
 
 

@@ -6,6 +6,8 @@ import errno
 import grp
 import os
 import pwd
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,17 @@ def test_a_folder_in_which_others_may_write_is_refused(program: Path) -> None:
     program.parent.chmod(0o770)
     with pytest.raises(UsageError, match=f"chmod go-w {program.parent}"):
         read_own(program)
+
+
+def test_the_command_that_is_advised_runs_as_printed_whatever_the_folder_is_called(tmp_path: Path) -> None:
+    folder = tmp_path / "my (own) runs"
+    folder.mkdir()
+    folder.chmod(0o777)
+    with pytest.raises(UsageError) as refused:
+        require_own_folders(folder)
+    (command,) = re.findall("`(.*)`", str(refused.value))
+    subprocess.run(["/bin/sh", "-c", command], check=True)
+    require_own_folders(folder)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from conf.compose.load import load_cluster
+from conf.compose.load import load_cluster, require_name_of_file
+from conf.errors import ConfigError
 from conf.folders import options, path_of
 from conf.types.cluster_spec import ClusterSpec, LinkSpec
 from conf.yaml_text import file_text
@@ -129,8 +130,12 @@ def partitions() -> list[str]:
 
 def _free_name(slurms: str | None) -> str:
     """Slurm's name of the cluster, if it can be the name of a file and no cluster of the package has it."""
-    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", slurms or "").strip("-.")
-    return f"my-{name}" if name in options("cluster") else name or EXAMPLE_NAME
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", slurms or "").strip("-._") or EXAMPLE_NAME
+    try:
+        require_name_of_file("--name", name)
+    except ConfigError:  # null is none
+        return f"my-{name}"
+    return f"my-{name}" if name in options("cluster") else name
 
 
 def _devices(offer: NodeKind) -> list[str]:

@@ -70,6 +70,21 @@ def test_slurm_is_asked_how_it_calls_the_cluster_only_where_no_name_is_given(mon
 
 
 @pytest.mark.parametrize(
+    ("slurms", "name"),
+    [
+        ("null", "my-null"),
+        ("_x_", "x"),
+        ("a b", "a-b"),
+        ("frontier", "my-frontier"),
+        ("", "my-cluster"),
+        (None, "my-cluster"),
+    ],
+)
+def test_slurm_s_name_of_the_cluster_becomes_one_that_a_file_can_have(slurms: str | None, name: str) -> None:
+    assert described._free_name(slurms) == name
+
+
+@pytest.mark.parametrize(
     ("chosen", "expected"),
     [
         (("--like", "dgx-h100", "--nodes", "4"), (4, 8, "H100-80GB-SXM", 32)),
