@@ -169,7 +169,11 @@ class Checkpoints:
         descriptions = partial(descriptions_in, checkpoint, self.experiment.model, refuse)
         facts, metadata = result_of_first(descriptions, self.world)
         states, replicas = self.optimizer.states, self.replicas
-        biases = pieces_of_whole(self.router_biases.tensors())
+        # Those that a training without them has not saved start at 0.
+        known = {
+            name: bias for name, bias in self.router_biases.tensors().items() if name in metadata.state_dict_metadata
+        }
+        biases = pieces_of_whole(known)
         read(pieces_of(states, own_boxes(replicas)) | biases, Reader(checkpoint, metadata))
         # The model computes with rounded copies of the masters, of which each replica has so far made its own part.
         for state, weights in zip(states, replicas.own_weights(), strict=True):

@@ -75,6 +75,10 @@ def descriptions_in(checkpoint: Path, model: ModelSpec, refuse: Refusal) -> tupl
 
 def require_same_spec(checkpoint: Path, saved: ModelSpec, model: ModelSpec) -> None:
     """Raises ConfigError where the checkpoint's model computes something else from the same weights."""
+    before, now = (each.experts.balance_bias if each.experts else None for each in (saved, model))
+    if before and now == 0:
+        problem = f"would drop the biases by which the routers of the checkpoint {checkpoint} choose"
+        raise ConfigError("model.experts.balance_bias", now, problem, "Use 1.0e-9 to keep them as good as still.")
     has, wanted = _meaning(saved), _meaning(model)
     differing = [key for key in wanted if key in has and has[key] != wanted[key]]
     if not differing:
@@ -86,9 +90,16 @@ def require_same_spec(checkpoint: Path, saved: ModelSpec, model: ModelSpec) -> N
     raise ConfigError(f"model.{first}", wanted[first], problem, remedy)
 
 
+OF_TRAINING = ("balance_loss", "balance_bias", "capacity_factor", "imbalance")
+"""The fields of a model's experts by which they are trained, or priced, and not what they compute."""
+
+
 def _meaning(model: ModelSpec) -> dict[str, Any]:
-    """The values that decide what the model computes; a null is the value that it stands for."""
+    """The values that decide what the model computes, by key; a null is the value that it stands for."""
     values = model.model_dump(exclude={"name"}) | {"head_size": model.query_size // model.num_attention_heads}
+    if model.experts is not None:
+        experts = values.pop("experts")
+        values |= {f"experts.{name}": value for name, value in experts.items() if name not in OF_TRAINING}
     if model.family == "gpt":
         return values | {"rotary_base": None}  # learned positions do not turn
     # Rotary positions have no weights, so that the same ones serve sequences of any length.
@@ -124,6 +135,7 @@ SCHEDULE = (
     "training.adam_epsilon",
     "training.clip_gradient_norm",
     DROPOUT,
+    *(f"model.experts.{name}" for name in OF_TRAINING if name != "imbalance"),
     "batch.micro_batch_size",
     *(f"precision.{name}" for name in PrecisionPlan.model_fields),
 )

@@ -146,6 +146,18 @@ def test_experts_are_read_by_any_number_of_ranks_that_share_them_out(
             np.testing.assert_array_equal(loaded[key], tensor, err_msg=f"{key} as {read}")
 
 
+def test_biases_that_a_training_had_none_of_start_at_0(
+    worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
+) -> None:
+    saved = whole(worlds(1).run(save_after, experiment_of(MODEL | mixture_with()), tmp_path, 2))
+    biased = mixture_with(balance_bias=0.01, balance_loss=0.0) | {"checkpoint.load": str(tmp_path / "checkpoints")}
+    loaded = whole(worlds(1).run(load_from, experiment_of(MODEL | biased), tmp_path))
+    biases = {key: tensor for key, tensor in loaded.items() if key[0] == "biases"}
+    assert len(biases) == 3
+    assert not any(np.any(bias) for bias in biases.values())
+    assert loaded.keys() - biases.keys() == saved.keys()
+
+
 def test_the_thread_that_writes_uses_the_gpu_of_its_rank(
     experiment_of: ExperimentOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,6 +45,22 @@ def test_what_changes_no_result_may_differ(saved: Named, wanted: Named) -> None:
     require_same_spec(AT, saved.spec(), wanted.spec())
 
 
+EXPERTS = ("model=mixtral-8x7b", "model.experts.balance_loss=0.01")
+
+
+@pytest.mark.parametrize(
+    "change", ["balance_loss=0.0", "balance_bias=0.001", "capacity_factor=1.25", "imbalance=1.2"], ids=str
+)
+def test_what_experts_are_trained_or_priced_by_may_differ(change: str) -> None:
+    require_same_spec(AT, Named(EXPERTS).spec(), Named((*EXPERTS, f"model.experts.{change}")).spec())
+
+
+def test_biases_of_routers_are_not_dropped() -> None:
+    saved, wanted = Named((*EXPERTS, "model.experts.balance_bias=0.001")), Named(EXPERTS)
+    with pytest.raises(ConfigError, match=r"model\.experts\.balance_bias = 0\.0: would drop the biases"):
+        require_same_spec(AT, saved.spec(), wanted.spec())
+
+
 @pytest.mark.parametrize(
     ("saved", "wanted", "told"),
     [
@@ -60,6 +76,7 @@ def test_what_changes_no_result_may_differ(saved: Named, wanted: Named) -> None:
         (llama(), llama("model.rotary_scaling=null"), "model.rotary_scaling = None: is not the {"),
         (llama(), llama("model.gated_mlp=false"), "model.gated_mlp = False: is not the true of"),
         (tiny(), tiny("model.seq_length=48"), "model.seq_length = 48: is not the"),
+        (Named(EXPERTS), Named((*EXPERTS, "model.experts.top_k=1")), "model.experts.top_k = 1: is not the 2 of"),
         (tiny(), llama(), "model.family = 'llama': is not the gpt of"),
         (llama(), tiny(), "model.family = 'gpt': is not the llama of"),
     ],

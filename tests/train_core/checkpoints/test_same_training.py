@@ -9,6 +9,7 @@ import pytest
 from conf.errors import ConfigError
 from conf.types.schema import Value
 from tests.train_core.conftest import ExperimentOf
+from tests.train_core.training.layouts import mixture_with
 from train_core.checkpoints.checkpoint_folder import Facts
 from train_core.checkpoints.what_to_read import (
     facts_of_training,
@@ -36,6 +37,13 @@ def told(experiment_of: ExperimentOf, before: Values, after: Values) -> str:
     saved, (_, wanted) = facts(experiment_of, before)[0], facts(experiment_of, after)
     require_same_training(AT, saved, wanted)
     return how_it_goes_on(AT, saved, wanted).removeprefix(f"going on after step 3 of {AT}")
+
+
+def test_how_experts_are_kept_busy_may_change_and_is_said(experiment_of: ExperimentOf) -> None:
+    words = (
+        " with model.experts.balance_loss = 0.0, which was 0.05, model.experts.capacity_factor = 1.5, which was null"
+    )
+    assert told(experiment_of, mixture_with(), mixture_with(balance_loss=0.0, capacity_factor=1.5)) == words
 
 
 @pytest.mark.parametrize("now", [False, True])
