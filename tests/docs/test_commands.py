@@ -83,6 +83,7 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("in.csv", "mine.csv", "ours.csv"):
         (tmp_path / name).write_text(TABLE)
     (tmp_path / "config.json").write_text(GPT2)
+    (tmp_path / "fit.py").write_text(SCRIPT)
     (tmp_path / "mine" / "sweep").mkdir(parents=True)
     (tmp_path / "mine" / "sweep" / "lr.yaml").write_text(LEARNING_RATES)
     (tmp_path / "mine" / "sweep" / "fit.yaml").write_text(FITS)

@@ -275,7 +275,7 @@ def _lengths(source: Source, spec: ModelSpec, num_rows: int) -> list[int]:
     return [num_rows // len(source.names)] * len(source.names)
 
 
-class Place(NamedTuple):
+class StoredTensor(NamedTuple):
     """The file that holds a tensor, and what the tensor is called there."""
 
     file: Path
@@ -346,7 +346,7 @@ class Weights:
     def _error(self, problem: str) -> ConfigError:
         return ConfigError(KEY, str(self.path), problem, "Name weights of this model, or change model.*.")
 
-    def _places(self) -> dict[str, Place]:
+    def _places(self) -> dict[str, StoredTensor]:
         """The place of each tensor; a name without GPT-2's usual prefix gets it."""
         files, placed = files_of(self.path)
         held = {file: _names_in(file) for file in files}
@@ -361,7 +361,7 @@ class Weights:
             problem = f"places {name} in {file.name}, which does not hold it{there}"
             raise ConfigError(KEY, str(self.path / INDEX), problem, "Copy the index that belongs to these files.")
         prefix = "transformer." if self.spec.family == "gpt" and "wte.weight" in found else ""
-        places = {f"{prefix}{name}": Place(file, name) for name, file in found.items()}
+        places = {f"{prefix}{name}": StoredTensor(file, name) for name, file in found.items()}
         if self.spec.tied_embeddings and HEAD in places:  # of tensors that share memory some files keep one name
             (embedding,) = source_of("embedding.tokens.weight", self.spec).names
             places.setdefault(embedding, places[HEAD])
