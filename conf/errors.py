@@ -39,6 +39,10 @@ def _problem(error: yaml.YAMLError) -> str:
 
 IN_PLAIN_WORDS = {
     "but found another document": "a second document begins there, and a file holds one",
+    **dict.fromkeys(
+        ("expected ',' or '}', but got '{'", "expected ',' or ']', but got '{'"),
+        "a text with braces, such as ${KEY}, needs quotes in a list or a mapping on one line",
+    ),
     "found character '\\t' that cannot start any token": "there is a tab, and YAML takes blanks",
 }
 """What PyYAML says of what people do most often, said otherwise."""

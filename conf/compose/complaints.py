@@ -326,13 +326,17 @@ def require_none_of_hydra(overrides: Overrides) -> None:
     Raises:
         ConfigError: an override states one.
     """
-    for override in overrides:
-        of, *inside = re.split("[/.]", override.key, maxsplit=2)
-        if of == "hydra" and inside:
-            remedy = OF_HYDRA.get(inside[0], "Leave it out.")
-            raise ConfigError(
-                override.key, override.value, "is a setting of Hydra's, which does not start this", remedy
-            )
+    if wrong := next(filter(None, (_of_hydra(each.key, each.value) for each in overrides)), None):
+        raise wrong
+
+
+def _of_hydra(key: str, value: object, where: str = "") -> ConfigError | None:
+    """The error in a key that is a setting of Hydra's; None of any other."""
+    of, *inside = re.split("[/.]", key, maxsplit=2)
+    if of != "hydra" or not inside:
+        return None
+    remedy = OF_HYDRA.get(inside[0], "Leave it out.")
+    return ConfigError(key, value, f"is a setting of Hydra's, which starts nothing here{where}", remedy)
 
 
 def require_option(group: str, value: str, key: str) -> None:
@@ -493,22 +497,24 @@ def _defaults_of(group: str, name: str) -> Iterator[Chosen]:
                 yield re.sub(r"^(override|optional)\s+|@.*", "", str(key)).strip("/ "), str(option)
 
 
-def require_defaults(group: str, file: str, defaults: object) -> None:
-    """Refuse `defaults` that Hydra cannot follow, or of which it would not say which file holds them.
+def require_sound(group: str, file: str, content: Mapping[str, Any]) -> None:
+    """Refuse what Hydra cannot follow in a file, or would follow to no effect, and would not say of which file it is.
 
     Raises:
         ConfigError: names the file, its entry, and how that is written.
     """
+    defaults, of_hydra = content.get("defaults", []), content.get("hydra") or {}
     if not isinstance(defaults, list):
         remedy = "Write `defaults: [default, _self_]`, or each entry on a line that begins with a dash."
         raise ConfigError("defaults", defaults, f"are no list in {file}", remedy)
-    for key, option in (pair for entry in defaults if isinstance(entry, dict) for pair in entry.items()):
+    settings = [(f"hydra.{key}", value) for key, value in of_hydra.items()] if isinstance(of_hydra, dict) else []
+    for key, option in (*settings, *(pair for entry in defaults if isinstance(entry, dict) for pair in entry.items())):
         of = re.sub(r"^(override|optional)\s+", "", str(key)).strip("/ ")
+        if wrong := _of_hydra(of, option, f", in {file}"):
+            raise wrong
         if group == "sweep" and of in groups() and key != f"override /{of}":
-            remedy = f"Write `- override /{of}: {option}`."
-            raise ConfigError(
-                "defaults", f"{key}: {option}", f"does not override the choice of a {of}, in {file}", remedy
-            )
+            problem = f"does not override the choice of a {of}, in {file}"
+            raise ConfigError("defaults", f"{key}: {option}", problem, f"Write `- override /{of}: {option}`.")
 
 
 def wrong_defaults(text: str) -> ConfigError | None:

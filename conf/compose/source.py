@@ -17,7 +17,7 @@ from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra.plugins.config_source import ConfigResult
 from omegaconf import OmegaConf
 
-from conf.compose.complaints import kind_at, kind_below, kinds_in, require_defaults
+from conf.compose.complaints import kind_at, kind_below, kinds_in, require_sound
 from conf.compose.settings import Settings
 from conf.errors import ConfigError
 from conf.folders import is_own
@@ -58,7 +58,8 @@ class AsWritten(FileConfigSource):
         content = yaml_content(text, shown, adapt=adapt)
         if content is not None and not isinstance(content, dict):
             raise ConfigError("conf", str(shown), "holds no lines of the form `KEY: VALUE`", "Correct the file.")
-        require_defaults(group, str(shown), (content or {}).get("defaults", []))
+        if group:
+            require_sound(group, str(shown), content or {})
         header = {"package": _package(group, text, content or ())}
         return ConfigResult(self.provider, self.full_path(), OmegaConf.create(content or {}), header)
 

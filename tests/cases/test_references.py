@@ -153,3 +153,10 @@ def test_heads_that_a_model_gives_to_each_query_follow_their_number() -> None:
     assert value_at(tree, "model.num_query_groups") == 4
     again = pickle.loads(pickle.dumps(with_values(tree, {"training.seed": 5})))
     assert part_at(with_values(again, {"model.num_attention_heads": 8}), "model.num_query_groups") == 8
+
+
+def test_a_path_with_a_value_of_the_point_in_it_follows_as_in_a_multirun(plan: Plan) -> None:
+    part = "baseline: {}, points: [], axes: {training.seed: [1, 2]}"
+    record = plan("checkpoint.load=/kept/${training.seed}/last", PART=part)
+    loaded = {trial.planned.checkpoint.load for trial in record.trials}
+    assert {f"/kept/{at}/last" for at in (1, 2)} <= loaded

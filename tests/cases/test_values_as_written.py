@@ -155,6 +155,8 @@ def test_a_list_in_a_file_where_a_text_is_wanted_has_a_remedy(site: Site) -> Non
         ("1e", "1e"),
         ("+1", 1),
         ("1.2.3", "1.2.3"),
+        ("0_e0", "0_e0"),
+        ("020222070707", "020222070707"),
         ("'5'", "5"),
     ],
 )

@@ -122,6 +122,16 @@ def test_a_file_in_another_group_keeps_its_first_line_behind_comments(write: Wri
         (SWEEP + "training: {num_steps: 8}\n", r"'FILE, line 14': is not valid YAML: the key training stands twice"),
         (SWEEP + "---\n" + SWEEP, r"'FILE, line 14': is not valid YAML: a second document begins there"),
         (SWEEP.replace("  question", "\tquestion"), r"'FILE, line 7': is not valid YAML: there is a tab, and"),
+        (
+            SWEEP.replace("  - over", "  - override /hydra/launcher: joblib\n  - over", 1),
+            r"in FILE\. Jobs are submitted with",
+        ),
+        (
+            SWEEP + "hydra: {sweeper: {params: {training.seed: '1,2'}}}\n",
+            r"hydra\.sweeper = .*in FILE\. Points come from",
+        ),
+        (SWEEP + "hydra:\n  run: {dir: logs}\n", r"hydra\.run = .*in FILE\. Results are written below output_dir=PATH"),
+        (SWEEP.replace("num_steps: 7", "num_steps: ${x}"), r"'FILE, line 4': .* such as \$\{KEY\}, needs quotes"),
         ("- a\n- b\n", r"'FILE': holds no lines of the form `KEY: VALUE`"),
         (b"\xff\xfe\xff", r"'FILE': is not a text in UTF-8"),
         (SWEEP.replace("which", "größer?").encode("latin-1"), r"'FILE': is not a text in UTF-8"),
