@@ -150,7 +150,7 @@ def _preview(run: LongRun, place: SweepPlace) -> None:
         preview_of_job(run, place)
     else:
         _require_machine(run)
-        preview_here(run.experiment, run.folder)
+        preview_here(run.experiment, run.folder, run.best)
 
 
 def _import_into_mlflow(run: LongRun, place: SweepPlace) -> bool:

@@ -60,7 +60,7 @@ def test_a_training_alone_is_shown_and_not_started(trisweep: Command, tmp_path: 
     done = trisweep("train", "--dry-run", "parallel.world_size=2", "training.num_steps=7", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "dp2-mb1-gb8, on 2 x CPU rank of local" in done.stdout
-    assert "7 steps of " in done.stdout
+    assert re.search(r"^7 steps of [\d.e-]+ s \(predicted\): <1s in all$", done.stdout, re.MULTILINE)
     assert "2 ranks would train on this machine" in done.stdout
     assert list(tmp_path.iterdir()) == []
     refused = trisweep("train", "--dry-run", "output_dir=/proc/x", cwd=tmp_path)
@@ -76,6 +76,7 @@ def test_the_long_job_of_the_best_plan_is_shown_with_its_script(finished: Path, 
     done = trisweep(*asked, "--here", cwd=finished)
     assert done.returncode == 0, done.stderr
     assert "Best plan: tp" in done.stdout
+    assert "s (as the sweep measured): " in done.stdout
     assert "would train on this machine" in done.stdout
     job = trisweep(*asked, "cluster=local", "slurm.partition=long", cwd=finished)
     assert job.returncode == 0, job.stderr
@@ -83,5 +84,5 @@ def test_the_long_job_of_the_best_plan_is_shown_with_its_script(finished: Path, 
     for line in ("--partition=long", "--signal=USR2@180", "--requeue", "--job-name=trisweep-shown-TOKEN", "--time=30"):
         assert f"\n#SBATCH {line}\n" in script
     assert "slurm.account: your default account is charged" in script
-    assert re.search(r"\nAbout [1-9]\d* runs? of it at slurm.time_limit_minutes = 30, by the prediction", script)
+    assert re.search(r"\nAbout [1-9]\d* runs? of it at slurm.time_limit_minutes = 30, by this", script)
     assert sorted(finished.rglob("*")) == before
