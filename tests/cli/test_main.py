@@ -63,7 +63,7 @@ def test_help_names_what_an_option_takes_in_plain_words(command: str) -> None:
         ),
         (
             ["plan", "175b", "--serch"],
-            r"--serch\. Did you mean --search\? `trisweep plan --help` says",
+            r"--serch\. Did you mean --sbatch or --search\? `trisweep plan --help` says",
         ),
         (
             ["plan", "175b", "-m"],
