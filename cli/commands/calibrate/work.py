@@ -26,11 +26,13 @@ from calibrate.measured_changes import source_after
 from calibrate.measured_runs import Evidence
 from calibrate.refit_cluster import FinishedTrial, Refit, refit_cluster, telling_runs
 from cli.output.console import console, print_unwrapped, shown_path
+from cli.output.explained import explain
 from conf.compose.load import Composition
 from conf.errors import EXIT_INTERRUPTED, UsageError
 from conf.folders import given_words, is_own, options
 from conf.overrides import Overrides, command_line, for_a_shell
 from conf.units import GIGA, TERA, count_of
+from launcher import folder_lock
 from results.table import Table, breakable, text
 from sweeps.confidence import half_width
 from sweeps.points.plan import plan_sweep
@@ -92,6 +94,7 @@ def _progress_line() -> Iterator[Callable[[str], None]]:
 
 
 def _show_request(calibration: Calibration) -> None:
+    folder_lock.require_writable(calibration.folder.path)
     plan = calibration.plan
     console.print(f"{calibration.shape} tasks on {plan.kind}s would measure, for cluster/{calibration.output}.yaml:")
     num_products = len(plan.large_products) + len(plan.thin_products)
@@ -101,6 +104,7 @@ def _show_request(calibration: Calibration) -> None:
         console.print(f"  link {link.name}: groups of {', '.join(map(str, link.group_sizes))}")
     if (request := calibration.request) is not None:
         print_unwrapped(request)
+        explain([request], calibration.settings)
     console.print("Nothing was run or written.")
 
 

@@ -124,6 +124,10 @@ def test_a_dry_run_for_a_cluster_elsewhere_shows_the_job_and_the_tiers_it_reache
     assert "#SBATCH --nodes=2" in said
     assert "#SBATCH --ntasks-per-node=8" in said
     assert "--gpu-bind=closest" in said  # conf/slurm/frontier.yaml, by its name
+    assert "slurm.account: your default account is charged" in said
+    refused, _, complained = run(own, tmp_path, "cluster=frontier", "--dry-run", "output_dir=/proc/x")
+    assert refused == 2
+    assert "output_dir = '/proc/x': cannot be written" in complained
     status, said, _ = run(own, tmp_path, "cluster=frontier", "--dry-run", "--nodes", "1")
     assert "slingshot" not in said
     assert list(tmp_path.iterdir()) == []
