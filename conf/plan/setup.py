@@ -116,11 +116,12 @@ def _check_numbers_of_blocks(setup: SetupParts, blocks: Sequence[StageBlock], bl
 def _check_tensor_axis(setup: SetupParts) -> None:
     parallel, key = setup.parallel, "parallel.tensor_parallel_size"
     size, per_node = parallel.tensor_parallel_size, min(block.cluster.devices_per_node for block in setup.blocks)
-    if size > per_node and not parallel.tensor_parallel_across_nodes:
+    if size > per_node and not _may_leave_nodes(setup):
         remedy = "Stay inside a node, or set parallel.tensor_parallel_across_nodes=true."
         raise InfeasiblePlan(key, size, f"is more than the {count_of(per_node, 'device')} of a node", remedy)
     for shared, value in _shared_by_tensor_ranks(setup).items():
-        if value % size:
+        # Several ranks may hold one group of keys and values together; trainers that split none say so.
+        if value % size and not (shared == "model.num_query_groups" and size % value == 0):
             remedy = _remedy_for_tensor_ranks(setup, shared, value)
             raise InfeasiblePlan(key, size, f"does not divide {shared} = {value}", remedy)
     if parallel.sequence_parallel and size == 1:
@@ -128,11 +129,17 @@ def _check_tensor_axis(setup: SetupParts) -> None:
         raise InfeasiblePlan("parallel.sequence_parallel", True, "needs tensor_parallel_size above 1", remedy)
 
 
+def _may_leave_nodes(setup: SetupParts) -> bool:
+    """True if tensor groups may span nodes: by the plan's own word, or where one close link joins all devices."""
+    joined = all(block.num_devices <= block.cluster.joined_devices for block in setup.blocks)
+    return setup.parallel.tensor_parallel_across_nodes or (joined and len(setup.blocks) == 1)
+
+
 def _shared_by_tensor_ranks(setup: SetupParts) -> dict[str, int]:
     """The sizes that tensor ranks share equally, in the order in which they are checked."""
     model, shared = setup.model, {}
     # Tensor ranks are neighbours, so groups stay inside nodes only if their size divides a node's devices.
-    if not setup.parallel.tensor_parallel_across_nodes and (spread := [b for b in setup.blocks if b.num_nodes > 1]):
+    if not _may_leave_nodes(setup) and (spread := [b for b in setup.blocks if b.num_nodes > 1]):
         shared["cluster.devices_per_node"] = math.gcd(*(block.cluster.devices_per_node for block in spread))
     shared["model.num_attention_heads"] = model.num_attention_heads
     shared["model.num_query_groups"] = model.num_query_groups

@@ -121,6 +121,7 @@ def plan_names(setup: Setup) -> dict[str, Plain]:
         "last_stage_layers": layers[-1],
         **_less_layers(layers),
         "head_size": model.query_size // model.num_attention_heads,
+        "has_split_query_groups": bool(model.num_query_groups % parallel.tensor_parallel_size),
         "has_grouped_queries": model.num_query_groups < model.num_attention_heads,
         "rotary_frequency_base": int(base) if base.is_integer() else base,
         "rotary_scaling_factor": scaling.factor if scaling else None,

@@ -25,6 +25,7 @@ LAYER_SPLIT = "layer_split"
 UNEQUAL_CHUNKS = "has_unequal_chunks"
 UNEVEN_GROUPS = "has_uneven_groups"
 HAS_BF16 = "device_has_bf16"
+SPLIT_QUERY_GROUPS = "has_split_query_groups"
 FEW_MICRO_BATCHES = "has_few_micro_batches"
 WINDOW = "model.narrow_window"
 
@@ -116,6 +117,11 @@ DERIVED_VALUES = {
         has_unequal_chunks,
         "parallel.virtual_pipeline_size",
         "Choose one that cuts all stages into chunks of equal numbers of layers",
+    ),
+    SPLIT_QUERY_GROUPS: Following(
+        lambda setup: bool(setup.model.num_query_groups % setup.parallel.tensor_parallel_size),
+        "parallel.tensor_parallel_size",
+        "Use one that divides model.num_query_groups",
     ),
     HAS_BF16: Following(
         lambda setup: "bf16" in setup.cluster.device.dtypes, "cluster.device.name", "Choose a newer device"

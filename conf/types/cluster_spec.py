@@ -204,6 +204,12 @@ class ClusterSpec(Frozen):
         return self.num_nodes * self.devices_per_node
 
     @property
+    def joined_devices(self) -> int:
+        """How many devices are joined as those of a node are: those of a rack, where the widest link is another."""
+        inside = [link.num_devices for link in self.links[:-1]]
+        return max(self.devices_per_node, *inside) if inside else self.devices_per_node
+
+    @property
     def link_between_nodes(self) -> LinkSpec | None:
         """The first link that reaches beyond a node; None where none does."""
         return next((link for link in self.links if link.num_devices > self.devices_per_node), None)

@@ -98,7 +98,8 @@ class ParallelPlan(Frozen):
         recompute: activations recomputed in backward: `selective` (attention core), `full` (whole layer), `pointwise`
             (outputs of norms and the activation).
         recompute_every: recompute in the first layer of each model chunk and in every n-th after it; 1 means all.
-        tensor_parallel_across_nodes: allow a tensor-parallel group to leave its node.
+        tensor_parallel_across_nodes: allow a tensor-parallel group to leave its node; within a rack that one close link
+            joins it may so anyway.
         context_parallel_size: ranks that share out the tokens of a sequence in every layer, attention included.
         context_exchange: the way of keys and values among those ranks: `ring` passes them on beside every block of
             attention, `gather` has them all at once: fewer messages, more memory.

@@ -171,6 +171,38 @@ def test_a_search_says_why_the_pinned_knobs_leave_no_plan(refusal: Plan) -> None
     assert "runs without a pipeline here" in said
 
 
+RACK = ("model=llama-2-70b", "cluster=gb200-nvl72", "precision=bf16", "batch.global_batch_size=64")
+TENSOR = ("parallel.world_size=64", "parallel.tensor_parallel_size=16", "parallel.zero_stage=1")
+
+
+def test_tensor_ranks_of_one_rack_may_be_more_than_a_node_and_than_groups_of_keys(plan: Plan) -> None:  # noqa: F811
+    """Eight groups on sixteen ranks: the heads divide, and the groups divide the ranks."""
+    assert number_of(words("megatron-lm", *RACK, *TENSOR), "--tensor-model-parallel-size") == 16
+    few = ("parallel.recompute=none", "parallel.recompute_every=1", "parallel.context_parallel_size=1")
+    printed = plan(*RACK, *TENSOR, *few, "batch.micro_batch_size=1", "--as", "megatron-lm")
+    assert "--tensor-model-parallel-size 16" in printed
+    assert "gather queries, keys and values before" in " ".join(printed.replace("#", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("trainer", "changed", "message"),
+    [
+        ("megatron-lm", ("parallel.world_size=128",), "is more than the 4 devices of a node"),
+        ("megatron-lm", ("cluster=dgx-h100",), "is more than the 8 devices of a node"),
+        ("megatron-lm", ("model.num_query_groups=32", "parallel.tensor_parallel_size=64"), None),
+        ("megatron-lm", ("model.num_query_groups=64", "model.num_attention_heads=64"), None),
+        ("trisweep", (), "16: is not run by trisweep: each of its tensor ranks holds whole groups of keys"),
+    ],
+)
+def test_how_far_tensor_ranks_reach(trainer: str, changed: tuple[str, ...], message: str | None) -> None:
+    asked = load([f"trainer={trainer}", *RACK, *TENSOR, *changed])
+    if message is None:
+        asked.experiment()
+        return
+    with pytest.raises(InfeasiblePlan, match=message):
+        asked.experiment()
+
+
 OF_PRECISION = {
     "initial_loss_scale": (*FP16, "precision.initial_loss_scale=1024"),
     "loss_scale_window": (*FP16, "precision.loss_scale_window=77"),

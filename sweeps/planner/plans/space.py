@@ -13,7 +13,7 @@ from conf.errors import ConfigError
 from conf.nearest import padded_vocabulary
 from conf.plan.knobs import RECOMPUTES, SCHEDULES, KnobValue
 from conf.plan.setup_parts import SetupParts
-from conf.plan.trainer_limits import LAYER_SPLIT, Beside, beside
+from conf.plan.trainer_limits import LAYER_SPLIT, SPLIT_QUERY_GROUPS, Beside, beside
 from conf.types.model_spec import ModelSpec
 from conf.types.schema import Schedule
 from conf.types.trainer_spec import TRISWEEP
@@ -124,12 +124,21 @@ def shared_tensor_sizes(space: Space) -> list[int]:
     # Zero, which every number divides, leaves the greatest common divisor below as it is.
     split = gcd(model.num_attention_heads, model.num_query_groups, model.ffn_hidden_size)
     one_node = space.world_size <= cluster.devices_per_node
+    pinned = space.pinned.get("tensor_parallel_size")
+    if isinstance(pinned, int) and pinned % model.num_query_groups == 0 and _splits_query_groups(space):
+        split = gcd(model.num_attention_heads, model.ffn_hidden_size)
+        one_node = space.world_size <= cluster.joined_devices
     inside = 0 if space.tensor_parallel_across_nodes or one_node else cluster.devices_per_node
     sizes, setting = divisors(gcd(split, space.world_size, inside)), space.setting
     is_own = setting.implementation.name == TRISWEEP.name
     if model.experts is not None and is_own and setting.expert_tensor_parallel_size != 1:
         sizes = [1]  # see `conf.plan.expert_axis.check_own_experts`
     return space.allowed_values("tensor_parallel_size", sizes)
+
+
+def _splits_query_groups(space: Space) -> bool:
+    """True if several tensor ranks of the trainer may hold a group of keys and values; tried where a size is pinned."""
+    return runs(space.setting.implementation, SPLIT_QUERY_GROUPS, True)
 
 
 def tensor_parallel_sizes(space: Space) -> list[int]:
