@@ -153,7 +153,8 @@ def make_trials(
     # Different points may come to the same experiment, such as one that names a default and one that does not.
     distinct = named_apart({draft.identity: draft for draft in drafts}.values())
     marked = [draft.model_copy(update={"is_baseline": draft.identity == baseline.identity}) for draft in distinct]
-    by_rate = any(map(is_of_time, part_at(tree, "search.objective")))
+    objective = part_at(tree, "search.objective")
+    by_rate = any(map(is_of_time, [objective] if isinstance(objective, str) else objective))
     return _select(marked, max_trials, by_rate=by_rate)
 
 

@@ -154,11 +154,11 @@ def test_nor_do_a_plan_and_what_is_shown_while_it_runs(own: Sweep, capsys: pytes
 def test_its_points_are_taken_in_their_order_and_not_by_a_speed_that_is_not_theirs(
     build_record: BuildRecord,
 ) -> None:
-    axes = "sweep.axes={batch.global_batch_size:[8,64,16,32]}"
+    axes = "sweep.axes={batch.global_batch_size:[8,16,32,64]}"
     loss = ["search.objective=loss", "search.tokens=20480", "sweep.points=[]", axes, "sweep.max_trials=3"]
     asked = compose(Overrides.parse(["sweep=smoke", *OWN_PROGRAM[:2], *loss]))
     chosen = [each.point[BATCH] for each in plan_sweep(asked, proxy=False, git_sha="").trials if each.selected]
-    assert chosen[:2] == [8, 64]
+    assert chosen == [8, 16, 32], "the baseline, and the first two"
 
 
 def test_an_axis_has_the_numbers_that_were_given(tmp_path: Path, build_record: BuildRecord) -> None:

@@ -604,3 +604,29 @@ def test_a_sought_figure_that_no_stage_measured_is_told_from_those_that_they_did
     assert said.advice == "The stages measured score.rmse, score.bias. Did you mean score.rmse?"
     named = [row[1].text.removesuffix(" *") for row in sought_table(record, readings).rows]
     assert named == [each.title for each in readings]
+
+
+def test_of_a_figure_that_is_to_be_large_the_largest_is_the_best_however_little_is_known(sweep: Sweep) -> None:
+    """Accuracies of one run each: an order, the largest first, and no certain place."""
+    runs = [each for each in sweep.read() if each.trial.point[SEED] == 1]
+    scored = [replace(each, figures={"eval.acc": score}) for each, score in zip(runs, (0.61, 0.72, 0.7), strict=True)]
+    record = sweep.record.model_copy(update={"objective": ("max:eval.acc",)})
+    points = sought_points(record, scored)
+    assert [(point.name, point.values[0]) for point in points] == [
+        ("lr=0.01", 0.72),
+        ("lr=0.5", 0.7),
+        ("lr=1e-3", 0.61),
+    ]
+    assert sought_places(record, points) == ["1?", "2?", "3?"]
+
+
+def test_the_luckiest_of_several_seeds_is_not_the_result_of_a_point(tmp_path: Path, build_record: BuildRecord) -> None:
+    record = build_record([{SEED: seed} for seed in (1, 2, 3)], []).model_copy(update={"objective": ("loss",)})
+    folder = SweepFolder(tmp_path / "seeds")
+    for each, loss in zip(record.trials, (23.2, 23.64, 23.55), strict=True):
+        finish(folder, each, performance(100.0, losses=(30.0, loss), final_loss=loss))
+    (point,) = sought_points(record, Sweep(folder, record).read())
+    assert point.values[0] == pytest.approx(23.463, abs=1e-3)
+    assert point.interval is not None
+    assert point.interval[0] < 23.2
+    assert point.interval[1] > 23.64
