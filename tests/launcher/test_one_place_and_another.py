@@ -99,6 +99,7 @@ def test_what_this_machine_is_too_small_for_is_submitted_and_tried_on_a_larger_o
         assert _outcomes(command) == [Outcome.INFEASIBLE] * 2
     started, _ = dry_run_here(command)
     assert started.started == ()
+    assert {each.name for each in started.readings} >= {each.trial_id for each in command.sweep.record.trials}
     monkeypatch.setattr(launcher_sweep, "this_machine", lambda: LARGE)
     assert len(dry_run_here(command)[0].started) == 2
     step, requests = dry_run(command, slurm_of())

@@ -159,7 +159,9 @@ def _show_what_would_run(
 def _show_trials_here(run: SweepRun) -> list[str]:
     print_left_out(run.restriction.record if run.restriction else run.sweep.record)
     step, refused = dry_run_here(run)
-    would_run = [*step.started, *(name for name in step.waiting if name not in refused)]
+    wanted = {*step.started, *step.waiting} - set(refused)
+    known = [each.name for each in step.readings if each.name in wanted]
+    would_run = [*known, *sorted(wanted - set(known))]  # what a search has just proposed comes last
     console.print(f"{count_of(len(would_run), 'trial')} would run on this machine{':' if would_run else '.'}")
     for name in would_run:
         console.print(f"  {name}")
