@@ -14,7 +14,7 @@ from results.report.findings.circumstances import noise_of
 from results.report.findings.ranking import efficiency_text, relations_of_points
 from results.report.findings.sought import aside_sentence, sought_sentences, sweep_with
 from results.scaling import Scaling, ScalingStudy, measured_study
-from results.units import count, in_three_digits, percent, seconds, share_of_peak, significant, tflops
+from results.units import ABSENT, count, in_three_digits, percent, seconds, share_of_peak, significant, tflops
 from sweeps.reading import CANCELLED_BY_NAME, TrialReading
 from sweeps.repeats.points import MeasuredPoint, measured_points, ranked_points, rivals_of_first
 from sweeps.repeats.ranking import of_other_models
@@ -196,11 +196,10 @@ def _figures(point: MeasuredPoint, relation: Scaling, noise: float | None, dolla
     """The figures of a layout: TFLOPS with their interval, MFU and of which peak, efficiency and cost."""
     performance = point.performance
     peak = f"{tflops(performance.peak_flops_per_second)} TFLOPS" + (" as measured beside this run" if noise else "")
-    parts = [
-        f"{tflops(point.rate)} model TFLOPS per device ({_range(point)})",
-        f"MFU {share_of_peak(performance.model_flops_utilization)} % (of a peak of {peak})",
-        f"a step every {seconds(performance.step_seconds)} s",
-    ]
+    parts = [f"{tflops(point.rate)} model TFLOPS per device ({_range(point)})"]
+    if (share := share_of_peak(performance.model_flops_utilization)) != ABSENT:
+        parts.append(f"MFU {share} % (of a peak of {peak})")
+    parts.append(f"a step every {seconds(performance.step_seconds)} s")
     if relation.speed_up is not None and relation.kind != "baseline":
         of = f" ({relation.kind} scaling: {efficiency_text(relation)} %)" if relation.efficiency else ""
         parts.append(f"x{significant(relation.speed_up)} the baseline's tokens/s{of}")
