@@ -92,7 +92,9 @@ def _resolved(tree: Mapping[str, Any], references: Mapping[KeyPath, str]) -> Map
     """The tree with what these references come to in it."""
     from omegaconf import OmegaConf  # only few configurations have references
 
-    written: Any = {group: values for group, values in tree.items() if group != "sweep"}
+    # Groups that no reference names would take most of the time, and there is a point for each of thousands of trials.
+    named = {name for path, text in references.items() for name in (path[0], *re.findall(r"\w+", text))}
+    written: Any = {group: values for group, values in tree.items() if group in named}
     for path, text in references.items():
         written = _put(written, path, text)
     config = OmegaConf.create(written)
