@@ -20,7 +20,7 @@ from calibrate.cluster_file import (
 )
 from calibrate.measured_changes import machine_of, measured_changes, unmeasured_notes
 from calibrate.rates_job import Here, InSlurm, Tell
-from conf.compose.load import load_cluster, require_name_of_file
+from conf.compose.load import load_cluster, require_name
 from conf.compose.settings import Settings
 from conf.errors import UsageError
 from conf.overrides import Overrides
@@ -102,7 +102,7 @@ def choose_calibration(
 
 
 def name_to_write(name: str, output: str | None) -> str:
-    require_name_of_file("--output", output)
+    require_name("--output", output)
     return output or name
 
 

@@ -223,17 +223,9 @@ def _with_blocks(tree: Tree, named: str) -> Tree:
 
 def require_name(option: str, text: str | None) -> None:
     """Raises ConfigError where a command's option was given a text that can name neither a file nor a folder."""
-    if text is not None and not re.fullmatch(NAME, text):
+    if text is not None and (not re.fullmatch(NAME, text) or text.lower() == "null"):
         remedy = "Use letters, digits, dots, underscores and dashes, beginning with a letter or a digit."
         raise ConfigError(option, text, "is not a plain name", remedy)
-
-
-def require_name_of_file(option: str, text: str | None) -> None:
-    """Raises ConfigError where the text cannot name a file of settings either, which has its name as a value."""
-    require_name(option, text)
-    if text is not None and not isinstance(OmegaConf.select(OmegaConf.create(f"name: {text}"), "name"), str):
-        problem = "is a number or another value where a file of settings has it, and no name"
-        raise ConfigError(option, text, problem, f"Choose another, such as my-{text}.")
 
 
 def _wrong_name(group: str, tree: Tree, overrides: Overrides) -> list[ConfigError]:

@@ -41,10 +41,10 @@ def init(
     from cli.commands.init.files import FOLDER, texts
     from cli.commands.init.machine import machine, partitions
     from conf.compose.complaints import require_option
-    from conf.compose.load import load_cluster, require_name_of_file
+    from conf.compose.load import load_cluster, require_name
     from launcher.slurm.cluster import read_site
 
-    require_name_of_file("--name", name)
+    require_name("--name", name)
     if like is not None:
         require_option("cluster", like, "--like")
     folder = at_home(folder, "folder")

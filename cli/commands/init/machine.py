@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from conf.compose.load import load_cluster, require_name_of_file
+from conf.compose.load import load_cluster, require_name
 from conf.errors import ConfigError
 from conf.folders import options, path_of
 from conf.types.cluster_spec import ClusterSpec, LinkSpec
@@ -132,7 +132,7 @@ def _free_name(slurms: str | None) -> str:
     """Slurm's name of the cluster, if it can be the name of a file and no cluster of the package has it."""
     name = re.sub(r"[^A-Za-z0-9_.-]+", "-", slurms or "").strip("-._") or EXAMPLE_NAME
     try:
-        require_name_of_file("--name", name)
+        require_name("--name", name)
     except ConfigError:  # null is none
         return f"my-{name}"
     return f"my-{name}" if name in options("cluster") else name

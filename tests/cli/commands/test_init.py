@@ -110,7 +110,7 @@ def test_a_cluster_may_be_like_another(
     [
         (("--like", "dgx-h10"), "--like = 'dgx-h10': is no cluster. Did you mean dgx-h100?"),
         (("--name", "../x"), "--name = '../x': is not a plain name"),
-        (("--name", "1e3"), "--name = '1e3': is a number"),
+        (("--name", "null"), "--name = 'null': is not a plain name"),
         (("--partition", "gpu"), "--partition = 'gpu': is no partition that Slurm knows"),
         (("file",), "cannot be written"),
         (("file/below",), "cannot be written"),
