@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from conf.compose.load import load_cluster, require_name
 from conf.errors import ConfigError
-from conf.folders import options, path_of
+from conf.folders import options, options_of, path_of
 from conf.types.cluster_spec import ClusterSpec, LinkSpec
 from conf.yaml_text import file_text
 from launcher.slurm.cluster import NodeKind, best_of, node_kinds, this_cluster
@@ -135,7 +135,9 @@ def _free_name(slurms: str | None) -> str:
         require_name("--name", name)
     except ConfigError:  # null is none
         return f"my-{name}"
-    return f"my-{name}" if name in options("cluster") else name
+    # One's own file of that name is kept.
+    is_ours = any(each.name == name and not each.is_own for each in options_of("cluster"))
+    return f"my-{name}" if is_ours else name
 
 
 def _devices(offer: NodeKind) -> list[str]:

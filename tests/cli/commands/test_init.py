@@ -84,6 +84,13 @@ def test_slurm_s_name_of_the_cluster_becomes_one_that_a_file_can_have(slurms: st
     assert described._free_name(slurms) == name
 
 
+def test_a_second_init_keeps_the_cluster_that_slurm_names(tmp_path: Path) -> None:
+    (tmp_path / "cluster").mkdir()
+    (tmp_path / "cluster" / "hpc.yaml").touch()
+    with further_folders([tmp_path]):
+        assert described._free_name("hpc") == "hpc"
+
+
 @pytest.mark.parametrize(
     ("chosen", "expected"),
     [
