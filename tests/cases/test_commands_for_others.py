@@ -145,6 +145,15 @@ def test_groups_of_zero_are_told_where_there_is_zero() -> None:
     assert "--num-distributed-optimizer-instances" not in words("megatron-lm", *groups, "parallel.zero_stage=0")
 
 
+@pytest.mark.parametrize(
+    ("recipe", "offload", "is_gathered"),
+    [("tensorwise", "false", True), ("tensorwise", "true", False), ("delayed", "true", True)],
+)
+def test_weights_are_gathered_in_fp8_where_offloading_takes_that(recipe: str, offload: str, is_gathered: bool) -> None:
+    scaled = (f"precision.matmul_recipe=fp8-{recipe}", f"parallel.offload_optimizer={offload}")
+    assert ("--fp8-param-gather" in words("megatron-lm", *SMALL, *scaled)) == is_gathered
+
+
 @pytest.mark.parametrize(("dispatcher", "is_padded"), [("alltoall", True), ("hybridep", True), ("deepep", False)])
 def test_tokens_are_padded_where_the_dispatcher_takes_that(dispatcher: str, is_padded: bool) -> None:
     experts = ("model=qwen3-30b-a3b", *ON_H100, "batch.global_batch_size=16", "parallel.world_size=16")
