@@ -191,4 +191,6 @@ def split_heads(
         parts: tuple[Tensor, ...] = (turn_heads(of_query(query), table), turn_heads(of_key(key), table), value)
     else:
         parts = torch.split(heads, sizes, dim=-2) if table is None else apart(heads, table)  # type: ignore[no-untyped-call]
-    return tuple(part.permute(1, 2, 3, 0, 4).flatten(1, 2) for part in parts)
+    # First the heads become one dim, and then the dims change places: where several queries of a group need a copy, it
+    # has the order in which attention's output comes, which so is not copied again.
+    return tuple(part.flatten(2, 3).permute(1, 2, 0, 3) for part in parts)

@@ -248,6 +248,14 @@ def test_activation_bytes_of_a_layer_equal_the_trainers(
     assert_bytes_are_those_of_the_trainer(experiment)
 
 
+@pytest.mark.parametrize("more", ["model.head_size=128", "model.gated_mlp=true", "parallel.recompute=selective"])
+@pytest.mark.parametrize("tensor", [1, 4])
+def test_activation_bytes_of_a_layer_without_turned_heads_equal_the_trainers_in_groups(tensor: int, more: str) -> None:
+    groups = ["model.num_attention_heads=16", "model.num_query_groups=8", "model.hidden_size=1024"]
+    overrides = ["model.num_layers=1", "batch.micro_batch_size=2", "parallel.recompute=none", *groups, more]
+    assert_bytes_are_those_of_the_trainer(experiment_of("gpt-22b", tensor, 1, *overrides))
+
+
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize("recompute", ["none", "selective", "full", "pointwise"])
 @pytest.mark.parametrize(("tensor", "sequence"), [(1, False), (4, False), (4, True)])

@@ -48,6 +48,29 @@ def test_sequence_parallelism_without_recomputation_on_the_last_stage() -> None:
     assert_equal(load(["sweep=175b", "model.num_layers=16", *overrides]).experiment(), 15)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "more",
+    [
+        "parallel.recompute=none",
+        "parallel.recompute=full",
+        "parallel.recompute=pointwise",
+        pytest.param("parallel.recompute=selective", marks=pytest.mark.thorough),
+        pytest.param("batch.micro_batch_size=2", marks=pytest.mark.thorough),
+        pytest.param("model.gated_mlp=false", marks=pytest.mark.thorough),
+    ],
+)
+def test_a_stage_without_the_head_holds_both_gradients_of_a_gate(more: str) -> None:
+    """Where a stage has the head, its logits hide them."""
+    sizes = ["parallel.world_size=2", "parallel.pipeline_parallel_size=2", "batch.global_batch_size=4"]
+    model = ["model=llama-2-7b", "model.num_layers=4", "model.hidden_size=1024", "model.ffn_hidden_size=4096"]
+    heads = ["model.num_attention_heads=8", "model.num_query_groups=8", "model.seq_length=2048"]
+    run = ["cluster=dgx-h100", "precision=bf16", "batch.micro_batch_size=1", "parallel.recompute=none", more]
+    experiment = load([*model, *heads, *sizes, *run]).experiment()
+    held = rehearse_stage(experiment, 0).memory.total_bytes
+    assert estimate(experiment).stages[0].allocated_bytes == pytest.approx(held, rel=0.002)
+
+
 @pytest.mark.thorough  # than the uneven chunks above
 @pytest.mark.slow
 @pytest.mark.parametrize("recompute", ["none", "full"])

@@ -114,9 +114,10 @@ def _takes_groups(setting: Setting) -> bool:
 def gradient_bytes(setting: Setting, shard: Shard) -> Integers:
     """Bytes that the fullest moment of a layer's backward holds beside the layer's activations.
 
-    That moment is the weight gradient of the way down, next to the gradient of its input; or that of the way up, next
-    to the gradient of the hidden state, when both sides of the activation are gone and one gradient is left; or the end
-    of a repeated forward pass, whose output is there once more.
+    That moment is the weight gradient of the way down, next to the gradient of its input; or, with a gate, when both of
+    its gradients are put together from their halves; or the weight gradient of the way up, next to the gradient of the
+    hidden state, when both sides of the activation are gone and one gradient is left; or the end of a repeated forward
+    pass, whose output is there once more.
     """
     model, width = setting.model, setting.dtype_bytes
     is_pointwise = shard.recompute == POINTWISE
@@ -131,19 +132,24 @@ def gradient_bytes(setting: Setting, shard: Shard) -> Integers:
     hidden = hidden_bytes_of(setting, shard)
     # Where it was not kept, the activation's output is there in the first moment, and the norm's in the second.
     before = hidden + np.where(is_pointwise, norm_output_bytes(setting, shard), -inside)
-    # The first moment is the way down's weight gradient, the second the way up's.
-    fullest: Integers = np.maximum(inside + activated + made * down, before + made * up)
+    # The first moment is the way down's weight gradient, the second the gate's, the third the way up's. In the second
+    # the activation's output is gone, and there are its gradient, both halves, and the whole that is made of these.
+    gated = np.where(is_pointwise, 5, 4) * inside if model.gated_mlp else 0
+    fullest: Integers = np.maximum(np.maximum(inside + activated + made * down, gated), before + made * up)
     return np.where(shard.recompute == FULL, np.maximum(fullest, hidden), fullest)
 
 
 def rotated_bytes(setting: Setting, shard: Shard) -> Integers | int:
-    """Queries and keys from before they were turned by their positions.
+    """Queries and keys from before they were turned by their positions; without a turn, what queries are copied from.
 
     Values are a view of what the product of all three made, and attention keeps them, so that the whole of it stays.
-    Norms of heads keep it too, with one value in fp32 for each head.
+    Norms of heads keep it too, with one value in fp32 for each head. Queries of which a group has several are copied.
     """
-    model, t = setting.model, shard.tensor_parallel_size
-    if not (setting.implementation.rotated_copies or model.qk_norm) or model.family != "llama":
+    model, t, implementation = setting.model, shard.tensor_parallel_size, setting.implementation
+    if model.family != "llama":
+        is_copied = implementation.counted_moments and model.num_query_groups < model.num_attention_heads
+        return tokens_of(setting, shard) * (model.query_size // t) * setting.dtype_bytes if is_copied else 0
+    if not (implementation.rotated_copies or model.qk_norm):
         return 0
     made = (model.query_size + model.key_value_size) // t
     if model.qk_norm:
