@@ -114,6 +114,11 @@ def miscounted(book: StepBook) -> str:
             f"its log tells of {book.last_step} steps, as their numbers begin anew {count_of(runs - 1, 'time')}, and "
             f"training.num_steps = {plan}: give training.num_steps={book.last_step}"
         )
+    if book.seeks_loss and book.further > plan:
+        return (
+            f"its log tells of step {book.further}, and training.num_steps = {plan}, whose loss is not that of the end:"
+            f" give training.num_steps={book.further}, or have it make no more"
+        )
     (step, times), ranks = max(book.repeats.items(), key=lambda item: item[1], default=(0, 0)), book.num_ranks
     if times >= max(ranks, 2):
         return (
@@ -154,8 +159,10 @@ def unmeasured_failure(book: StepBook, logs: Sequence[Path]) -> RankFailure:
     elif silent:
         cause = f"nothing measurable in its log: {_unmatched(book, silent, logs)}"
     else:
-        what = "time" if book.needs_time else "loss"
+        what, plan = "time" if book.needs_time else "loss", book.experiment.training.num_steps
         cause = f"nothing measurable in its log: no line tells of a step together with its {what}"
+        if book.beyond > plan:
+            cause = f"the numbers of its steps, such as {book.beyond}, are beyond training.num_steps = {plan}"
     return rank_failure(fault, cause, last_lines(*logs), 0, blamed=False, most=MAX_ADVICE)
 
 

@@ -115,6 +115,6 @@ def _literal(text: str) -> str:
 def _reads(pattern: str, line: str, quantity: str) -> bool:
     match = re.search(pattern, line)
     try:
-        return match is not None and number_at(line, match.start(quantity), len(line), quantity, "point") is not None
+        return match is not None and number_at(line, match.span(quantity), len(line), quantity, "point") is not None
     except UnknownNotation:
         return False

@@ -9,10 +9,11 @@ from conf.types.trainer_spec import TIMES, Decimal
 
 OPENING = re.compile(r"[\s\[({\"'$~]*(?:(?:tensor|array|np\.float\d+)\()?[\s\[(]*")
 NUMBER = re.compile(
-    r"(?P<value>[-+]?(?P<body>[.,]?\d+(?:[.,]\d+|_\d{3}(?!\d))*(?:\.(?=[eE]))?)(?P<exponent>[eEdD][-+]?\d+)?)(?P<word>[^\W\d_]*)"
+    r"(?P<value>[-+]?(?P<body>[.,]?\d+(?:[.,]\d+|[_'\u2019\u00a0\u2009\u202f]\d{3}(?!\d))*(?:\.(?=[eE]))?)(?P<exponent>[eEdD][-+]?\d+)?)(?P<word>[^\W\d_]*)"
 )
 NOT_FINITE = re.compile(r"[-+]?(?:nan|inf(?:inity)?)(?!\w)", re.IGNORECASE)
 SPACED = re.compile(r"[-+]?\d{1,3}(?: \d{3})+(?![\w.,])")
+SEPARATORS = re.compile(r"[_'\u2019\u00a0\u2009\u202f]")
 PLAIN = re.compile(r"\d+\.?\d*|\.\d+")
 GROUPED = re.compile(r"[1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?")
 GROUPED_BY_POINTS = re.compile(r"[1-9]\d{0,2}(?:\.\d{3})+,\d+")
@@ -54,20 +55,20 @@ class UnknownNotation(ValueError):
         self.text, self.readings = text, readings
 
 
-def number_at(line: str, start: int, limit: int, quantity: str, decimal: Decimal | None) -> float | None:
-    """The number that begins at a place of a line, in the unit of its quantity; None without one.
+def number_at(line: str, span: tuple[int, int], limit: int, quantity: str, decimal: Decimal | None) -> float | None:
+    """The number that begins where a pattern found it in a line, in the unit of its quantity; None without one.
 
-    A pattern may find a part of it, such as 4 of 4,800 or 2.10 of 2.10E-01: it is read to its end, or to the limit,
-    where the next thing begins that the pattern found.
+    The pattern may have found a part of it, such as 4 of 4,800 or 2.10 of 2.10E-01: it is read to its end, or to the
+    limit, where the next thing begins that the pattern found.
 
     Raises:
         UnknownNotation: it may be two numbers, or is none that is known.
     """
-    opening = OPENING.match(line, start, limit)
-    begin = opening.end() if opening else start
+    opening = OPENING.match(line, span[0], limit)
+    begin = opening.end() if opening else span[0]
     if special := NOT_FINITE.match(line, begin, limit):
         return float(special[0])
-    if spaced := SPACED.match(line, begin, limit):
+    if spaced := SPACED.match(line, begin, span[1]):
         return float(spaced[0].replace(" ", ""))
     found = NUMBER.match(line, begin, limit)
     if found is None:
@@ -85,7 +86,7 @@ def _with_point(found: re.Match[str], quantity: str, decimal: Decimal | None) ->
     Raises:
         UnknownNotation: a comma, or several points, may mean two things.
     """
-    body, text = found["body"].replace("_", ""), found[0]
+    body, text = SEPARATORS.sub("", found["body"]), found[0]
     if decimal == "comma":
         swapped = body.translate(SWAPPED)
         if PLAIN.fullmatch(swapped) or GROUPED.fullmatch(swapped):

@@ -19,7 +19,7 @@ from conf.types.sweep_spec import is_of_time
 from conf.types.trainer_spec import TIMES, MetricsSpec
 from launcher.command_trainer.performance import devices_in_use
 from launcher.command_trainer.printed_numbers import UnknownNotation, number_at
-from launcher.command_trainer.step_numbers import GOES_BACK, HEADING, StepNumbers, epoch_in, place_in
+from launcher.command_trainer.step_numbers import GOES_BACK, HEADING, SPEAKER, StepNumbers, epoch_in, place_in
 from train_core.costs import model_flops
 from train_core.measurement import StepMetrics
 
@@ -40,6 +40,7 @@ PLAUSIBLE: Mapping[str, tuple[float, float]] = {
 """A figure outside is none: what a program prints beside its words must not spoil reports. A loss may be anything."""
 OPENING = re.compile(r"(?:\\b)?([A-Za-z_ ]+?)(?=[A-Za-z_ ][?*{]|[^A-Za-z_ ?*{]|$)")
 NOT_A_CHOICE = re.compile(r"\\.|\[\^?\]?[^\]]*\]")
+BAR = re.compile(r"\d+%\||(?:it|batch|step)/s|s/(?:it|batch|step)\b|\d/\d+ *\[[=>.#]+\]|\u2501")
 KEPT_OF_ANY_LINE = frozenset({"held_out_loss", *BYTES})
 
 
@@ -55,6 +56,7 @@ class StepBook:
         untimed: the steps without a time, of a log of which none is sought; theirs are by our clock.
         unread: by quantity the first number that cannot be read.
         last_step: the last one that was told, also beyond the plan's last.
+        beyond: the highest number that was printed beyond the plan's last; `further`: of those that go on from there.
         memory_bytes: the most that was printed; None while nothing was.
     """
 
@@ -85,12 +87,12 @@ class StepBook:
         self.memory_bytes: int | None = None
         self.is_done, self.error = False, ""
         self.log, self.unread = log, dict[str, UnknownNotation]()
-        self.last_step = 0
+        self.last_step, self.beyond, self.further = 0, 0, 0
         self._numbers = dict[tuple[int, str], StepNumbers]()
         self._speaker: StepNumbers | None = None
         self._told = set[int]()
         self._epoch: int | None = None
-        self._went_back = False
+        self._went_back, self._is_void = False, False
         self._current: int | None = None
         self._begins_at: int | None = None
         self._found = dict[str, float]()
@@ -108,11 +110,15 @@ class StepBook:
                 quantities = {name: value for name, value in quantities.items() if name in KEPT_OF_ANY_LINE}
         else:
             self._went_back |= GOES_BACK.search(line) is not None
+            if self._is_late(line, source):
+                quantities = {}
             if "epoch" in quantities or HEADING.search(line):
                 self._epoch = int(quantities.pop("epoch", epoch_in(line) or 0))
-        self._found = quantities | self._found  # the first rank's word for a step stays
+        is_bar = BAR.search(line) is not None
+        # The first rank's word for a step stays; of a bar the last one: it shows a new number with old figures first.
+        self._found = self._found | quantities if is_bar else quantities | self._found
         self._note(quantities)
-        if self._seconds() is not None and self.wanted <= self._found.keys():
+        if self._seconds() is not None and self.wanted <= self._found.keys() and not is_bar:
             yield from self.close()
 
     def _turn_to(
@@ -120,7 +126,10 @@ class StepBook:
     ) -> Generator[StepMetrics, None, bool]:
         """Go to the step of a line; False where the line is of no step, or of what another rank has told."""
         number = self._number_of(printed)
-        if number > self.experiment.training.num_steps:
+        if number > (plan := self.experiment.training.num_steps):
+            self.beyond = max(self.beyond, number)
+            if number - max(self.further, plan) <= max((each.stride for each in self._numbers.values()), default=1):
+                self.further = max(self.further, number)
             return False
         place = place_in(line, *spot, number, self._epoch if epoch is None else int(epoch))
         numbers = self._numbers.setdefault((source, place.speaker), self._new_numbers())
@@ -128,20 +137,27 @@ class StepBook:
         self._went_back = False
         if step is None or step == self._current:
             return step is not None
-        if is_void and numbers is next(iter(self._numbers.values())):
-            self._forget_from(step)
-        if place.number < 1 or step in self._told:
+        is_void &= numbers is next(iter(self._numbers.values()))
+        if place.number < 1 or (step in self._told and not is_void):
             return False
         yield from self.close()
-        self._current, self._speaker, self._found = step, numbers, {}
+        self._current, self._speaker, self._found, self._is_void = step, numbers, {}, is_void
         return True
+
+    def _is_late(self, line: str, source: int) -> bool:
+        """True of a rank's figures in a line without a number, for a step that another rank has told of."""
+        if self._current is None or not self.steps or math.isnan(self.steps[-1].loss):
+            return False
+        speaker = SPEAKER.search(line)
+        numbers = self._numbers.get((source, speaker[0] if speaker else ""))
+        return numbers is not None and numbers.step != self._current
 
     def _forget_from(self, step: int) -> None:
         """Drop what was told of a step and of those after it, which are made again."""
         self.steps = [each for each in self.steps if each.step < step]
         self._told = {each.step for each in self.steps}
-        self.tflops = {number: tflops for number, tflops in self.tflops.items() if number < step}
-        self._current, self._found, self.last_step = None, {}, len(self.steps)
+        self.tflops = {number: tflops for number, tflops in self.tflops.items() if number <= step}
+        self._is_void, self.last_step = False, len(self.steps)
 
     def _number_of(self, printed: int) -> int:
         """The number, from 1 on: a program that goes on from a checkpoint begins beyond the plan's last step."""
@@ -158,8 +174,12 @@ class StepBook:
         number, is_timed = self._current, (seconds := self._seconds()) is not None
         if not (is_timed or self.needs_time) and (not self.needs_loss or "loss" in self._found):
             seconds = max(time.monotonic() - self._begun, 1e-6) / (len(self.steps) + 1)
+        if number is None or seconds is None:
+            return
+        if self._is_void:  # only now, as a line that names an earlier step may tell nothing of it
+            self._forget_from(number)
         # Several ranks may print the same step, which counts once.
-        if number is None or seconds is None or number in self._told or self._is_of_a_validation():
+        if number in self._told or self._is_of_a_validation():
             return
         self.last_step = max(self.last_step, number)
         if number > self.experiment.training.num_steps:
@@ -205,10 +225,10 @@ class StepBook:
         """What the groups of a pattern have found; what cannot be read is kept to be said."""
         starts = [match.start(quantity) for quantity in match.re.groupindex]
         for quantity in match.re.groupindex:
-            begin = match.start(quantity)
-            limit = min((start for start in starts if start > begin), default=len(match.string))
+            span = match.span(quantity)
+            limit = min((start for start in starts if start > span[0]), default=len(match.string))
             try:
-                value = number_at(match.string, begin, limit, quantity, self.log.decimal) if match[quantity] else None
+                value = number_at(match.string, span, limit, quantity, self.log.decimal) if match[quantity] else None
             except UnknownNotation as unknown:
                 if self._numbers:  # what is printed before the first step is no figure of one
                     self.unread.setdefault(quantity, unknown)

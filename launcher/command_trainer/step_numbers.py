@@ -103,11 +103,13 @@ class StepNumbers:
     """The numbers of one speaker.
 
     Attributes:
+        step: of its last number.
         num_runs: how often they have begun, anew included.
         repeats: how often a number came again, by number, and was taken for another rank's.
     """
 
     def __init__(self, num_ranks: int, told_before: int) -> None:
+        self.step: int | None = None
         self._num_ranks, self._told_before = num_ranks, told_before
         self._run = START
         self._before: NumberRun | None = None  # before numbers of which it is not sure that they are of the training
@@ -140,6 +142,10 @@ class StepNumbers:
         self._before = None
 
     @property
+    def stride(self) -> int:
+        return self._run.stride
+
+    @property
     def is_unsure(self) -> bool:
         return self._before is not None
 
@@ -166,7 +172,8 @@ class StepNumbers:
         if self._run.epoch is not None:
             self._starts.setdefault(self._run.epoch, run.offset)
         self._lines[place.number] = line
-        return run.offset + place.number
+        self.step = run.offset + place.number
+        return self.step
 
     def _resumed_at(self, place: PrintedPlace) -> int:
         """The steps before an epoch with which a program goes on: as many as an earlier attempt told of at least."""

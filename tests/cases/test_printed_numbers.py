@@ -21,7 +21,7 @@ __all__ = ["make_trial"]
 
 
 def read(text: str, quantity: str = "loss", decimal: Decimal | None = None) -> float | None:
-    return number_at(text, 0, len(text), quantity, decimal)
+    return number_at(text, (0, len(text)), len(text), quantity, decimal)
 
 
 @pytest.mark.parametrize(
@@ -44,6 +44,8 @@ def read(text: str, quantity: str = "loss", decimal: Decimal | None = None) -> f
         ("1,234,567", "loss", 1234567.0),
         ("12,345", "tokens_per_second_per_device", 12345.0),
         ("1 234", "step", 1234.0),
+        ("4\u202f800.5", "loss", 4800.5),
+        ("4'800.5", "loss", 4800.5),
         ("1_000", "step", 1000.0),
         ("1,000,", "step", 1000.0),
         ("1e3", "loss", 1000.0),
@@ -138,6 +140,12 @@ def test_values_between_commas_are_read_apart() -> None:
     patterns = {"line": r"^(?P<step>\d+),(?P<loss>[\d.]+),(?P<step_seconds>[\d.]+)"}
     (step,) = book_of(["10,4,200"], patterns).steps
     assert (step.step, step.loss, step.step_seconds) == (10, 4.0, 200.0)
+
+
+def test_columns_beside_a_number_are_not_its_thousands() -> None:
+    patterns = {"line": r"^(?P<step>\d+) \d+ (?P<loss>[\d.]+) (?P<step_seconds>[\d.]+)"}
+    (step,) = book_of(["12 345 4.5 0.2"], patterns).steps
+    assert (step.step, step.loss, step.step_seconds) == (12, 4.5, 0.2)
 
 
 def test_one_bar_may_print_steps_per_second_and_seconds_per_step() -> None:

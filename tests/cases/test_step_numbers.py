@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -65,7 +66,7 @@ LIGHTNING_VALIDATION = """\
 Validation DataLoader 0:   0%|          | 0/3 [00:00<?, ?it/s]
 Validation DataLoader 0:  33%|###       | 1/3 [00:00<00:00, 1.02s/it, loss=9.1]
 Validation DataLoader 0: 100%|##########| 3/3 [00:00<00:00, 1.02s/it, loss=9.3]
-Epoch {e}: 100%|##########| 5/5 [00:01<00:00, 1.20s/it, loss=9.9, val_loss=9.3]"""
+Epoch {e}: 100%|##########| 5/5 [00:01<00:00, 1.20s/it, val_loss=9.3]"""
 TEST_LINES = "Test: [0/3]\tTime  0.300 (0.300)\tLoss 9.0000e+00 (9.0e+00)\nTest: [2/3]\tTime  0.300\tLoss 9.1 (9.0)"
 PLAIN_BAR_WITHOUT_LOSS = "100%|######| 1/3 [00:00<00:00, 1.20s/it]\n100%|######| 3/3 [00:00<00:00, 1.20s/it]"
 OF_A_METER = {
@@ -123,7 +124,7 @@ FORMATS: dict[str, tuple[list[str], dict[str, str] | None, tuple[str, ...]]] = {
             *in_epochs(
                 "{n}/{m} [=====>......] - 0s 210ms/step - loss: {loss:.4f}",
                 heading="Epoch {e}/{epochs}",
-                after="5/5 [==============] - 1s 210ms/step - loss: 9.9 - val_loss: 9.0000",
+                after="5/5 [==============] - 1s 210ms/step - val_loss: 9.0000",
             )
         ],
         {
@@ -300,6 +301,115 @@ def test_a_figure_of_the_last_validation_before_the_step_is_no_validation() -> N
         line.replace("best val_loss 9.123 acc 0.1 | ", "") if n < 5 else line for n, line in enumerate(in_epochs(form))
     ]
     assert steps_and_losses(book_of(lines)) == ALL
+
+
+def test_a_bar_that_shows_a_number_first_with_the_loss_of_the_step_before_has_its_own() -> None:
+    bar = "Epoch {e}:  40%|####      | {n}/5 [00:17<01:02,  4.47s/it{loss}, v_num=1]"
+    lines = list[str]()
+    for step in range(1, 21):
+        for said in (step - 1, step):
+            loss = f", loss={loss_of(said):.3f}" if said else ""
+            lines.append(bar.format(e=(step - 1) // 5, n=(step - 1) % 5 + 1, loss=loss))
+    assert steps_and_losses(book_of(lines, BAR)) == ALL
+
+
+def test_a_loss_in_a_line_of_its_own_is_of_its_ranks_step() -> None:
+    """As under mpirun, where one rank may begin a step before another has told of the last one."""
+    patterns = {
+        "step": r"Batch (?P<step>\d+)/\d+",
+        "loss": r"Total loss is +(?P<loss>[.\d]+)",
+        "time": r"took (?P<step_seconds>[.\d]+)",
+    }
+    lines = list[str]()
+    for step in range(1, 21):
+        told = f"Epoch {(step - 1) // 5}/4, Batch {(step - 1) % 5 + 1}/5"
+        lines += [f"[1,0]<stdout>:{told}", f"[1,0]<stdout>:Total loss is {loss_of(step):.3f} took 0.2"]
+        lines += [f"[1,1]<stdout>:{told}"]
+        lines.insert(len(lines) - 2 if step > 1 else len(lines), f"[1,1]<stdout>:Total loss is {step + 50}.5 took 0.2")
+    assert steps_and_losses(book_of(lines, patterns, "parallel.world_size=2")) == ALL
+
+
+@pytest.mark.parametrize(
+    ("form", "patterns"),
+    [
+        (
+            "2020-05-15 14:41:49,633 - mmdet - INFO - Epoch [{e}][{n}/{m}]\tlr: 1.250e-03, eta: 1 day, 15:06:01, "
+            "time: 1.870, data_time: 1.108, memory: 6226, loss_cls: 0.3341, acc: 86.3379, loss: {loss:.4f}",
+            {"step": r"\]\[(?P<step>\d+)/", "loss": r"\bloss: (?P<loss>\S+)", "t": r"\btime: (?P<step_seconds>[.\d]+)"},
+        ),
+        (
+            "| epoch {e:03}  {n} / {m} loss={loss:.3f} (1.50), wps=962, lr=0.001, clip=100%, gnorm=2.1427, ups=0.5",
+            {
+                "step": r"(?P<step>\d+) / \d+",
+                "loss": r"\bloss=(?P<loss>\S+)",
+                "t": r"\bups=(?P<steps_per_second>[.\d]+)",
+            },
+        ),
+        (
+            "     {e}/99   5.2G   {loss:.3f}   0.1612   0.03867    28   640:  1%|#  | {n}/{m} [00:04<05:27, 4.26s/it]",
+            {
+                "epoch": r"^ +(?P<epoch>\d+)/\d+",
+                "step": r"\| (?P<step>\d+)/\d+ \[",
+                "loss": r"^ +\d+/\d+ +\S+ +(?P<loss>[.\d]+)",
+                "t": r"(?P<step_seconds>[.\d]+)s/it",
+            },
+        ),
+        (
+            "22/06/01 10:06:44 INFO [{zero}]\ttrain-logloss:{loss:.6f}\teval-logloss:0.5174 in 0.1s, epoch {e}",
+            {
+                "step": r"INFO \[(?P<step>\d+)\]",
+                "loss": r"train-logloss:(?P<loss>\S+)",
+                "t": r" in (?P<step_seconds>[.\d]+)s",
+            },
+        ),
+        (
+            "eta: 8:00:58  epoch: {e} iter: {n}  loss: {loss:.4f} (5.6273)  time: 0.2908 (0.2888)  max mem: 2082",
+            {"step": r"\biter: (?P<step>\d+)", "loss": r"\bloss: (?P<loss>\S+)", "t": r"\btime: (?P<step_seconds>\S+)"},
+        ),
+    ],
+    ids=["mmdet", "fairseq of 2018", "YOLO", "a booster", "maskrcnn"],
+)
+def test_forms_of_other_peoples_logs(form: str, patterns: dict[str, str]) -> None:
+    more = ("trainer.log.first_step=0",) if "{zero}" in form else ()
+    assert steps_and_losses(book_of(in_epochs(form), patterns, *more)) == ALL
+
+
+@pytest.mark.parametrize(
+    "said", ["Resuming from checkpoint step 10", "saved the checkpoint of step 10", "best: step 3"]
+)
+def test_a_line_that_names_an_earlier_step_and_tells_nothing_of_it_voids_nothing(said: str) -> None:
+    lines = [f"step {n} loss {loss_of(n):.3f} time 0.2 s" for n in range(1, 21)]
+    assert steps_and_losses(book_of([*lines[:11], said, *lines[11:]])) == ALL
+    if said.startswith("Resuming"):
+        assert steps_and_losses(book_of([*lines[:14], said, *lines[10:]])) == ALL
+
+
+def test_a_log_of_more_steps_than_the_plan_has_gives_no_loss_of_its_middle(make_trial: MakeTrial) -> None:
+    trial = make_trial("for n in range(1, 9): print(f'step {n} loss {9 - n} time 0.1 s')")
+    assert run_here(trial.path).outcome is Outcome.COMPLETED
+    trial.write_trial({**json.loads(trial.trial.read_text()), "objective": ["loss"]})
+    assert "its log tells of step 8, and training.num_steps = 4" in run_here(trial.path).cause
+
+
+def test_a_number_far_beyond_the_plan_is_no_step_that_was_made(make_trial: MakeTrial) -> None:
+    program = "print('decay until step 5000')\nfor n in range(1, 5): print(f'step {n} loss {9 - n} time 0.1 s')"
+    trial = make_trial(program + "\nprint('next at step 4000')")
+    trial.write_trial({**json.loads(trial.trial.read_text()), "objective": ["loss"]})
+    assert run_here(trial.path).outcome is Outcome.COMPLETED
+
+
+def test_numbers_that_count_samples_are_said(make_trial: MakeTrial) -> None:
+    trial = make_trial("for n in range(0, 640, 64): print(f'step {n}/640 loss 4 time 0.1 s')")
+    cause = run_here(trial.path).cause
+    assert cause == "the numbers of its steps, such as 576, are beyond training.num_steps = 4"
+
+
+def test_iterations_that_begin_a_line_are_steps() -> None:
+    """As nanoGPT prints them, between lines of its evaluations."""
+    lines = [f"iter {n}: loss {loss_of(n):.4f}, time {500 + n}.25ms, mfu 15.34%" for n in range(1, 21)]
+    assert steps_and_losses(book_of(lines)) == ALL
+    both = [f"iter {7 * n} | step {n} loss {loss_of(n):.4f} time 298.27 ms" for n in range(1, 21)]
+    assert steps_and_losses(book_of(both)) == ALL
 
 
 PROGRAM = """
