@@ -6,7 +6,6 @@ entry         the `trisweep` script
 main          every command by its name, with the options of all, and one message for whatever goes wrong
 controller    what the small Slurm job runs that goes on with a sweep
 commands      a module for every `trisweep COMMAND`, or a room whose `command` it is
-completion    what bash offers for an override
 started_sweep the sweep that a command is about, once it was started, and its state as JSON
 arguments     arguments that commands share, and their way into a configuration
 output        what is printed: the one console, progress, tables, documents

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
 TRAINERS = "trisweep, megatron-lm, megatron-deepspeed, megatron-core, fsdp, torchtitan, deepspeed"
 """Those of `train_core.costs`, written out because importing that takes longer than to answer `--help`."""
 
+SPLIT_BY_BASH = re.compile(r"(\w+)\n=(?:\n\S+)?$")
+"""`cluster=fr` as bash hands it over: for bash the sign ends a word, and only what follows it may be answered."""
+
 
 def complete_sweep(context: typer.Context, incomplete: str) -> list[str]:
     return [name for name in _option_names(context, "sweep") if name.startswith(incomplete)]
@@ -31,7 +36,9 @@ def complete_sweep(context: typer.Context, incomplete: str) -> list[str]:
 def complete_override(context: typer.Context, incomplete: str) -> list[str]:
     # Whoever has typed `cluster=` is offered its files; before that, the names of groups are offered.
     group, names = Override.parse(incomplete).key, groups()
-    if group in names and incomplete != group:
+    if split := SPLIT_BY_BASH.search(os.environ.get("COMP_WORDS", "")):
+        offered = _option_names(context, split[1]) if split[1] in names else []
+    elif group in names and incomplete != group:
         offered = [f"{group}={option}" for option in _option_names(context, group)]
     else:
         offered = [f"{name}=" for name in (*names, KEY) if name != "sweep"]

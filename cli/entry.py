@@ -7,8 +7,6 @@ import os
 import signal
 from types import FrameType
 
-ASKED, IN_BASH = "_TRISWEEP_COMPLETE", "complete_bash"
-
 INTERRUPTED = 130
 """As in `conf.errors`, which is among what is imported below."""
 
@@ -29,11 +27,6 @@ def main() -> None:
 
 def _run() -> None:
     before = signal.signal(signal.SIGINT, _end_at_once)
-    if os.environ.get(ASKED) == IN_BASH:
-        from cli.completion import answer_bash
-
-        if answer_bash():
-            return
     from cli import main as commands
 
     signal.signal(signal.SIGINT, before)

@@ -109,14 +109,9 @@ def folders() -> tuple[Path, ...]:
 
 
 def options(group: str) -> list[str]:
-    """Names of the files that can be chosen in a config group, such as `cluster`."""
-    return sorted({path.stem for path in option_files(group)})
-
-
-def option_files(group: str) -> list[Path]:
-    """The files of a config group, also those that are hidden by others of their name; what editors leave is none."""
+    """Names of the files that can be chosen in a config group, such as `cluster`; what editors leave is none."""
     files = (path for folder in folders() for path in (folder / group).glob("[!.]*.yaml"))
-    return [path for path in files if path.is_file()]
+    return sorted({path.stem for path in files if path.is_file()})
 
 
 def site_overrides() -> list[str]:

@@ -14,14 +14,15 @@ import typer
 from typer.testing import CliRunner
 
 from cli.main import HelpfulGroup, app, main
+from conf.folders import options
 from tests.cli.conftest import Command
 
 
 @pytest.mark.parametrize("command", ["plan", "sweep", "ui"])
 def test_help_names_what_an_option_takes_in_plain_words(command: str) -> None:
-    options = CliRunner().invoke(app, [command, "--help"]).output.partition("Options")[2]
-    assert "--quiet" in options
-    assert not re.search(r"<\w+>|int range|float range", options)
+    described = CliRunner().invoke(app, [command, "--help"]).output.partition("Options")[2]
+    assert "--quiet" in described
+    assert not re.search(r"<\w+>|int range|float range", described)
 
 
 @pytest.mark.parametrize(
@@ -106,6 +107,28 @@ def test_completion_offers_sweeps_and_options(tmp_path: Path, trisweep: Command)
     assert set(sweeps.stdout.split()) == {"175b", "1t"}
     clusters = trisweep(cwd=tmp_path, COMP_WORDS="trisweep plan 175b cluster=f", **{**asked, "COMP_CWORD": "3"})
     assert "frontier" in clusters.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("plan", "175b", "cluster", "=", "fr"), ["frontier"]),
+        (("plan", "175b", "cluster", "="), options("cluster")),
+        (("sweep", "175b", "clu"), ["cluster="]),
+        (("plan", "cluster", "=", "selene", "model", "=", "gpt-2"), ["gpt-22b", "gpt-22b-proxy"]),
+        (("plan", "175b", "nothing", "=", "x"), []),
+        (("plan", "175b", "--config-dir", "{folder}", "cluster", "=", "min"), ["mine"]),
+    ],
+)
+def test_files_of_a_group_are_offered_to_bash_for_which_the_sign_ends_a_word(
+    words: tuple[str, ...], expected: list[str], tmp_path: Path, trisweep: Command
+) -> None:
+    (tmp_path / "cluster").mkdir()
+    (tmp_path / "cluster" / "mine.yaml").write_text("name: mine\n")
+    asked = {"_TRISWEEP_COMPLETE": "complete_bash", "COMP_CWORD": str(len(words))}
+    line = "\n".join(("trisweep", *words)).format(folder=tmp_path)
+    done = trisweep(cwd=tmp_path, COMP_WORDS=line, **asked)
+    assert done.stdout.split() == expected
 
 
 @pytest.mark.slow
