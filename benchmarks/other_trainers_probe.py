@@ -67,6 +67,8 @@ def without_cuda(torch: Any) -> None:
         return found if wanted or named else found.replace("torch.", "torch.cuda.", 1)
 
     torch.Tensor.type = type_on_cuda
+    torch.Tensor.is_cuda = property(lambda _: True)  # offloading copies what is
+    torch.Tensor.pin_memory = lambda tensor, *_: tensor
     for name in ("zeros", "empty", "ones", "tensor", "full"):
         setattr(torch, name, _on_cpu(getattr(torch, name)))
 

@@ -76,6 +76,11 @@ REFUSED = {
         (*SMALL, "parallel.zero_stage=0", "parallel.offload_optimizer=true"),
         "parallel.zero_stage = 0: .* distributed optimizer",
     ),
+    "offload of fp32 weights": (
+        "megatron-lm",
+        (*SMALL, "parallel.offload_optimizer=true", "precision=fp32"),
+        "parallel.offload_optimizer = True: .* views",
+    ),
     "fewer interleaved micro-batches than stages": (
         "megatron-lm",
         (
