@@ -71,6 +71,25 @@ def test_a_stage_without_the_head_holds_both_gradients_of_a_gate(more: str) -> N
     assert estimate(experiment).stages[0].allocated_bytes == pytest.approx(held, rel=0.002)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("num_micro_batches", "stage"), [(2, 1), (3, 2), pytest.param(6, 1, marks=pytest.mark.thorough)]
+)
+def test_a_zero_bubble_stage_of_experts_is_fullest_as_soon_as_all_are_in_flight(
+    num_micro_batches: int, stage: int
+) -> None:
+    """What waits for weight gradients is less there than what a backward pass has yet to come to."""
+    model = ["model=mixtral-8x7b", "model.num_layers=9", "model.hidden_size=1024", "model.experts.num_experts=16"]
+    heads = ["model.num_attention_heads=16", "model.num_query_groups=8", "model.head_size=128", "model.seq_length=2048"]
+    sizes = ["model.experts.ffn_hidden_size=512", "model.vocab_size=8192", "parallel.expert_parallel_size=1"]
+    plan = ["parallel.world_size=4", "parallel.pipeline_parallel_size=4", "parallel.schedule=zero-bubble"]
+    batch = [f"batch.global_batch_size={num_micro_batches}", "batch.micro_batch_size=1", "parallel.recompute=none"]
+    run = ["cluster=dgx-h100", "precision=bf16", "parallel.expert_tensor_parallel_size=1", "parallel.zero_stage=0"]
+    experiment = load([*model, *heads, *sizes, *plan, *batch, *run]).experiment()
+    held = rehearse_stage(experiment, stage).memory.total_bytes
+    assert estimate(experiment).stages[stage].allocated_bytes == pytest.approx(held, rel=0.01)
+
+
 @pytest.mark.thorough  # than the uneven chunks above
 @pytest.mark.slow
 @pytest.mark.parametrize("recompute", ["none", "full"])

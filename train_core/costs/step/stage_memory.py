@@ -208,7 +208,7 @@ def _deferred_weight_gradients(stage: PricedStage, output: Integers) -> tuple[In
 
     Under ZB-H1 all stages have equally many micro-batches in flight, but on stage r up to r of them only wait for their
     weight gradients. They have given back their chunk's output. Where a weight gradient needs more memory than a
-    backward pass, later stages are fuller.
+    backward pass, later stages are fuller; where it needs less, a stage is fullest as soon as all are in flight.
     """
     plans, work, group = stage.plans, stage.work, stage.group
     is_deferring = plans.schedule == ZERO_BUBBLE
@@ -222,7 +222,11 @@ def _deferred_weight_gradients(stage: PricedStage, output: Integers) -> tuple[In
         later = np.clip(most - group.start, 0, np.maximum(group.count - 1, 0))
         fullest = fullest + np.where(is_deferring & (more > 0), later, 0)
     at_work = np.maximum(deferred - work.layer.deferred_bytes, 0)  # when its backward pass comes to the last layer
-    return fullest, is_deferring * (np.minimum(fullest, most) * more + at_work)
+    waiting = np.minimum(fullest, most)
+    # After the warm-up p - r are in flight, none of which waits; from then on each further one lets one more wait.
+    first_waiting = plans.num_micro_batches - (plans.pipeline_parallel_size - fullest)
+    waiting = np.where(more < 0, np.clip(first_waiting, 0, waiting), waiting)
+    return fullest, is_deferring * (waiting * more + at_work)
 
 
 def _kept_at_ends(stage: PricedStage) -> Integers:
