@@ -22,10 +22,6 @@ TENSOR_2 = ["parallel.world_size=2", "parallel.tensor_parallel_size=2"]
             "Pad model.vocab_size to 50304, or use parallel.tensor_parallel_size=1.",
         ),
         (
-            [*TENSOR_2, "model.num_query_groups=1"],
-            "Use model.num_query_groups=2, or use parallel.tensor_parallel_size=1.",
-        ),
-        (
             ["parallel.world_size=12", "parallel.tensor_parallel_size=6", "model.num_attention_heads=12"]
             + ["model.hidden_size=48", "model.num_query_groups=4", "model.vocab_size=258"],
             "Use model.num_query_groups=6, or use parallel.tensor_parallel_size=2.",

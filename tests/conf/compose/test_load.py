@@ -261,7 +261,7 @@ def test_a_cluster_file_with_a_missing_number_is_refused() -> None:
         (
             ["model=llama-3.1-8b", *FRONTIER_175B[1:], "parallel.tensor_parallel_size=16"]
             + ["parallel.tensor_parallel_across_nodes=true"],
-            r"tensor_parallel_size = 16: does not divide model\.num_query_groups = 8",
+            r"tensor_parallel_size = 16: is not run by trisweep: each of its tensor ranks holds whole groups",
         ),
         (
             ["parallel.world_size=2", "parallel.pipeline_parallel_size=2", "parallel.layers_per_stage=[3,2]"],
