@@ -74,14 +74,12 @@ def _by_initials(word: str, known: Sequence[str]) -> str | None:
     names = [
         name
         for name in known
-        if "_" in name and (not group or name.startswith(f"{group}.")) and _initials(name).startswith(key)
+        if "_" in name
+        and (not group or name.startswith(f"{group}."))
+        and "".join(part[:1] for part in name.rpartition(".")[2].split("_")).startswith(key)
     ]
     # One letter begins too many keys to say that any was meant.
     return min(names, key=len, default=None) if len(key) > 1 else None
-
-
-def _initials(name: str) -> str:
-    return "".join(part[:1] for part in name.rpartition(".")[2].split("_"))
 
 
 def _has_like_key(word: str, name: str) -> bool:

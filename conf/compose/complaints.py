@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, reduce
 from itertools import takewhile
 from operator import eq
-from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, TypeAlias, TypeVar, Union, get_args, get_origin
 
@@ -144,13 +143,7 @@ def _problem(complaint: ErrorDetails) -> str:
 @cache
 def dotted_fields() -> frozenset[str]:
     """Every dotted key that a composed configuration may have, of groups and of values."""
-    return frozenset(key for key, _ in _below(Settings, "", ()))
-
-
-def can_be_set(key: str) -> bool:
-    """True if a dotted key is a field, or an entry of one that is a mapping, inside entries of other ones too."""
-    mapping = key.rpartition(".")[0]
-    return key in dotted_fields() or any(re.fullmatch(pattern, mapping) for pattern in _mappings())
+    return frozenset(_below(Settings, "", ()))
 
 
 @cache
@@ -194,26 +187,11 @@ def _parts(kind: Any) -> Iterator[Any]:
         yield kind
 
 
-@cache
-def _mappings() -> tuple[str, ...]:
-    """Patterns of the dotted keys of fields that are mappings; of those inside entries of others, each entry's too."""
-    return tuple(_mappings_below(Settings, ""))
-
-
-def _mappings_below(model: type[BaseModel], prefix: str) -> Iterator[str]:
-    for key, kind in _below(model, "", ()):
-        if get_origin(kind) is dict:
-            pattern = f"{prefix}{re.escape(key)}"
-            yield pattern
-            if (entry := single_model(get_args(kind)[1])) is not None:
-                yield from _mappings_below(entry, rf"{pattern}\.[^.]+\.")
-
-
-def _below(model: type[BaseModel], prefix: str, above: tuple[type[BaseModel], ...]) -> Iterator[tuple[str, Any]]:
-    """Each dotted key with its type."""
+def _below(model: type[BaseModel], prefix: str, above: tuple[type[BaseModel], ...]) -> Iterator[str]:
     for name, field in model.model_fields.items():
-        yield f"{prefix}{name}", field.annotation
-        if (inner := single_model(field.annotation)) is not None and inner not in above:
+        yield f"{prefix}{name}"
+        models = (part for part in _parts(field.annotation) if isinstance(part, type) and issubclass(part, BaseModel))
+        if (inner := next(models, None)) is not None and inner not in above:
             yield from _below(inner, f"{prefix}{name}.", (*above, model))
 
 
@@ -237,12 +215,6 @@ def model_in(kind: Any) -> type[BaseModel] | None:
     return next((model for part in get_args(kind) if (model := model_in(part))), None)
 
 
-def single_model(kind: Any) -> type[BaseModel] | None:
-    """The X of `X` and `X | None`, whose own keys follow a dot."""
-    either = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
-    return next((part for part in either if isinstance(part, type) and issubclass(part, BaseModel)), None)
-
-
 def as_hydra_spells(override: Override) -> str:
     """The text that Hydra needs for an override, since people may write some of them shorter.
 
@@ -259,7 +231,7 @@ def as_hydra_spells(override: Override) -> str:
         return f'trainer.command="{escaped}"'
     if text.startswith(("device=", "efficiency=")):
         return f"{override.key}@cluster.{text}"
-    if text.startswith(override.key) and override.pins and can_be_set(override.key):
+    if _is_plain(override):
         return f"++{text}"
     return f"+{text}" if text.startswith("sweep=") else text
 
@@ -283,8 +255,12 @@ def cleared_before(override: Override) -> list[str]:
     """
     value = (override.value or "").replace(" ", "")
     is_whole = value == "{}" or (override.key in POINTS and value.startswith("{"))
-    is_plain = override.text.startswith(override.key) and override.pins and can_be_set(override.key)
-    return [f"++{override.key}=null"] if is_whole and is_plain else []
+    return [f"++{override.key}=null"] if is_whole and _is_plain(override) else []
+
+
+def _is_plain(override: Override) -> bool:
+    """True of a value that is stated without a sign in front, of a key that there can be."""
+    return override.text.startswith(override.key) and override.pins and kind_at(override.key) is not None
 
 
 def wrong_alone(override: Override) -> ConfigError | None:
@@ -301,7 +277,8 @@ def wrong_alone(override: Override) -> ConfigError | None:
     printable = str(shown_value(key, value))
     of = next((points for points in POINTS if key.startswith(f"{points}.")), None)
     if of is not None and "." in (name := key.removeprefix(f"{of}.")):
-        return _one_of_points(of, name, value)
+        remedy = f"Write {shell_word(f'+{of}={{{name}: {value}}}')}."
+        return ConfigError(key, value, f"names an entry of {of} whose own name has dots", remedy)
     try:
         is_single = not OverridesParser.create().parse_override(as_hydra_spells(override)).is_sweep_override()
     except HydraException:
@@ -356,7 +333,8 @@ def no_option(group: str, value: str, key: str | None = None) -> ConfigError:
         return astray
     meant = most_like(value, options(group))
     of = next((other for other in groups() if value in options(other)), None)
-    remedy = f"Did you mean {meant}?" if meant else _options_in_words(group)
+    see = f"; see `trisweep list {group}`" if len(options(group)) > MOST_NAMED else ""
+    remedy = f"Did you mean {meant}?" if meant else f"Known: {listed(options(group), MOST_NAMED)}{see}."
     # An efficiency is called h100 too, but whoever writes cluster=h100 means dgx-h100.
     has_all_words = meant is not None and {*value.split("-")} <= {*meant.split("-")}
     if of is not None and not has_all_words:
@@ -369,20 +347,11 @@ def _astray(group: str, value: str) -> ConfigError | None:
     """The error for a person's file of that name which is called .yml or lies in no folder of a group."""
     for folder in own_folders():
         for path in (*folder.glob("*.*"), *folder.glob("*/*.*")):
-            if path.stem == value and path.suffix.lower() in (".yml", ".yaml") and not _is_option(path):
+            is_option = path.suffix == ".yaml" and path.parent.name in groups()
+            if path.stem == value and path.suffix.lower() in (".yml", ".yaml") and not is_option:
                 remedy = f"Rename it: {command_line(['mv', str(path), str(folder / group / f'{value}.yaml')])}"
                 return ConfigError(group, value, f"is a file of no group: {path}", remedy)
     return None
-
-
-def _is_option(path: Path) -> bool:
-    return path.suffix == ".yaml" and path.parent.name in groups()
-
-
-def _options_in_words(group: str) -> str:
-    names = options(group)
-    see = f"; see `trisweep list {group}`" if len(names) > MOST_NAMED else ""
-    return f"Known: {listed(names, MOST_NAMED)}{see}."
 
 
 def _unreadable(key: str, value: str) -> ConfigError:
@@ -437,12 +406,6 @@ def _quoted_list(key: str, value: str) -> str:
     is_of_texts = not set("".join(entries)) & set("[]{}'\"")
     quoted = [entry if PLAIN.fullmatch(entry) else quoted_text(entry) for entry in entries]
     return shell_word(f"{key}=[{','.join(quoted if is_of_texts else EXAMPLE)}]")
-
-
-def _one_of_points(of: str, name: str, value: str) -> ConfigError:
-    """Entries of such a mapping have dots in their names, which an override's key cannot tell from its own."""
-    remedy = f"Write {shell_word(f'+{of}={{{name}: {value}}}')}."
-    return ConfigError(f"{of}.{name}", value, f"names an entry of {of} whose own name has dots", remedy)
 
 
 def _several(key: str, values: str) -> ConfigError:

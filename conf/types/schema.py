@@ -53,17 +53,9 @@ def refusal(problem: str, remedy: str) -> PydanticCustomError:
     return PydanticCustomError("axis", "{problem}", {"problem": problem, "remedy": remedy})
 
 
-def _digits(value: object) -> object:
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
-
-def _printed(value: object) -> object:
-    return value_text(value) if isinstance(value, int | float) else value
-
-
-Text = Annotated[str, BeforeValidator(_digits)]
+Text = Annotated[str, BeforeValidator(lambda value: str(value) if type(value) is int else value)]
 """A name that may be all digits, as those of accounts and partitions are."""
-Printed = Annotated[str, BeforeValidator(_printed)]
+Printed = Annotated[str, BeforeValidator(lambda value: value_text(value) if isinstance(value, int | float) else value)]
 """The value of a variable, or a word of a command: a number or a truth is one too."""
 
 
