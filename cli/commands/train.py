@@ -251,7 +251,7 @@ def _conclude(measurement: Measurement) -> None:
 
 
 def _train_on_slurm(run: LongRun, place: SweepPlace) -> None:
-    from launcher.slurm.shell import shell_lines
+    from cli.output.explained import print_shell_lines
     from launcher.state import reconcile
     from launcher.trainings import keep_others_out, submit_long_run
 
@@ -266,8 +266,7 @@ def _train_on_slurm(run: LongRun, place: SweepPlace) -> None:
     with keep_others_out(run.folder) as job:
         job_id = submit_long_run(run, place.settings.slurm) if job is None else job.job_id
     if job is None:
-        for line in shell_lines(place.settings.slurm):
-            print_unwrapped(line)
+        print_shell_lines(place.settings.slurm)
         print_unwrapped(f"Submitted job {job_id}, which saves and requeues itself before its time limit. Output:")
         print_unwrapped(f"{run.folder.logs}. The same command and `trisweep status` show how far it is;")
         print_unwrapped(f"`trisweep cancel` with --training {run.folder.path.name}, or `scancel {job_id}`, ends it.")

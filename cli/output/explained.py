@@ -9,6 +9,8 @@ from pathlib import Path
 from cli.output.console import print_unwrapped
 from conf.compose.settings import Settings
 from conf.credentials import hide_credentials
+from conf.types.sbatch_options import sbatch_table
+from conf.types.sites import SlurmSpec
 from launcher.command_trainer.process import shown_command
 from launcher.doctor.node_report import DoctorFolder
 from launcher.doctor.slurm_checks import slurm_findings
@@ -28,20 +30,16 @@ WORDS = {
 """What a text for sbatch holds that needs a word, by its pattern."""
 
 DEFAULTS = {
-    "slurm.partition": ("partition|p", "jobs go to the site's default partition"),
-    "slurm.account": ("account|A", "your default account is charged"),
-    "slurm.qos": ("qos|q", "jobs get your default QOS, with its limits"),
-    "slurm.cpus_per_task": ("cpus-per-task|cpus-per-gpu|c", "most sites give a rank one core, too few for a GPU"),
-    "slurm.extra_sbatch.mem": (
-        "mem|mem-per-cpu|mem-per-gpu",
-        "most sites give some GB for each core and end a job that needs more; 0 takes all of a node's",
-    ),
-    "slurm.extra_sbatch.requeue": (
-        "requeue|no-requeue",
-        "the site decides whether Slurm runs a job again whose node failed; true or false says it",
-    ),
+    "slurm.partition": "jobs go to the site's default partition",
+    "slurm.account": "your default account is charged",
+    "slurm.qos": "jobs get your default QOS, with its limits",
+    "slurm.cpus_per_task": "most sites give a rank one core, too few for a GPU",
+    "slurm.extra_sbatch.mem": "most sites give some GB for each core and end a job that needs more; 0 takes all of a"
+    " node's",
+    "slurm.extra_sbatch.requeue": "the site decides whether Slurm runs a job again whose node failed; true or false"
+    " says it",
 }
-"""What a site's own default then does, by the key that is unset: the names of its option, and one sentence."""
+"""What a site's own default then does, by the key that is unset, whose last part is the option's name."""
 
 
 def explain(texts: Sequence[str], settings: Settings) -> None:
@@ -53,8 +51,7 @@ def explain(texts: Sequence[str], settings: Settings) -> None:
         print_unwrapped(f"  {line}")
     if settings.slurm.scheduler == "pbs":
         return
-    for line in shell_lines(settings.slurm):
-        print_unwrapped(line)
+    print_shell_lines(settings.slurm)
     if unset := [*_unset(text, settings)]:
         print_unwrapped("Not stated, so that the site decides:")
     for line in unset:
@@ -62,12 +59,20 @@ def explain(texts: Sequence[str], settings: Settings) -> None:
     _print_findings(settings)
 
 
+def print_shell_lines(slurm: SlurmSpec) -> None:
+    """Print whose value counts where this shell has one for sbatch, too."""
+    for line in shell_lines(slurm):
+        print_unwrapped(line)
+
+
 def _unset(text: str, settings: Settings) -> Iterator[str]:
-    is_on_gpus = settings.cluster.device.kind == "gpu"
-    for key, (names, says) in DEFAULTS.items():
+    is_on_gpus, table = settings.cluster.device.kind == "gpu", sbatch_table()
+    given = {table.option(name) for name in re.findall(r"^#SBATCH (-[\w-]+)", text, re.MULTILINE)}
+    for key, says in DEFAULTS.items():
+        option = key.rpartition(".")[2].replace("_", "-")
         # A rank on a CPU is a core.
-        is_needed = is_on_gpus or key != "slurm.cpus_per_task"
-        if is_needed and not re.search(rf"^#SBATCH -{{1,2}}(?:{names})(?:[ =]|$)", text, re.MULTILINE):
+        is_needed = is_on_gpus or option != "cpus-per-task"
+        if is_needed and given.isdisjoint({option, *table.rivals.get(option, ())}):
             yield f"{key}: {says}"
     if is_on_gpus and not (settings.slurm.setup or settings.slurm.environment):
         yield "slurm.setup, slurm.environment: no module is loaded, and NCCL or RCCL chooses its network by itself"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from conf.errors import ConfigError
 from conf.folders import CONF_DIR, package_content
@@ -17,11 +17,8 @@ WARNING = re.compile(r"(R:)?((SIG)?USR2|12)(@\d+)?", re.IGNORECASE)
 ALL_EXPORTED = re.compile(r"ALL(,.*)?")
 
 
-class OptionRefusal(NamedTuple):
-    """Why an option cannot be given for trials, and what to do instead."""
-
-    problem: str
-    remedy: str
+Refusal: TypeAlias = tuple[str, str]
+"""Why an option cannot be given for trials, and what to do instead."""
 
 
 class OptionTable(NamedTuple):
@@ -40,7 +37,7 @@ class OptionTable(NamedTuple):
 
     names: Mapping[str, str]
     keys: Mapping[str, str]
-    refused: Mapping[str, OptionRefusal]
+    refused: Mapping[str, Refusal]
     devices: frozenset[str]
     rivals: Mapping[str, frozenset[str]]
     heard: frozenset[str]
@@ -62,10 +59,10 @@ class OptionTable(NamedTuple):
             raise ConfigError("slurm.extra_sbatch", name, problem, "Write the option's whole name.")
         return next(iter(meant), plain)
 
-    def refusal(self, option: str, value: object) -> OptionRefusal | None:
+    def refusal(self, option: str, value: object) -> Refusal | None:
         """Why an option is refused, with its value in the remedy; None if it is not."""
-        why = self.refused.get(option)
-        return why and why._replace(remedy=why.remedy.replace("VALUE", str(value)))
+        problem, remedy = self.refused.get(option, ("", ""))
+        return (problem, remedy.replace("VALUE", str(value))) if problem else None
 
     def option_of_variable(self, variable: str) -> str | None:
         """The option that an environment variable sets; None if it sets none."""
@@ -81,7 +78,7 @@ def sbatch_table() -> OptionTable:
     """The options of sbatch."""
     tree = package_content(CONF_DIR / "sbatch_options.yaml")
     refused = {
-        option: OptionRefusal(group["problem"], group["remedy"])
+        option: (group["problem"], group["remedy"])
         for group in tree["refused"]
         for option in _names(group["options"].split()).values()
     }
@@ -105,7 +102,7 @@ def srun_table() -> OptionTable:
     table, own = sbatch_table(), package_content(CONF_DIR / "sbatch_options.yaml")["srun"]
     refused = dict.fromkeys(
         _names(own["refused"].split()).values(),
-        OptionRefusal("changes which tasks there are, or where their output goes", "Leave it out."),
+        ("changes which tasks there are, or where their output goes", "Leave it out."),
     )
     names = {**table.names, **_names([*own["free"].split(), *own["refused"].split()])}
     # What has sbatch do something else may be of use to srun, which says no number.
@@ -140,16 +137,16 @@ def free_options(options: Mapping[str, str | int | bool], beside: str) -> dict[s
     return {option: options[name] for option, name in given.items()}
 
 
-def _refusal(table: OptionTable, option: str, value: str | int | bool, beside: str) -> OptionRefusal | None:
+def _refusal(table: OptionTable, option: str, value: str | int | bool, beside: str) -> Refusal | None:
     if value is False:  # which leaves the option out
         return None
     if (key := table.keys.get(option)) is not None:
         unit = "MINUTES" if option == "time" else value
-        return OptionRefusal("has a key of its own", f"Use {beside}{key}={unit}.")
+        return ("has a key of its own", f"Use {beside}{key}={unit}.")
     if option == "signal" and not WARNING.fullmatch(str(value)):
         seconds = str(value).partition("@")[2] or "60"
         problem = "would end trials: USR2 is the warning that they listen to, or at least survive"
-        return OptionRefusal(problem, f"Use slurm.extra_sbatch.signal=USR2@{seconds}.")
+        return (problem, f"Use slurm.extra_sbatch.signal=USR2@{seconds}.")
     return table.refusal(option, value)
 
 

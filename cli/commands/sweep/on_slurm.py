@@ -18,20 +18,18 @@ from cli.commands.sweep.sweep_run import (
     under_way,
 )
 from cli.output.console import console, print_unwrapped, print_verbatim, shown_path
-from cli.output.explained import explain, print_command_of
+from cli.output.explained import explain, print_command_of, print_shell_lines
 from cli.output.next_command import next_command
 from cli.output.progress import ends_in_words, is_troubled, progress_on
 from conf.credentials import overrides_for_records
 from conf.errors import EXIT_FAILED, EXIT_INTERRUPTED
 from conf.overrides import Overrides
-from conf.types.sites import SlurmSpec
 from conf.units import count_of
 from launcher.allocation.nodes import is_inside
 from launcher.allocation_sweep import allocation_request, require_time, run_inside, submit_allocation
 from launcher.control.composed_rules import goes_on_by_steps
 from launcher.controller import controller_text
 from launcher.slurm.own_jobs import carrying_job
-from launcher.slurm.shell import shell_lines
 from launcher.state import reconcile
 from launcher.sweep import carry_out_on_slurm, dry_run, hand_over, submit
 from launcher.where import SweepPlace
@@ -87,12 +85,6 @@ def show_jobs(run: SweepRun) -> list[str]:
         console.print(f"{count_of(step.num_waiting, 'trial')} held back: {why}.")
     submitted = [trial.trial_id for request in requests for trial in request.trials]
     return [*submitted, *step.waiting]
-
-
-def print_shell_lines(slurm: SlurmSpec) -> None:
-    """Print whose value counts where this shell has one for sbatch, too."""
-    for line in shell_lines(slurm):
-        print_unwrapped(line)
 
 
 def what_keeps_its_settings(sweep: Sweep, overrides: Sequence[str]) -> list[str]:
