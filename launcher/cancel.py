@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import psutil
 
@@ -15,14 +15,14 @@ from conf.nearest import listed
 from conf.units import count_of
 from launcher.folder_lock import holder
 from launcher.machine import end_trees, is_running_here, supervisor_of
-from launcher.refused import PartlyRefused
+from launcher.refused import PartlyRefused, taken_back_if_refused
 from launcher.slurm.answers import forget_answers
 from launcher.slurm.own_jobs import ENDING, live_job, standings
 from launcher.slurm.pbs import delete_jobs
 from launcher.slurm.query import SlurmSilent
 from launcher.tools import MANY_JOBS_SECONDS, ask, in_calls
 from launcher.trainings import LongRun
-from sweeps.folder.journal import Cancelled, History, Journal, noting_own_entries
+from sweeps.folder.journal import Cancelled, History, Journal
 from sweeps.folder.submission import Submission, begun_at, read_submission
 from sweeps.reading import CANCELLED_BY_NAME
 from sweeps.sweep import Sweep
@@ -43,7 +43,7 @@ def cancel_sweep(sweep: Sweep) -> int:
     Raises:
         UsageError: Slurm does not answer, or the sweep runs on another machine or as another user.
     """
-    with _taken_back_if_refused(sweep.folder):
+    with taken_back_if_refused(sweep.folder):
         return _cancel_sweep(sweep)
 
 
@@ -88,7 +88,7 @@ def cancel_trials(sweep: Sweep, trials: Sequence[Trial]) -> list[str]:
     jobs = [reading.submission for reading in open_trials if reading.submission]
     _require_own(_supervisors(jobs))
     # Whoever carries the sweep out finds this, writes down how the trials ended, and starts none of them again.
-    with _taken_back_if_refused(sweep.folder):
+    with taken_back_if_refused(sweep.folder):
         Journal(sweep.folder.journal).append(*(Cancelled(trial_id=reading.name) for reading in open_trials))
         in_slurm = set(cancel_jobs([job for job in jobs if job.executor != "local"]))
     is_free = holder(sweep.folder) is None
@@ -101,19 +101,6 @@ def cancel_trials(sweep: Sweep, trials: Sequence[Trial]) -> list[str]:
             # Else Slurm's word would come first, which does not know whether anybody wants it back.
             each.folder.write_verdict(without_numbers(fingerprint, Outcome.CANCELLED, CANCELLED_BY_NAME, started))
     return [reading.name for reading in open_trials]
-
-
-@contextlib.contextmanager
-def _taken_back_if_refused(folder: SweepFolder) -> Iterator[None]:
-    """Where no job could be ended, the journal does not say that the sweep, or a trial, was cancelled."""
-    with noting_own_entries(folder.journal) as own:
-        try:
-            yield
-        except PartlyRefused:
-            raise
-        except UsageError:
-            own.take_back()
-            raise
 
 
 def _cancel_allocation(sweep: Sweep, allocation: Submission) -> int:

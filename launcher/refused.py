@@ -6,7 +6,7 @@ import contextlib
 import os
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from conf.errors import TrisweepError, UsageError
@@ -20,15 +20,21 @@ class PartlyRefused(UsageError):
     """A part of what was asked for was done, so that the rest of the command stands too."""
 
 
-@contextlib.contextmanager
-def unchanged_if_refused(folder: SweepFolder) -> Iterator[None]:
+def unchanged_if_refused(folder: SweepFolder) -> contextlib.AbstractContextManager[None]:
     """Put the sweep's files back where the block ends in a refusal. Whoever calls holds the folder's lock.
 
     Trials have folders of their own, which whoever submits them puts back: see `FilesBefore`.
     """
-    provenance, since = folder.path / FOLDER, time.time()
-    known = {path: _inside(path) for path in (provenance, folder.code, folder.submitit, folder.controller.path)}
-    before = FilesBefore([folder.record, folder.private, provenance / CONFIGURATION])
+    provenance = folder.path / FOLDER
+    files = [folder.record, folder.private, provenance / CONFIGURATION]
+    folders = [provenance, folder.code, folder.submitit, folder.controller.path]
+    return taken_back_if_refused(folder, FilesBefore(files, folders))
+
+
+@contextlib.contextmanager
+def taken_back_if_refused(folder: SweepFolder, before: FilesBefore | None = None) -> Iterator[None]:
+    """Take back what the block has told the journal where it ends in a refusal before any job was submitted."""
+    since = time.time()
     with noting_own_entries(folder.journal) as own:
         try:
             yield
@@ -37,50 +43,42 @@ def unchanged_if_refused(folder: SweepFolder) -> Iterator[None]:
         except TrisweepError:
             if not own.tell_of_jobs(since):
                 own.take_back()
-                before.put_back()
-                for path, names in known.items():
-                    _keep_alone(path, names)
+                if before is not None:
+                    before.put_back()
             raise
 
 
-def _inside(folder: Path) -> set[Path] | None:
-    return set(folder.iterdir()) if folder.is_dir() else None
-
-
-def _keep_alone(folder: Path, known: set[Path] | None) -> None:
-    """Remove what is new in a folder; all of it where it was not there."""
-    if known is None:
-        shutil.rmtree(folder, ignore_errors=True)
-        return
-    for path in (_inside(folder) or set()) - known:
-        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-
-
 class FilesBefore:
-    """The content and the time of files, as they were."""
+    """The content and the time of files, and what folders hold, as they were."""
 
-    def __init__(self, paths: Iterable[Path]) -> None:
-        self._files = {path: (path.read_bytes(), path.stat()) if path.is_file() else None for path in paths}
-        self._new_folder: Path | None = None
+    def __init__(self, files: Iterable[Path], folders: Iterable[Path] = ()) -> None:
+        self._files = {path: (path.read_bytes(), path.stat()) if path.is_file() else None for path in files}
+        self._folders = {path: _inside(path) if path.is_dir() else None for path in folders}
 
     @classmethod
-    def of_trial(cls, folder: TrialFolder) -> FilesBefore:
-        """All that stands in a trial's folder beside its logs and what it has saved; a new folder goes again."""
-        if not folder.path.exists():
-            before = cls([])
-            before._new_folder = folder.path
-            return before
-        places = (folder.path, folder.failures, folder.waits)
-        found = {path for place in places for path in place.glob("*") if path.is_file()}
-        return cls(found | {folder.trial, folder.submission, folder.attempts})
+    def of_trials(cls, trials: Sequence[TrialFolder]) -> FilesBefore:
+        """All that stands in trials' folders beside their logs and what they have saved; a new folder goes again."""
+        found = set[Path]()
+        for each in (trial for trial in trials if trial.path.exists()):
+            places = (each.path, each.failures, each.waits)
+            found |= {path for place in places for path in place.glob("*") if path.is_file()}
+            found |= {each.trial, each.submission, each.attempts}
+        return cls(found, [each.path for each in trials if not each.path.exists()])
 
     def put_back(self) -> None:
-        if self._new_folder is not None:
-            shutil.rmtree(self._new_folder, ignore_errors=True)
-            return
         for path, before in self._files.items():
             if before is None:
                 path.unlink(missing_ok=True)
             elif not path.is_file() or path.read_bytes() != before[0]:
                 path.write_bytes(before[0])
                 os.utime(path, ns=(before[1].st_atime_ns, before[1].st_mtime_ns))
+        for folder, known in self._folders.items():
+            if known is None:
+                shutil.rmtree(folder, ignore_errors=True)
+                continue
+            for path in _inside(folder) - known:
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+def _inside(folder: Path) -> set[Path]:
+    return set(folder.iterdir()) if folder.is_dir() else set()

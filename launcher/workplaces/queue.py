@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -90,11 +90,6 @@ def _refusal_error(refusal: UsageError, submitted: Sequence[SubmittedArray]) -> 
     )
 
 
-def _put_back(before: Iterable[FilesBefore]) -> None:
-    for each in before:
-        each.put_back()
-
-
 def _avoided_nodes(
     sweep: Sweep, readings: Sequence[TrialReading], ended: Mapping[str, TrialReading]
 ) -> dict[str, tuple[str, ...]]:
@@ -156,21 +151,21 @@ class SlurmQueue(Workplace):
         submitted: list[SubmittedArray] = []
         while waiting:
             array = waiting.popleft()
-            before = [FilesBefore.of_trial(sweep.folder_of(trial)) for trial in array.trials]
+            before = FilesBefore.of_trials([sweep.folder_of(trial) for trial in array.trials])
             try:
                 # Prepared only now, array by array: what Slurm refuses before this one leaves the later trials as they
                 # were.
                 work = [FolderWork(sweep.prepare(trial), attempts[trial.trial_id]) for trial in array.trials]
                 job_id = _executor_for(executor, array).submit(self.job, work, array.shape)
             except TooManyJobs as refusal:
-                _put_back(before)
+                before.put_back()
                 if len(array.trials) == 1:
                     raise _refusal_error(refusal, submitted) from None
                 # The halves go to the front of the queue, so that trials are still submitted in their order.
                 waiting.extendleft(reversed(array.parts(-(-len(array.trials) // 2))))
             except UsageError as refusal:
                 if not isinstance(refusal, Unanswered):
-                    _put_back(before)
+                    before.put_back()
                 raise _refusal_error(refusal, submitted) from None
             else:
                 submitted.append(SubmittedArray(job_id, array.shape, tuple(trial.trial_id for trial in array.trials)))
