@@ -13,11 +13,10 @@ from pathlib import Path
 from stat import S_IMODE
 from typing import Any, BinaryIO
 
+from conf.errors import FULL_ERRORS
+
 NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV)
 """The errors of file systems without hard links."""
-
-FULL = (errno.ENOSPC, errno.EDQUOT)
-"""The errors of a disk without room or inodes, and of a user without quota."""
 
 PATIENCE_SECONDS, PAUSE_SECONDS = 600.0, 2.0
 """So long a result waits for a full disk, and so long between two tries."""
@@ -121,7 +120,7 @@ def when_not_full(write: Callable[[], None], path: Path) -> None:
         try:
             return write()
         except OSError as error:
-            if error.errno not in FULL or time.monotonic() > until:
+            if error.errno not in FULL_ERRORS or time.monotonic() > until:
                 raise
             if not is_told:
                 is_told = True
