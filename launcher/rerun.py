@@ -70,14 +70,11 @@ class Rerun:
     def _prepare(self) -> None:
         # A fresh folder: mkdir fails where somebody else has taken the name meanwhile.
         self.folder.path.mkdir(parents=True)
-        for earlier in self._earlier():
+        stage = self.trial.planned.stage
+        # A stage finds the folders of those before it beside its own.
+        for earlier in stage.folders_beside(self.trial.folder.path) if stage else ():
             (self.folder.path.parent / earlier.name).symlink_to(earlier)
         self.folder.write_trial(json.loads(self.trial.folder.trial.read_bytes()))
-
-    def _earlier(self) -> list[Path]:
-        """The folders of the stages before this one, which a stage finds beside its own."""
-        stage = self.trial.planned.stage
-        return stage.folders_beside(self.trial.folder.path) if stage else []
 
     def _run_here(self, tell: Callable[[Reading], None]) -> Reading:
         has_gpus = this_machine().num_devices > 0

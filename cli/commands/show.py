@@ -35,13 +35,12 @@ if TYPE_CHECKING:
     from conf.compose.load import Composition
 
 
-def _complete_group(incomplete: str) -> list[str]:
-    return [name for name in groups() if name.startswith(incomplete)]
-
-
 Group = Annotated[
     str | None,
-    typer.Argument(help="A group, such as cluster; all, unless one is given.", autocompletion=_complete_group),
+    typer.Argument(
+        help="A group, such as cluster; all, unless one is given.",
+        autocompletion=lambda incomplete: [name for name in groups() if name.startswith(incomplete)],
+    ),
 ]
 All = Annotated[bool, typer.Option("--all", help="Show every group, not just those that were named.")]
 

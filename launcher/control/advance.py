@@ -265,8 +265,8 @@ class Conductor:
 
     def _shared_mistake(self, readings: Sequence[TrialReading], failed: Sequence[TrialReading]) -> str:
         """Return the cause from which all points have failed so far, which so would all others; empty without one."""
-        points = [each for each in readings if not each.trial.stage]
-        if any(each.outcome is Outcome.COMPLETED and not self._ended_before(each) for each in points):
+        completed = [each for each in readings if not each.trial.stage and each.outcome is Outcome.COMPLETED]
+        if not all(self.history.course_of(each.name).ended_before_command for each in completed):
             return ""
         ended = [
             each
@@ -277,9 +277,6 @@ class Conductor:
             if len(alike) >= enough:
                 return f"{count_of(len(alike), 'trial')} failed alike, and none has completed: {alike[0].cause}"
         return ""
-
-    def _ended_before(self, reading: TrialReading) -> bool:
-        return self.history.course_of(reading.name).ended_before_command
 
     def _has_failed(self, reading: TrialReading) -> bool:
         course = self.history.course_of(reading.name)

@@ -113,7 +113,10 @@ def _table(search: str, columns: tuple[str, ...], *, ascending: bool = False) ->
         "modelVersionFilter": "All Runs",
         "selectedColumns": list(columns),
         "columnOrder": [NAME, *columns, *LAST],
-        "columnWidths": {column: _width(column) for column in (NAME, *columns)},
+        "columnWidths": {
+            column: WIDE.get(column, PIXELS_BESIDE + PIXELS_PER_LETTER * len(column.split("`")[1]))
+            for column in (NAME, *columns)
+        },
         "runsHiddenMode": "SHOW_ALL",
         "viewMaximized": False,
         "runListHidden": False,
@@ -122,10 +125,6 @@ def _table(search: str, columns: tuple[str, ...], *, ascending: bool = False) ->
         "hideEmptyCharts": True,
         "useGroupedValuesInCharts": True,
     }
-
-
-def _width(column: str) -> int:
-    return WIDE.get(column, PIXELS_BESIDE + PIXELS_PER_LETTER * len(column.split("`")[1]))
 
 
 def _varied_params(contents: Sequence[RunContent]) -> list[str]:

@@ -195,17 +195,12 @@ def _drawn_values(sought: Objective, runs: Sequence[Run], number: int) -> list[f
 
     So is a figure that came out the same; one that did not, as of a server that was timed, varies by itself.
     """
-    counted = _runs_that_count(runs, number)
+    counted = [run for run in runs if run.counts[number]] or runs
     if is_of_time(sought) or not all(run.reading.planned.trainer.is_told(SEED) for run in counted):
         return [run.values[number] for run in counted]
     by_loss = sought == "loss"
     draws = grouped(counted, lambda run: (run.reading.planned.training.seed, None if by_loss else run.values[number]))
     return [fmean(run.values[number] for run in same) for same in draws.values()]
-
-
-def _runs_that_count(runs: Sequence[Run], number: int) -> Sequence[Run]:
-    """The runs that count for an objective; all where none does."""
-    return [run for run in runs if run.counts[number]] or runs
 
 
 def sought_places(record: SweepRecord, points: Sequence[SoughtPoint]) -> list[str]:

@@ -29,7 +29,6 @@ from cli.started_sweep import print_state
 from conf.compose.load import Composition
 from conf.errors import EXIT_INTERRUPTED, ConfigError, UsageError
 from conf.overrides import Overrides
-from conf.types.sweep_spec import SweepSpec
 from conf.units import count_of
 from launcher.command_trainer.flag_check import check_record, starts_without_python, untold_keys
 from launcher.command_trainer.program_check import require_programs
@@ -94,7 +93,7 @@ def run_sweep(
 def _require_measurable(place: SweepPlace) -> None:
     """Raises ConfigError where nothing of the sweep can be measured without a cluster, and none was chosen."""
     sweep = place.settings.sweep
-    if place.on_slurm or sweep is None or _can_be_measured_here(sweep):
+    if place.on_slurm or sweep is None or sweep.replay is None or sweep.proxy is not None:
         return
     remedy = (
         f"Choose the cluster on which its points become jobs with cluster=NAME; without one, a checkout replays it on"
@@ -116,10 +115,6 @@ def _warn_of_what_is_not_told(record: SweepRecord) -> None:
 
 def _is_in_allocation(place: SweepPlace) -> bool:
     return place.on_slurm and place.settings.launcher.kind == "allocation"
-
-
-def _can_be_measured_here(sweep: SweepSpec) -> bool:
-    return sweep.replay is None or sweep.proxy is not None
 
 
 @contextmanager

@@ -160,10 +160,8 @@ def _counted(best: MeasuredPoint, rivals: Sequence[MeasuredPoint]) -> str:
     """The number of rivals; those that were disturbed apart, as they share no place with a best that was not."""
     apart = 0 if best.disturbed else sum(bool(rival.disturbed) for rival in rivals)
     steady = len(rivals) - apart
-    others = "" if not steady else "1 other" if steady == 1 else f"{steady} others"
-    return " and ".join(
-        filter(None, (others, f"{apart} that {'was' if apart == 1 else 'were'} disturbed" * bool(apart)))
-    )
+    others = [count_of(steady, "other")] * (steady > 0)
+    return " and ".join(others + [f"{apart} that {'was' if apart == 1 else 'were'} disturbed"] * (apart > 0))
 
 
 def study_sentence(study: ScalingStudy, noise: float | None) -> str:

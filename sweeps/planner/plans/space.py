@@ -125,7 +125,8 @@ def shared_tensor_sizes(space: Space) -> list[int]:
     split = gcd(model.num_attention_heads, model.num_query_groups, model.ffn_hidden_size)
     one_node = space.world_size <= cluster.devices_per_node
     pinned = space.pinned.get("tensor_parallel_size")
-    if isinstance(pinned, int) and pinned % model.num_query_groups == 0 and _splits_query_groups(space):
+    is_split = isinstance(pinned, int) and pinned % model.num_query_groups == 0
+    if is_split and runs(space.setting.implementation, SPLIT_QUERY_GROUPS, True):
         split = gcd(model.num_attention_heads, model.ffn_hidden_size)
         one_node = space.world_size <= cluster.joined_devices
     inside = 0 if space.tensor_parallel_across_nodes or one_node else cluster.devices_per_node
@@ -134,11 +135,6 @@ def shared_tensor_sizes(space: Space) -> list[int]:
     if model.experts is not None and is_own and setting.expert_tensor_parallel_size != 1:
         sizes = [1]  # see `conf.plan.expert_axis.check_own_experts`
     return space.allowed_values("tensor_parallel_size", sizes)
-
-
-def _splits_query_groups(space: Space) -> bool:
-    """True if several tensor ranks of the trainer may hold a group of keys and values; tried where a size is pinned."""
-    return runs(space.setting.implementation, SPLIT_QUERY_GROUPS, True)
 
 
 def tensor_parallel_sizes(space: Space) -> list[int]:
