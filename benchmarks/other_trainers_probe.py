@@ -110,7 +110,7 @@ def megatron_lm(parsers: Any) -> Any:
                 self.expert = torch.nn.Parameter(torch.ones(size, size, dtype=dtype))
                 self.expert.allreduce = args.expert_model_parallel_size == 1
 
-    class Whole(parsers.MegatronLM):  # type: ignore[misc]
+    class WholeMegatronLM(parsers.MegatronLM):  # type: ignore[misc]
         def check(self, call: dict[str, Any]) -> None:
             super().check(call)
             args = self.arguments.parse_args()
@@ -179,7 +179,7 @@ def megatron_lm(parsers: Any) -> Any:
             finally:
                 schedules.get_model_type = begun
 
-    return Whole()
+    return WholeMegatronLM()
 
 
 def torchtitan(parsers: Any) -> Any:
@@ -190,7 +190,7 @@ def torchtitan(parsers: Any) -> Any:
     specs = module_named("torchtitan.protocols.train_spec")
     utils = module_named("torchtitan.distributed.utils")
 
-    class Whole(parsers.Torchtitan):  # type: ignore[misc]
+    class WholeTorchtitan(parsers.Torchtitan):  # type: ignore[misc]
         def check(self, call: dict[str, Any]) -> None:
             super().check(call)
             config = self.manager().parse_args(call["words"])
@@ -235,7 +235,7 @@ def torchtitan(parsers: Any) -> Any:
             assert not is_alone or config.training.mixed_precision_param == "float32", "mixed precision is disabled"
             utils.maybe_enable_amp(parallel, config.training.mixed_precision_param, "cpu")
 
-    return Whole()
+    return WholeTorchtitan()
 
 
 def deepspeed(_: Any) -> Any:
@@ -246,7 +246,7 @@ def deepspeed(_: Any) -> Any:
     torch = module_named("torch")
     module_named("deepspeed.runtime.config").dist = SimpleNamespace(get_rank=lambda: 0)
 
-    class Whole:
+    class WholeDeepSpeed:
         def check(self, call: dict[str, Any]) -> None:
             for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
                 os.environ.pop(name)  # accelerate would look for the others
@@ -282,7 +282,7 @@ def deepspeed(_: Any) -> Any:
                 type(args).world_size = known
             return config.config
 
-    return Whole()
+    return WholeDeepSpeed()
 
 
 WHOLE: dict[str, Callable[[Any], Any]] = {"megatron-lm": megatron_lm, "torchtitan": torchtitan, "deepspeed": deepspeed}
