@@ -10,13 +10,13 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from conf.compose.model_types import OF_A_FIELD, ModelType, all_keys, model_types
 from conf.errors import ConfigError
 from conf.folders import at_home
-from conf.nearest import most_like
 from conf.overrides import Override, Overrides, override_text
 from conf.types.model_spec import Scores
 from conf.types.schema import NORM_EPSILON, ROTARY_BASE
@@ -35,7 +35,7 @@ PARTIAL = "partial_rotary_factor"
 ROTARY = frozenset(
     {"rope_type", "type", "rope_theta", *LLAMA3, "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"}
     | {"attention_factor", "short_factor", "long_factor", "short_mscale", "long_mscale"}
-    | {"finetuned", "attn_factor", "max_position_embeddings", "llama_4_scaling_beta"}
+    | {"finetuned", "attn_factor", "max_position_embeddings", "llama_4_scaling_beta", "alpha"}
 )
 """The keys of rotary positions in transformers' modeling_rope_utils.py, and those in published files."""
 
@@ -209,9 +209,10 @@ def shape_of(config: HuggingFaceConfig) -> Shape:
     """
     kind = config.content.get("model_type")
     if not isinstance(kind, str) or kind not in model_types():
-        meant = most_like(kind, list(model_types())) if isinstance(kind, str) else None
-        remedy = f"Known: {', '.join(model_types())}."
-        raise config.not_understood("model_type", f"Did you mean {meant}? {remedy}" if meant else remedy)
+        # A program writes the name, so that one that is alike is no slip: none is proposed but the same in other signs.
+        meant = next((name for name in model_types() if _letters(name) == _letters(str(kind))), None)
+        remedy = f"Known: {', '.join(model_types())}. Write another one into a file of group model."
+        raise config.not_understood("model_type", f"Did you mean {meant}?" if meant else remedy)
     whole, config = config, config.reading_text
     shape = shape_of(config) if config is not whole and config.kind.text else _shape(config)
     beside = _left_out(whole) if config is not whole else []
@@ -337,7 +338,7 @@ def _experts(config: HuggingFaceConfig, scores: Scores) -> Shape:
         "ffn_hidden_size": width,
         "shared_ffn_hidden_size": config.count("shared_expert_intermediate_size", 0)
         or width * config.count("n_shared_experts", 0),
-        "num_dense_layers": config.count("first_k_dense_replace", 0),
+        "num_dense_layers": _dense_layers(config),
         "capacity_factor": None,
         "imbalance": 1.0,
     }
@@ -352,6 +353,24 @@ def _experts(config: HuggingFaceConfig, scores: Scores) -> Shape:
     }
 
 
+def _dense_layers(config: HuggingFaceConfig) -> int:
+    """The first layers, which have no experts; a file that lists the layers of each kind must have no others."""
+    layers, dense = config.count("num_hidden_layers"), config.count("first_k_dense_replace", 0)
+    if isinstance(kinds := config.value("mlp_layer_types"), list):
+        dense = kinds.count("dense")
+    wanted: dict[str, Iterable[object]] = {
+        "mlp_layer_types": ("dense" if layer < dense else "sparse" for layer in range(layers)),
+        "moe_layers": range(dense, layers),
+        "moe_layer_end_index": (layers - 1,),
+    }
+    for key, right in wanted.items():
+        said = config.value(key)
+        listed = said if isinstance(said, list) else [said]
+        if said not in (None, -1) and any(one != other for one, other in zip_longest(listed, right)):
+            raise config.not_understood(key, "Known: experts in all layers, or in all but the first ones.")
+    return dense
+
+
 def _latent_attention(config: HuggingFaceConfig) -> Shape:
     return {
         "query_rank": config.count("q_lora_rank", 0) or None,
@@ -359,6 +378,10 @@ def _latent_attention(config: HuggingFaceConfig) -> Shape:
         "rotary_head_size": config.count("qk_rope_head_dim"),
         "value_head_size": config.count("v_head_dim"),
     }
+
+
+def _letters(name: str) -> str:
+    return re.sub("[^a-z0-9]", "", name.lower())
 
 
 def _name(path: Path) -> str:

@@ -194,3 +194,89 @@ def test_a_window_that_a_command_lacks_is_named_and_one_that_holds_a_sequence_is
     said, refused = plan(*asked, "model.seq_length=4096")
     assert said == ""
     assert "model.attention_window = 1024: trainer megatron-lm: this file gives it models without windows" in refused
+
+
+HUNYUAN = {
+    **{
+        "model_type": "hunyuan_v1_dense",
+        "attention_head_dim": 128,
+        "head_dim": 128,
+        "norm_type": "rms",
+        "use_qk_norm": True,
+    },
+    **{"use_cla": False, "cla_share_factor": 2, "add_classification_head": False, "class_num": 0, "pool_type": "last"},
+    "rope_scaling": {"type": "dynamic", "alpha": 1000.0, "factor": 1.0, "beta_fast": 32, "mscale_all_dim": 0.0},
+}
+GPT2 = {
+    **{
+        "model_type": "gpt2",
+        "n_embd": 64,
+        "n_head": 4,
+        "n_layer": 2,
+        "n_positions": 32,
+        "n_ctx": 32,
+        "vocab_size": 100,
+    },
+    **{"activation_function": "gelu_new", "n_special": 0, "predict_special_tokens": True, "_num_labels": 1},
+}
+ERNIE = {
+    **{"model_type": "ernie4_5_moe", "moe_num_experts": 8, "moe_k": 2, "moe_intermediate_size": 64, "moe_gate": "topk"},
+    **{"moe_use_hard_gate": False, "moe_layer_end_index": 3},
+}
+FLASH = {
+    **{"model_type": "glm4_moe_lite", "n_routed_experts": 8, "moe_intermediate_size": 64, "num_experts_per_tok": 2},
+    **{"kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32, "num_key_value_heads": 16},
+}
+SCOUT = {"model_type": "llama4_text", "num_local_experts": 4, "num_experts_per_tok": 1, "head_dim": 128}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [LLAMA | HUNYUAN, GPT2, LLAMA | ERNIE, LLAMA | {"activation": "swiglu"}],
+    ids=["hunyuan", "gpt2", "ernie", "falcon3"],
+)
+def test_keys_of_older_published_files_change_nothing(content: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    assert num_parameters(ModelSpec.model_validate(model_in(tmp_path))) > 0
+
+
+@pytest.mark.parametrize(
+    ("content", "dense"),
+    [
+        (FLASH | {"mlp_layer_types": ["dense", "sparse", "sparse", "sparse"]}, 1),
+        (FLASH | {"mlp_layer_types": ["dense", "dense", "sparse", "sparse"]}, 2),
+        (FLASH | {"mlp_layer_types": ["sparse", "dense", "sparse", "sparse"]}, None),
+        (FLASH | {"mlp_layer_types": ["dense", "sparse"]}, None),
+        (FLASH | {"mlp_layer_types": 1}, None),
+        (ERNIE | {"moe_layer_end_index": -1}, 1),
+        (ERNIE | {"moe_layer_end_index": 2}, None),
+        (SCOUT | {"moe_layers": [0, 1, 2, 3]}, 0),
+        (SCOUT | {"moe_layers": [1, 3]}, None),
+    ],
+)
+def test_layers_with_experts_are_those_that_the_file_lists(
+    content: dict[str, Any], dense: int | None, tmp_path: Path
+) -> None:
+    path = file_of(tmp_path, **content)
+    if dense is None:
+        with pytest.raises(ConfigError, match="Known: experts in all layers, or in all but the first ones"):
+            model_of(path)
+        return
+    experts = model_of(path).experts
+    assert experts is not None
+    assert experts.num_dense_layers == dense
+
+
+def test_windows_that_a_file_lists_are_read_where_the_type_has_none_by_itself(tmp_path: Path) -> None:
+    dots = {"model_type": "dots1", "n_routed_experts": 8, "moe_intermediate_size": 64, "num_experts_per_tok": 2}
+    kinds = ["sliding_attention", "full_attention"] * 2
+    assert model_of(file_of(tmp_path, **dots, sliding_window=128)).attention_window is None
+    window = model_of(file_of(tmp_path, **dots, sliding_window=128, layer_types=kinds)).attention_window
+    assert window is not None
+    assert (window.size, window.full_every) == (128, 2)
+
+
+@pytest.mark.parametrize("kind", ["internlm2", "mimo", "xverse", "deepseek", "hunyuan_v1_moe", "lfm2", "qwen2_5_vl"])
+def test_no_other_type_is_proposed_for_one_that_is_not_known(kind: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f'names model_type = "{kind}", which is not understood. Known: gpt2'):
+        model_of(file_of(tmp_path, model_type=kind))
