@@ -1,8 +1,7 @@
 """Fitting positive constants so that predictions come nearer to measurements: robust, and held by what is known before.
 
 What is minimised is the weighted sum of the absolute log ratios of predicted to measured, smoothed near 0, plus a
-spring on each constant that pulls towards its prior value and decides what the measurements leave open. The method is
-reweighted least squares with derivatives by differences.
+spring on each constant that pulls towards its prior value and decides what the measurements leave open.
 """
 
 from __future__ import annotations
@@ -10,10 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import least_squares
 
 Floats: TypeAlias = NDArray[np.float64]
 Values: TypeAlias = Mapping[str, float]
@@ -32,13 +32,8 @@ NOTICEABLE = 0.005
 """A constant is fitted if its spread moves the predictions by 0.5 % (root mean square)."""
 
 STEP = 0.1
-MOST_STEPS = 12
-MOST_REWEIGHTINGS = 50
-MOST_HALVINGS = 6
+MOST_STEPS = 30
 SMALLEST_GAIN = 3e-4
-SETTLED = 3e-4
-"""Reweighting ends where it lowers the cost by a smaller share, however much a step has to gain: it predicts nothing
-anew, so that it costs hardly any time."""
 
 
 @dataclass(frozen=True)
@@ -98,60 +93,34 @@ def refit(
         weights: of every measurement, (n,).
         smallest_gain: share of the cost that a step has to earn for another one to be made.
     """
-    rest, now = coordinates_of(constants, prior), coordinates_of(constants, start or prior)
-    residuals = ratios(values_at(constants, now))
-    for _ in range(MOST_STEPS):
-        slope = slopes(ratios, constants, values_at(constants, now))
-        stepped = linear_step(ratios, constants, residuals, slope, now, rest, weights)
-        if stepped is None:
-            break
-        gain = 1 - _cost(stepped.residuals, stepped.now - rest, weights) / _cost(residuals, now - rest, weights)
-        now, residuals = stepped
-        if gain < smallest_gain:
-            break
-    return values_at(constants, now)
+    if not constants:
+        return {}
+    lowest, highest = ({each.name: getattr(each, end) for each in constants} for end in ("lowest", "highest"))
+    rest, now, *bounds = (coordinates_of(constants, values) for values in (prior, start or prior, lowest, highest))
+    springs = np.sqrt(SMOOTHING * SPRING) * np.eye(len(now))
+    found = least_squares(
+        lambda where: np.hstack([ratios(values_at(constants, where)), springs @ (where - rest)]),
+        np.clip(now, *bounds),
+        lambda where: np.vstack([slopes(ratios, constants, values_at(constants, where)), springs]),
+        bounds,
+        method="dogbox",  # which ends at a bound, and not just before it
+        ftol=smallest_gain,
+        f_scale=SMOOTHING,
+        loss=lambda squares: np.hstack([weights * _soft_l1(squares[: -len(now)]), _square(squares[-len(now) :])]),
+        max_nfev=MOST_STEPS,
+    )
+    return values_at(constants, found.x)
 
 
-class Stepped(NamedTuple):
-    """Coordinates, (constants,), and the log ratios there, (n,)."""
+def _soft_l1(squares: Floats) -> Floats:
+    """The loss of errors by their squares in units of `SMOOTHING`, with both of its derivatives, (3, n)."""
+    root = np.sqrt(1 + squares)
+    return np.array([2 * (root - 1), 1 / root, -0.5 / root**3])
 
-    now: Floats
-    residuals: Floats
 
-
-def linear_step(
-    ratios: LogRatios,
-    constants: Sequence[Constant],
-    residuals: Floats,
-    slope: Floats,
-    now: Floats,
-    rest: Floats,
-    weights: Floats | float,
-) -> Stepped | None:
-    """A step that makes the cost less, towards what would be best if log ratios were linear; None where none is found.
-
-    Args:
-        residuals: log ratios at `now`, (n,).
-        slope: their derivatives there, (n, constants).
-        now, rest: coordinates of the constants, and where their springs rest, (constants,).
-    """
-    lowest = coordinates_of(constants, {each.name: each.lowest for each in constants})
-    highest = coordinates_of(constants, {each.name: each.highest for each in constants})
-    optimum, errors, spent = now, residuals, _cost(residuals, now - rest, weights)
-    least = spent
-    for _ in range(MOST_REWEIGHTINGS):
-        optimum = optimum + _step(errors, slope, optimum - rest, (lowest - optimum, highest - optimum), weights)
-        errors = residuals + slope @ (optimum - now)
-        before, least = least, _cost(errors, optimum - rest, weights)
-        if before - least < SETTLED * least:
-            break
-    # The optimum is exact only for a linear model; halved often enough, its step lowers the cost or nothing does.
-    for halving in range(MOST_HALVINGS):
-        tried = now + (optimum - now) / 2**halving
-        residuals_there = ratios(values_at(constants, tried))
-        if _cost(residuals_there, tried - rest, weights) < spent:
-            return Stepped(tried, residuals_there)
-    return None
+def _square(squares: Floats) -> Floats:
+    """The loss of springs, likewise."""
+    return np.array([squares, np.ones_like(squares), np.zeros_like(squares)])
 
 
 def coordinates_of(constants: Sequence[Constant], values: Values) -> Floats:
@@ -160,31 +129,6 @@ def coordinates_of(constants: Sequence[Constant], values: Values) -> Floats:
 
 def values_at(constants: Sequence[Constant], coordinates: Floats) -> dict[str, float]:
     return {each.name: each.value(float(where)) for each, where in zip(constants, coordinates, strict=True)}
-
-
-def _cost(residuals: Floats, stretch: Floats, weights: Floats | float) -> float:
-    return float(np.sum(weights * np.hypot(residuals, SMOOTHING)) + SPRING / 2 * np.sum(stretch**2))
-
-
-def _step(
-    residuals: Floats, slope: Floats, stretch: Floats, bounds: tuple[Floats, Floats], weights: Floats | float
-) -> Floats:
-    """The step of reweighted least squares, (constants,), no further than `bounds`; springs pull by their `stretch`."""
-    pull = weights / np.hypot(residuals, SMOOTHING)
-    normal = (slope.T * pull) @ slope + SPRING * np.eye(len(stretch))
-    target = -(slope.T * pull) @ residuals - SPRING * stretch
-    step, free = np.zeros(len(stretch)), np.ones(len(stretch), dtype=bool)
-    while free.any():
-        known = normal[np.ix_(free, ~free)] @ step[~free]
-        step[free] = np.linalg.solve(normal[np.ix_(free, free)], target[free] - known)
-        bounded = np.clip(step, *bounds)
-        # Constants at a bound are held there, and the rest is solved again, as the best values of the others change.
-        outside = free & (bounded != step)
-        step = bounded
-        if not outside.any():
-            break
-        free &= ~outside
-    return step
 
 
 def slopes(ratios: LogRatios, constants: Sequence[Constant], present: Values) -> Floats:

@@ -17,18 +17,7 @@ from benchmarks.left_out import LeftOutRow, ReplayedCalibration
 from benchmarks.levels import LEVELS, TABLE, groups_left_out
 from benchmarks.published_rows import MeasuredRow, series_weights
 from calibrate.refit_cluster import CONSTANTS, NUM_RUNS, Constants, PricedRuns, most_telling, present_values
-from calibrate.robust_fit import (
-    Constant,
-    Floats,
-    LogRatios,
-    Values,
-    choose_constants,
-    coordinates_of,
-    linear_step,
-    refit,
-    slopes,
-    values_at,
-)
+from calibrate.robust_fit import Constant, Floats, LogRatios, Values, choose_constants, coordinates_of, refit, slopes
 from sweeps.confidence import Interval
 from train_core.costs.setting import Setting
 
@@ -71,16 +60,19 @@ def fit(rows: Sequence[MeasuredRow]) -> ConstantsFit:
 def values_without(found: ConstantsFit, level: str = TABLE) -> dict[str, dict[str, float]]:
     """For each group of a level, the constants by name that are fitted without it; a table goes with its machines."""
     # The fits without some rows end close to the fit to all, so that its derivatives serve all of them.
-    left, weights = found.log_ratios(), series_weights(found.rows)
-    now, rest = (coordinates_of(_constants(), values) for values in (found.values, prior_values()))
+    constants, left, weights = _constants(), found.log_ratios(), series_weights(found.rows)
+    begun = coordinates_of(constants, found.values)
+
+    def linear(values: Values) -> Floats:
+        return left + found.slope @ (coordinates_of(constants, values) - begun)
+
     by_kept: dict[tuple[int, ...], dict[str, float]] = {}
     by_group = {}
     for members, kept in groups_left_out(found.rows, level):
         if (key := tuple(kept)) not in by_kept:
             of_kept = np.zeros(len(weights))
             of_kept[kept] = weights[kept]
-            stepped = linear_step(found.log_ratios, _constants(), left, found.slope, now, rest, of_kept)
-            by_kept[key] = found.values if stepped is None else values_at(_constants(), stepped.now)
+            by_kept[key] = refit(linear, constants, prior_values(), found.values, of_kept)
         by_group[LEVELS[level](found.rows[members[0]])] = by_kept[key]
     return by_group
 
