@@ -57,7 +57,6 @@ WHOLE_MODULES = r"\b(?:mlp|moe|shared_experts)\b"
 the feed-forward part of the few layers that have none."""
 DISPATCHERS: dict[str, ExpertDispatcher] = {**{name: name for name in EXPERT_DISPATCHERS}, "all-to-all": "alltoall"}
 USUAL_PER_NODE = 8
-ONE = ("", "1", "1.0")
 MANY_MICRO_BATCHES = 1024
 """Of a rate that leaves the reduction of gradients out: so many that its share vanishes."""
 
