@@ -72,7 +72,7 @@ def divisors(number: int) -> list[int]:
 
 
 @dataclass
-class Draw:
+class RandomPlan:
     """One random plan for a trainer, key by key; most values go together, so that few plans are refused for a slip."""
 
     trainer: str
@@ -212,11 +212,11 @@ def drawn_plans(number: int = NUM_PLANS, seed: int = SEED) -> tuple[tuple[str, t
     """Trainers and overrides; always the same ones."""
     source = random.Random(seed)
     names = [name for name, share in SHARES.items() for _ in range(round(share * number))]
-    return tuple((name, tuple(Draw(name, source).overrides())) for name in names)
+    return tuple((name, tuple(RandomPlan(name, source).overrides())) for name in names)
 
 
 @dataclass(frozen=True)
-class Verdict:
+class PlanVerdict:
     """What became of a plan.
 
     Attributes:
@@ -239,23 +239,23 @@ def experiment_or_reason(overrides: Sequence[str]) -> Experiment | str:
         return str(reason)
 
 
-def verdicts(plans: Sequence[tuple[str, tuple[str, ...]]]) -> Iterator[Verdict]:
+def verdicts(plans: Sequence[tuple[str, tuple[str, ...]]]) -> Iterator[PlanVerdict]:
     """Ask each program about the plans that are not refused here."""
     composed = [(trainer, overrides, experiment_or_reason(overrides)) for trainer, overrides in plans]
     printed = []
     for trainer, overrides, found in composed:
         if isinstance(found, str):
-            yield Verdict(trainer, overrides, refusal=found)
+            yield PlanVerdict(trainer, overrides, refusal=found)
         else:
             printed.append((trainer, overrides, found))
     for parser, alike in grouped(printed, lambda each: PARSERS.get(each[0], each[0])).items():
         answer = _answer(parser, [experiment for _, _, experiment in alike])
         for index, (trainer, overrides, _) in enumerate(alike):
             if isinstance(answer, str):
-                yield Verdict(trainer, overrides, failure=answer)
+                yield PlanVerdict(trainer, overrides, failure=answer)
             else:
                 entry = answer[index]
-                yield Verdict(trainer, overrides, failure=entry and entry["problem"], asked=True)
+                yield PlanVerdict(trainer, overrides, failure=entry and entry["problem"], asked=True)
 
 
 def _answer(parser: str, experiments: Sequence[Experiment]) -> list[Any] | str:

@@ -33,7 +33,7 @@ def parser_module(path: str) -> Any:
     return module
 
 
-class PassedError(Exception):
+class ScheduleBegunError(Exception):
     """A schedule has accepted what it was given, and would begin."""
 
 
@@ -53,12 +53,12 @@ def without_cuda(torch: Any) -> None:
     torch.cuda.current_device = lambda: "cpu"
     torch.cuda.set_device = lambda *_: None
 
-    class Stream(SimpleNamespace):
+    class CpuStream(SimpleNamespace):
         def __init__(self, *_: Any, **__: Any) -> None:
             super().__init__(wait_stream=lambda *_: None, record=lambda *_: None)
 
-    torch.cuda.Stream = torch.cuda.Event = Stream
-    torch.cuda.current_stream = torch.cuda.default_stream = Stream
+    torch.cuda.Stream = torch.cuda.Event = CpuStream
+    torch.cuda.current_stream = torch.cuda.default_stream = CpuStream
     torch.cuda.synchronize = lambda *_: None
     plain_type = torch.Tensor.type
 
@@ -98,7 +98,7 @@ def megatron_lm(parsers: Any) -> Any:
     module = module_named("megatron.core.transformer.module")
     state = core.parallel_state
 
-    class Small(module.MegatronModule):  # type: ignore[misc, name-defined]
+    class SmallModel(module.MegatronModule):  # type: ignore[misc, name-defined]
         """As much of a model as optimizers look at: a matrix, a norm, and an expert where there are some."""
 
         def __init__(self, config: Any, args: Any) -> None:
@@ -146,7 +146,7 @@ def megatron_lm(parsers: Any) -> Any:
         def construct(self, args: Any, config: Any) -> None:
             of_optimizer, overrides = training.get_megatron_optimizer_config(args)
             of_replicas = training.get_megatron_ddp_config(args)
-            chunks = [Small(config, args) for _ in range(args.virtual_pipeline_model_parallel_size or 1)]
+            chunks = [SmallModel(config, args) for _ in range(args.virtual_pipeline_model_parallel_size or 1)]
             optimizer: Any = SimpleNamespace(param_groups=[{"params": list(chunks[0].parameters())}])
             if not args.use_megatron_fsdp:  # which asks for CUDA in each of its parts
                 wrapped = [replicas.DistributedDataParallel(config, of_replicas, chunk) for chunk in chunks]
@@ -162,7 +162,7 @@ def megatron_lm(parsers: Any) -> Any:
             """Begin the schedule, which looks at numbers of micro-batches first and then at the type of the model."""
 
             def stop(*_: Any) -> None:
-                raise PassedError
+                raise ScheduleBegunError
 
             schedules.get_model_type, begun = stop, schedules.get_model_type
             try:
@@ -174,7 +174,7 @@ def megatron_lm(parsers: Any) -> Any:
                     seq_length=args.seq_length,
                     micro_batch_size=args.micro_batch_size,
                 )
-            except PassedError:
+            except ScheduleBegunError:
                 pass
             finally:
                 schedules.get_model_type = begun
