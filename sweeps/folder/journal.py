@@ -294,7 +294,7 @@ class History:
     Attributes:
         asked: trials that a search or a person asked for, by id.
         asked_last: those of them that the command that goes on asked for.
-        begun: the command that goes on; None where the sweep was begun before there were journals.
+        begun: the command that goes on; None before the first one.
         first_begun: when the sweep was begun; None likewise.
         finished: why nothing is left to do; empty while something is.
     """
