@@ -114,10 +114,11 @@ def miscounted(book: StepBook) -> str:
             f"its log tells of {book.last_step} steps, as their numbers begin anew {count_of(runs - 1, 'time')}, and "
             f"training.num_steps = {plan}: give training.num_steps={book.last_step}"
         )
-    if book.seeks_loss and book.further > plan:
+    further = book.beyond if len(book.steps) < min(plan, book.num_beyond) else book.further
+    if book.seeks_loss and further > plan:
         return (
-            f"its log tells of step {book.further}, and training.num_steps = {plan}, whose loss is not that of the end:"
-            f" give training.num_steps={book.further}, or have it make no more"
+            f"its log tells of step {further}, and training.num_steps = {plan}, whose loss is not that of the end:"
+            f" give training.num_steps={further}, or have it make no more"
         )
     (step, times), ranks = max(book.repeats.items(), key=lambda item: item[1], default=(0, 0)), book.num_ranks
     if times >= max(ranks, 2):

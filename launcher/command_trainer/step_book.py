@@ -56,7 +56,8 @@ class StepBook:
         untimed: the steps without a time, of a log of which none is sought; theirs are by our clock.
         unread: by quantity the first number that cannot be read.
         last_step: the last one that was told, also beyond the plan's last.
-        beyond: the highest number that was printed beyond the plan's last; `further`: of those that go on from there.
+        beyond: the highest number that was printed beyond the plan's last, in one of `num_beyond` lines; `further`: of
+            those that go on from there.
         memory_bytes: the most that was printed; None while nothing was.
     """
 
@@ -87,7 +88,7 @@ class StepBook:
         self.memory_bytes: int | None = None
         self.is_done, self.error = False, ""
         self.log, self.unread = log, dict[str, UnknownNotation]()
-        self.last_step, self.beyond, self.further = 0, 0, 0
+        self.last_step, self.beyond, self.num_beyond, self.further = 0, 0, 0, 0
         self._numbers = dict[tuple[int, str], StepNumbers]()
         self._speaker: StepNumbers | None = None
         self._told = set[int]()
@@ -117,6 +118,7 @@ class StepBook:
         is_bar = BAR.search(line) is not None
         # The first rank's word for a step stays; of a bar the last one: it shows a new number with old figures first.
         self._found = self._found | quantities if is_bar else quantities | self._found
+        self._begin_with_losses()
         self._note(quantities)
         if self._seconds() is not None and self.wanted <= self._found.keys() and not is_bar:
             yield from self.close()
@@ -127,21 +129,23 @@ class StepBook:
         """Go to the step of a line; False where the line is of no step, or of what another rank has told."""
         number = self._number_of(printed)
         if number > (plan := self.experiment.training.num_steps):
-            self.beyond = max(self.beyond, number)
+            self.beyond, self.num_beyond = max(self.beyond, number), self.num_beyond + 1
             if number - max(self.further, plan) <= max((each.stride for each in self._numbers.values()), default=1):
                 self.further = max(self.further, number)
             return False
-        place = place_in(line, *spot, number, self._epoch if epoch is None else int(epoch))
+        place = place_in(line, *spot, number, None if epoch is None else int(epoch), self._epoch)
         numbers = self._numbers.setdefault((source, place.speaker), self._new_numbers())
         step, is_void = numbers.step_of(place, line, went_back=self._went_back)
         self._went_back = False
-        if step is None or step == self._current:
-            return step is not None
+        if step is None or place.number < 1:  # a bar at 0 stands before its first step
+            return False
+        if step == self._current and not is_void:
+            return True
         is_void &= numbers is next(iter(self._numbers.values()))
-        if place.number < 1 or (step in self._told and not is_void):
+        if step in self._told and not (is_void or self._is_void):
             return False
         yield from self.close()
-        self._current, self._speaker, self._found, self._is_void = step, numbers, {}, is_void
+        self._current, self._speaker, self._found, self._is_void = step, numbers, {}, is_void or self._is_void
         return True
 
     def _is_late(self, line: str, source: int) -> bool:
@@ -179,7 +183,7 @@ class StepBook:
         if self._is_void:  # only now, as a line that names an earlier step may tell nothing of it
             self._forget_from(number)
         # Several ranks may print the same step, which counts once.
-        if number in self._told or self._is_of_a_validation():
+        if number in self._told or self._is_of_a_validation(number):
             return
         self.last_step = max(self.last_step, number)
         if number > self.experiment.training.num_steps:
@@ -190,10 +194,19 @@ class StepBook:
             self.untimed.add(number)
         yield self.steps[-1]
 
-    def _is_of_a_validation(self) -> bool:
+    def _begin_with_losses(self) -> None:
+        """Where the first loss comes after numbers of something else, the steps begin with it."""
+        is_first = "loss" in self._found and all(math.isnan(step.loss) for step in self.steps)
+        if is_first and self._speaker and self._current and (others := self._speaker.begin_here()):
+            self._forget_from(1)
+            self._current -= others
+
+    def _is_of_a_validation(self, number: int) -> bool:
         """True of numbers that begin anew, as those of an epoch do, and lack the loss that the steps before had."""
         speaker, lacks_loss = self._speaker, "loss" in self.wanted - self._found.keys()
-        if speaker is None or (speaker.is_unsure and lacks_loss and self.steps and not math.isnan(self.steps[-1].loss)):
+        if speaker is None or not speaker.is_unsure_of(number):
+            return speaker is None
+        if lacks_loss and self.steps and not math.isnan(self.steps[-1].loss):
             return True
         speaker.confirm()
         return False

@@ -44,14 +44,19 @@ class PrintedPlace:
     evaluates: bool
 
 
-def place_in(line: str, start: int, end: int, number: int, epoch: int | None) -> PrintedPlace:
-    """What the line says around its step, which stands from start to end."""
+def place_in(line: str, start: int, end: int, number: int, epoch: int | None, heading: int | None) -> PrintedPlace:
+    """What the line says around its step, which stands from start to end.
+
+    Args:
+        epoch: of a pattern's group, which comes before the line's own word for it.
+        heading: the epoch that a line above told of.
+    """
     before, total = line[:start], TOTAL.match(line, end)
     speaker = SPEAKER.search(before)
     return PrintedPlace(
         number=number,
         total=int(total[1]) if total and int(total[1]) > 0 else None,
-        epoch=epoch if epoch is not None else epoch_in(before),
+        epoch=next((each for each in (epoch, epoch_in(before), heading) if each is not None), None),
         speaker=speaker[0] if speaker else "",
         evaluates=EVALUATES.search(before) is not None,
     )
@@ -84,10 +89,14 @@ class NumberRun:
         """How many steps it had, as far as is known."""
         return max(self.total or 0, self.last)
 
+    @property
+    def is_whole(self) -> bool:
+        """True if it may have ended, as far as its total says."""
+        return self.total is None or self.last + self.stride > self.total
+
     def is_over(self, number: int) -> bool:
         """True if a number that is not beyond the last one can be the first of another run."""
-        is_whole = self.total is None or self.last + self.stride > self.total
-        return is_whole and (number <= max(self.first or 0, self.stride) or self.last == self.total)
+        return self.is_whole and (number <= max(self.first or 0, self.stride) or self.last == self.total)
 
     def with_next(self, place: PrintedPlace) -> NumberRun:
         number, first = place.number, place.number if self.first is None else self.first
@@ -113,7 +122,7 @@ class StepNumbers:
         self._num_ranks, self._told_before = num_ranks, told_before
         self._run = START
         self._before: NumberRun | None = None  # before numbers of which it is not sure that they are of the training
-        self._starts = dict[int, int]()
+        self._starts, self._ends = dict[int, int](), dict[int, int]()  # steps before an epoch, and up to its end
         self._lines = dict[int, str]()
         self._only_evaluates = True
         self.num_runs, self.repeats = 0, Counter[int]()
@@ -134,32 +143,46 @@ class StepNumbers:
             return self._enter(replace(START, offset=self._resumed_at(place)), place, line), is_void
         if (before := self._before) and place.total == before.total != self._run.total:
             self._run, self._before = before, None
+            return self._next(before, place, line, went_back)[0], True
         return self._next(self._run, place, line, went_back)
+
+    def begin_here(self) -> int:
+        """Count from the numbers under way on, where those before had another total and were of something else, such as
+        of files that were loaded; returns how many they were.
+        """
+        offset, before = self._run.offset, self._before
+        if before is None or before.total == self._run.total:
+            return 0
+        self._run, self._before, self.num_runs = replace(self._run, offset=0), None, 1
+        return offset
 
     def confirm(self) -> None:
         """What was told since the numbers began anew is of the training."""
-        self.num_runs += self.is_unsure
+        self.num_runs += 1
         self._before = None
 
     @property
     def stride(self) -> int:
         return self._run.stride
 
-    @property
-    def is_unsure(self) -> bool:
-        return self._before is not None
+    def is_unsure_of(self, step: int) -> bool:
+        """True if the step came since the numbers last began anew, and may be one of a validation."""
+        return self._before is not None and step > self._before.offset + self._before.length
 
     def _next(self, run: NumberRun, place: PrintedPlace, line: str, went_back: bool) -> tuple[int | None, bool]:
         back = run.last - place.number
         epochs = (place.epoch or 0) - (run.epoch or 0) if None not in (place.epoch, run.epoch) else None
         is_same = epochs in (None, 0)
+        if is_same and not (run.is_whole or went_back) and run.last and place.total not in (None, run.total):
+            return None, False  # a bar within the training's, such as that of a validation
         if back < 0 <= (epochs or 0) or (back == 0 and is_same):
             return self._enter(run, place, line), False
         is_of_rank = self._num_ranks > 1 and not went_back and (back <= 1 or self._lines.get(place.number) == line)
         is_over = run.is_over(place.number) and not went_back and not (is_of_rank and run.total is None)
         if (epochs or 0) > 0 or (epochs is None and is_over):
             self._before = self._before or run
-            return self._enter(replace(START, offset=run.offset + run.length, stride=run.stride), place, line), False
+            offset = max([self._ends[e] for e in self._ends if e < (place.epoch or 0)], default=run.offset + run.length)
+            return self._enter(replace(START, offset=offset, stride=run.stride), place, line), False
         if is_of_rank and is_same:
             self.repeats[place.number] += 1
             return None, False
@@ -171,6 +194,7 @@ class StepNumbers:
         self._run = run.with_next(place)
         if self._run.epoch is not None:
             self._starts.setdefault(self._run.epoch, run.offset)
+            self._ends[self._run.epoch] = max(self._ends.get(self._run.epoch, 0), run.offset + self._run.length)
         self._lines[place.number] = line
         self.step = run.offset + place.number
         return self.step

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -30,13 +30,15 @@ def loss_of(step: int) -> float:
     return 8.0 - 0.3 * (step - 1)
 
 
-def book_of(lines: Iterable[str], patterns: dict[str, str] | None = None, *more: str) -> StepBook:
+def book_of(
+    lines: Iterable[str], patterns: dict[str, str] | None = None, *more: str, sought: Sequence[str] = ()
+) -> StepBook:
     """What is read of a log of 20 steps; patterns instead of those of `trainer=command`."""
     experiment = load([*TWENTY, *more]).experiment()
     if patterns is not None:
         log = experiment.trainer.log.model_copy(update={"patterns": patterns})
         experiment = experiment.model_copy(update={"trainer": experiment.trainer.model_copy(update={"log": log})})
-    book = StepBook(experiment)
+    book = StepBook(experiment, sought=sought)
     for line in lines:
         list(book.hear(line))
     list(book.close())
@@ -226,6 +228,136 @@ def test_steps_that_begin_anew_with_each_epoch_go_on_counting(name: str) -> None
     book = book_of(lines, patterns, *more)
     assert steps_and_losses(book) == ALL
     assert miscounted(book) == ""
+
+
+BAR_OF_ANY = {
+    "step": r"[|\]]\s*(?P<step>\d+)/\d+ \[",
+    "loss": r"\bloss[=: ]+(?P<loss>[.\d]+)",
+    "seconds": r", +(?P<step_seconds>[.\d]+)(?:s/it|it/s)",
+}
+BAR_ALONE = {name: pattern for name, pattern in BAR_OF_ANY.items() if name != "seconds"}
+OF_20 = [f"{5 * n}%|## | {n}/20 [00:01<00:02, 1.25s/it, loss={loss_of(n):.3f}]" for n in range(1, 21)]
+LOADING = [f"Loading shards: {25 * n}%|## | {n}/4 [00:01<00:02, 1.9s/it]" for n in range(5)]
+EVALUATION = [f"{12 * n}%|## | {n}/8 [00:01<00:02, 9.1it/s]" for n in range(9)]
+WITH_DICTIONARIES = [
+    line
+    for n in range(1, 21)
+    for line in (
+        f"{5 * n}%|## | {n}/20 [00:01<00:02, 1.25s/it]",
+        f"{{'loss': {loss_of(n):.3f}, 'epoch': {n / 10}}}",
+        f"{5 * n}%|## | {n}/20 [00:01<00:02, 1.25s/it]",
+    )
+]
+OF_DETR = [
+    *in_epochs(
+        "Epoch: [{e}]  [ {zero}/{m}]  eta: 0:03:21  lr: 0.0001  loss: {loss:.4f} (7.5)  time: 0.3  data: 0.01",
+        after="Epoch: [{e}] Total time: 0:00:02 (0.3 s / it)\nAveraged stats: loss: 9.9 (9.9)\n"
+        "Test:  [0/3]  eta: 0:00:01  loss: 9.1 (9.1)  time: 0.2\nTest: Total time: 0:00:01 (0.3 s / it)",
+        first=0,
+    )
+]
+STEPS = [f"step {n} loss {loss_of(n):.3f} time 0.2 s" for n in range(1, 21)]
+OTHER_BARS: dict[str, tuple[list[str], dict[str, str] | None, tuple[str, ...]]] = {
+    "shards are loaded": ([*LOADING, *OF_20], BAR_OF_ANY, ()),
+    "shards, steps without a time": ([*LOADING, *OF_20], BAR_ALONE, ("loss",)),
+    "an evaluation amid": ([*OF_20[:6], *EVALUATION, *OF_20[6:13], *EVALUATION, *OF_20[13:]], BAR_OF_ANY, ()),
+    "an evaluation with losses": (
+        [*OF_20[:6], *(line.replace("it/s", "it/s, loss=9.1") for line in EVALUATION), *OF_20[6:]],
+        BAR_OF_ANY,
+        (),
+    ),
+    "an evaluation longer than what was trained": (
+        [*OF_20[:6], *(line.replace("/8", "/18").replace("8/", "17/") for line in EVALUATION), *OF_20[6:]],
+        BAR_OF_ANY,
+        (),
+    ),
+    "an evaluation, dictionaries of losses": (
+        [*WITH_DICTIONARIES[:30], *EVALUATION, "{'eval_loss': 9.5, 'epoch': 1.0}", *WITH_DICTIONARIES[30:]],
+        {**BAR_OF_ANY, "loss": r"'loss': (?P<loss>[.\d]+)"},
+        (),
+    ),
+    "a bar of the epochs": (
+        [
+            *in_epochs(
+                "Training: 40%|## | {n}/{m} [00:01<00:02, 1.25s/it, loss={loss:.3f}]",
+                heading="Epochs: 25%|## | {e}/{epochs} [00:01<00:02, 6.25s/it]",
+                first=0,
+            )
+        ],
+        BAR_OF_ANY,
+        (),
+    ),
+    "a bar of each epoch's validation": (
+        [
+            *in_epochs(
+                "{e}/4  2.1G  {loss:.3f}  640: 40%|## | {n}/{m} [00:01<00:02, 1.25s/it]",
+                after="  Class  Images  mAP50: 100%|## | 1/1 [00:00<00:00, 9.1it/s]",
+                heading="{e}/4    0G    nan  640: 0%|   | 0/5 [00:00<?, ?it/s]",
+            )
+        ],
+        {**BAR_OF_ANY, "loss": r"[.\d]+G\s+(?P<loss>[.\d]+)"},
+        (),
+    ),
+    "a line about an epoch after it": (
+        OF_DETR,
+        {"step": r"\[ *(?P<step>\d+)/", "loss": r"\bloss: (?P<loss>[.\d]+)", "t": r"\btime: (?P<step_seconds>[.\d]+)"},
+        (),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_BARS)
+def test_bars_of_something_else_are_no_steps(name: str) -> None:
+    lines, patterns, sought = OTHER_BARS[name]
+    first = ("trainer.log.first_step=0",) if lines is OF_DETR else ()
+    book = book_of(lines, patterns, *first, sought=sought)
+    assert steps_and_losses(book) == ALL
+    assert miscounted(book) == ""
+    assert {step.step_seconds for step in book.steps} <= {1.25, 0.3} or sought
+
+
+@pytest.mark.parametrize(
+    ("after", "word"),
+    [
+        (7, "Finished saving the checkpoint of step 5"),
+        (20, "checkpoint of step 18 written"),
+        (10, "best so far: step 3"),
+        (7, "Restored from step 7"),
+    ],
+)
+def test_a_word_about_an_earlier_step_is_no_step(after: int, word: str) -> None:
+    assert steps_and_losses(book_of([*STEPS[:after], word, *STEPS[after:]])) == ALL
+
+
+def test_a_word_about_a_step_of_an_earlier_epoch_moves_no_epoch() -> None:
+    lines = [*in_epochs("epoch {e} step {n}/{m} loss {loss:.3f} time 0.2 s")]
+    assert steps_and_losses(book_of([*lines[:10], "best so far: epoch 1, step 3", *lines[10:]])) == ALL
+
+
+def test_a_program_that_goes_back_keeps_the_step_of_its_checkpoint() -> None:
+    book = book_of([*STEPS[:7], "Resuming from the checkpoint of step 5", *STEPS[5:]])
+    assert steps_and_losses(book) == ALL
+
+
+def test_steps_whose_figures_follow_on_lines_of_their_own_begin_anew_too() -> None:
+    lines = [
+        line for each in in_epochs("[batch={n}/{m}]:\n  loss {loss:.3f}\n  time 0.2 s") for line in each.split("\n")
+    ]
+    patterns = {
+        "step": r"\[batch=(?P<step>\d+)",
+        "loss": r"loss (?P<loss>[.\d]+)",
+        "time": r"time (?P<step_seconds>[.\d]+) s",
+    }
+    assert steps_and_losses(book_of(lines, patterns)) == ALL
+    assert steps_and_losses(book_of([line.replace("/5]", "]") for line in lines], patterns)) == ALL
+
+
+def test_a_log_whose_steps_are_mostly_beyond_the_plan_is_said() -> None:
+    lines = ["step 1 loss 9 time 0.2 s", *(f"step {200 * n} loss 8 time 0.2 s" for n in range(1, 20))]
+    assert miscounted(book_of(lines, sought=("loss",))).endswith(
+        "give training.num_steps=3800, or have it make no more"
+    )
+    assert miscounted(book_of([*STEPS, "step 2100 loss 1 time 0.2 s"], sought=("loss",))) == ""
 
 
 def test_epochs_of_unlike_lengths_each_count_with_their_own() -> None:
