@@ -338,3 +338,29 @@ def test_a_checkpoint_of_this_trainer_is_what_its_own_list_names(tmp_path: Path)
     (tmp_path / "checkpoint.json").write_text("{}")
     save_file(tensors_of(), tmp_path / WHOLE)
     assert not is_weights(str(tmp_path))
+
+
+@pytest.mark.parametrize("kind", [torch.int8, torch.uint8, torch.float8_e4m3fn, torch.int32])
+def test_values_without_their_scales_are_refused(kind: torch.dtype, tmp_path: Path) -> None:
+    save_file({name: t.to(kind) if "proj" in name else t for name, t in tensors_of().items()}, tmp_path / WHOLE)
+    with pytest.raises(ConfigError, match=r"holds .*_proj\.weight in .*, which means nothing without its scales"):
+        Weights(str(tmp_path), SPEC)
+
+
+def test_an_index_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    tensors = tensors_of()
+    sharded(tmp_path, tensors)
+    (tmp_path / INDEX).write_bytes(b"\xef\xbb\xbf" + (tmp_path / INDEX).read_bytes())
+    assert torch.equal(head_in(tmp_path), tensors[HEAD])
+
+
+def test_a_folder_without_weights_says_how_they_come_there(tmp_path: Path) -> None:
+    for name in ("config.json", "tokenizer.json"):
+        (tmp_path / name).write_text("{}")
+    with pytest.raises(ConfigError, match=r"weights; where there are none: hf download NAME --local-dir /"):
+        whole_checkpoint(tmp_path, {})
+
+
+def test_a_name_on_the_hub_is_told_how_it_becomes_a_folder() -> None:
+    with pytest.raises(ConfigError, match=r"is not a folder\..*hf download NAME --local-dir FOLDER"):
+        whole_checkpoint(Path("meta-llama/Llama-2-7b-hf"), {})

@@ -42,6 +42,8 @@ from train_core.process.world import result_of_first
 
 UNUSED = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")  # masks and tables that older files hold
 HEAD = "lm_head.weight"
+WIDE = ("BF16", "F16", "F32", "F64")
+"""Types of tensors that are values by themselves, as safetensors calls them."""
 
 LAYERS_OF_OTHERS = {
     ".lora_A": (
@@ -378,7 +380,13 @@ class Weights:
             raise self._error(f"lacks {name}")
         path, there = self.places[name]
         with safe_open(path, "pt") as file:
-            return tuple(file.get_slice(there).get_shape())
+            found = file.get_slice(there)
+            if (kind := found.get_dtype()) not in WIDE:
+                problem = f"holds {name} in {kind}, which means nothing without its scales"
+                raise ConfigError(
+                    KEY, str(path), problem, "Name weights that were not quantized, or convert these to bf16."
+                )
+            return tuple(found.get_shape())
 
     def _require_shape(self, name: str, shape: tuple[int, ...]) -> None:
         source = source_of(name, self.spec)

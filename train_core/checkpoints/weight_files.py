@@ -32,6 +32,7 @@ FOREIGN = {
     "iter_*": "Convert it to safetensors by the tools of the program that wrote it, such as Megatron-Bridge.",
     "global_step*": "Convert it first: python zero_to_fp32.py {folder} {out} --safe_serialization (it lies there).",
     **dict.fromkeys(("mp_rank_*", "*.bin", "*.pt", "*.pth", "*.ckpt", "*.npz"), TORCH),
+    "config.json": "Name the folder of its weights; where there are none: hf download NAME --local-dir {folder}",
 }
 """What other programs write and is not read here, the surest first, and how it becomes what is."""
 
@@ -76,7 +77,7 @@ def files_of(path: Path) -> tuple[list[Path], dict[str, Path] | None]:
 
 def _placed(index: Path) -> dict[str, Path]:
     try:
-        placed = json.loads(index.read_text())["weight_map"]
+        placed = json.loads(index.read_bytes())["weight_map"]
         if placed and all(isinstance(file, str) for file in placed.values()):
             return {name: index.parent / file for name, file in placed.items()}
     except OSError as error:

@@ -45,7 +45,10 @@ def whole_checkpoint(path: Path, unreadable: Mapping[Path, str]) -> Path:
     if not checkpoints_in(path) and (foreign := foreign_weights(path)) is not None:
         raise foreign
     if not path.is_dir():
-        raise ConfigError(KEY, str(path), "is not a folder", "Name a checkpoint folder, or null.")
+        remedy = (
+            "Name a checkpoint folder, or null. What the hub has is fetched first: hf download NAME --local-dir FOLDER"
+        )
+        raise ConfigError(KEY, str(path), "is not a folder", remedy)
     if held := checkpoints_in(path):
         problem = f"the last one, {held[-1].name}, {unreadable.get(held[-1]) or damage(held[-1])}"
         raise ConfigError(KEY, str(path), f"holds no whole checkpoint: {problem}", "Name another folder, or null.")
