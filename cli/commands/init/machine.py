@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from conf.compose.load import load_cluster, require_name
@@ -11,16 +12,13 @@ from conf.folders import options, options_of, path_of
 from conf.types.cluster_spec import ClusterSpec, LinkSpec
 from conf.yaml_text import file_text
 from launcher.slurm.cluster import NodeKind, best_of, node_kinds, this_cluster
+from sweeps.table.clusters import plain_name
 
 EXAMPLE_DEVICE, EXAMPLE_NODES, EXAMPLE_DEVICES = "a100-80gb", 4, 8
 CPU_DEVICE = "cpu"
 EXAMPLE_NAME = "my-cluster"
-SAYS_NOTHING = frozenset(
-    {"", "nvidia", "tesla", "amd", "instinct", "oam", "sxm", "sxm2", "sxm3", "sxm4", "sxm5", "hbm2", "hbm2e", "hbm3"}
-    | {"gcd", "tile"}  # as which ours are counted
-    | {"120gb", "480gb"}  # of a GH200's host
-)
-"""Words of a device's name in Slurm, or in NVML, that leave open nothing and tell no two of our devices apart."""
+SAYS_NOTHING = frozenset({"tesla", "gcd", "tile", "120gb", "480gb"})
+"""What else in a name tells no two of our devices apart: the parts that ours are, and the memory of a GH200's host."""
 USUAL_CLUSTER = "selene"
 """The cluster whose links are taken for a device that no cluster has."""
 
@@ -147,16 +145,16 @@ def _devices(offer: NodeKind) -> list[str]:
     """
     if not offer.num_gpus:
         return [CPU_DEVICE]
-    wanted, sizes = _words((offer.gpu_type or "").lower())
-    described = {name: _words(name) for name in options("device")}
+    wanted, sizes = _words(plain_name(offer.gpu_type or "").split())
+    described = {name: _words(name.split("-")) for name in options("device")}
     fitting = [name for name, (words, gigabytes) in described.items() if words == wanted and sizes <= gigabytes]
     # Without a memory in its name, most chips are those of 80 GB; of others the larger one comes first.
     return sorted(fitting, key=lambda name: ("80" in described[name][1], *described[name][1]), reverse=True)
 
 
-def _words(name: str) -> tuple[set[str], set[str]]:
+def _words(name: Iterable[str]) -> tuple[set[str], set[str]]:
     """The words of a device's name that tell it from others, and the gigabytes that it states."""
-    words = {*re.split(r"[^a-z0-9.]+", name)} - SAYS_NOTHING
+    words = {*name} - SAYS_NOTHING
     sizes = {word for word in words if re.fullmatch(r"\d+(gb)?", word)}
     return words - sizes, {size.removesuffix("gb") for size in sizes}
 
