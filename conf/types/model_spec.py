@@ -178,11 +178,8 @@ class LinearAttentionSpec(Frozen):
     @property
     def products_of_token(self) -> int:
         """Multiplications of one token: its state is read twice and written once, beside products inside a chunk."""
-        state, chunk = (
-            self.key_head_size * self.value_head_size,
-            2 * CHUNK * (self.key_head_size + self.value_head_size),
-        )
-        return self.num_value_heads * (3 * state + chunk)
+        keys, values = self.key_head_size, self.value_head_size
+        return self.num_value_heads * (3 * keys * values + 2 * CHUNK * (keys + values))
 
 
 Part: TypeAlias = Literal[

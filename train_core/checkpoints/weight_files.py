@@ -63,7 +63,11 @@ def files_of(path: Path) -> tuple[list[Path], dict[str, Path] | None]:
         placed = _placed(path / INDEX)
         files = sorted({*placed.values()})
         if missing := [str(file.relative_to(path)) for file in files if not file.exists()]:
-            raise _missing_error(path, missing)
+            problem = f"{INDEX} names {listed(missing, 1)}, which {'is' if len(missing) == 1 else 'are'} not there"
+            remedy = "Copy what is missing too, or the index that belongs to these files."
+            if (path / WHOLE).exists():
+                remedy = f"Copy it too; if {WHOLE} is the whole model, use {KEY}={path / WHOLE}."
+            raise ConfigError(KEY, str(path), problem, remedy)
         return files, placed
     if (path / WHOLE).exists():
         return [path / WHOLE], None
@@ -86,15 +90,6 @@ def _placed(index: Path) -> dict[str, Path]:
         pass  # whatever is wrong with it, the remedy is the same
     problem = "is no index of weights: it has no weight_map from tensors to files"
     raise ConfigError(KEY, str(index), problem, "Copy it again, or name one file of weights, as checkpoint.load=FILE.")
-
-
-def _missing_error(path: Path, missing: list[str]) -> ConfigError:
-    are = "is" if len(missing) == 1 else "are"
-    remedy = "Copy what is missing too, or the index that belongs to these files."
-    if (path / WHOLE).exists():
-        remedy = f"Copy it too; if {WHOLE} is the whole model, use {KEY}={path / WHOLE}."
-    problem = f"{INDEX} names {listed(missing, 1)}, which {are} not there"
-    return ConfigError(KEY, str(path), problem, remedy)
 
 
 def left_aside(path: Path) -> list[str]:

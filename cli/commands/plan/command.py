@@ -177,8 +177,12 @@ def plan(
         from cli.commands.plan.as_program import print_as
 
         print_as(composition, options, sbatch=sbatch)
+    elif options.ask_for_a_search or composition.overrides.stated_value("sweep") is None:
+        from cli.commands.plan.search import run_search
+
+        run_search(composition, options.as_json() if as_json else options)
     else:
-        _answer(composition, options, as_json)
+        _predict(composition, as_json)
 
 
 def _composition(name: str | None, overrides: Sequence[str], as_program: str | None, as_json: bool) -> Composition:
@@ -227,15 +231,6 @@ def _as_points_have_it(composition: Composition, options: SearchOptions) -> Comp
     which = "as its points have it" if len(points) == 1 else "as its largest point has it, unless others are given"
     complaints.print(f"Searched for the sweep {which}: {' '.join(added.words)}")
     return compose(composition.overrides + added)
-
-
-def _answer(composition: Composition, options: SearchOptions, as_json: bool) -> None:
-    if options.ask_for_a_search or composition.overrides.stated_value("sweep") is None:
-        from cli.commands.plan.search import run_search
-
-        run_search(composition, options.as_json() if as_json else options)
-    else:
-        _predict(composition, as_json)
 
 
 def _predict(composition: Composition, as_json: bool) -> None:

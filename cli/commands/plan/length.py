@@ -8,7 +8,6 @@ from conf.compose.load import Composition
 from conf.compose.settings import Settings
 from conf.errors import ConfigError
 from conf.plan.trainer_call import flat
-from conf.types.trainer_spec import TrainerSpec
 
 STEPS, WARMUP = "training.num_steps", "training.learning_rate_warmup_steps"
 WARMUP_SHARE, MOST_WARMUP_STEPS = 0.01, 2000
@@ -41,13 +40,9 @@ def of_length(composition: Composition, settings: Settings, num_steps: int) -> t
     }
     tokens = num_steps * settings.batch.global_batch_size * settings.model.seq_length
     changed = type(training).model_validate(training.model_dump() | lengths)
-    trainer = _with_length(settings.trainer)
+    stated_flags = dict(flat(settings.trainer.flags))
+    # Flags of the length are no longer those of a measurement.
+    measuring = tuple(name for name in settings.trainer.measuring if stated_flags.get(name) not in OF_THE_LENGTH)
+    trainer = settings.trainer.model_copy(update={"measuring": measuring})
     note = f"It trains {tokens:,} tokens in {num_steps:,} steps, the first {warmup:,} of them to warm up ({words})."
     return settings.model_copy(update={"training": changed, "trainer": trainer}), note
-
-
-def _with_length(trainer: TrainerSpec) -> TrainerSpec:
-    """The trainer, whose flags of the length are no longer those of a measurement."""
-    stated = dict(flat(trainer.flags))
-    measuring = tuple(name for name in trainer.measuring if stated.get(name) not in OF_THE_LENGTH)
-    return trainer.model_copy(update={"measuring": measuring})

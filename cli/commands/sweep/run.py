@@ -144,8 +144,7 @@ def _show_what_would_run(
     print_space(place.composition, part)
     _print_costs(place, part)
     if num_measured := sum(each.outcome is Outcome.COMPLETED for each in chosen) * (not orders.remeasure):
-        verb = "is" if num_measured == 1 else "are"
-        console.print(f"{count_of(num_measured, 'trial')} {verb} measured already; --remeasure does so again.")
+        console.print(f"{count_of(num_measured, 'trial', 'is', 'are')} measured already; --remeasure does so again.")
     rules = rules_for(place.composition, record, on_slurm=place.on_slurm)
     run = SweepRun(Sweep(place.folder, record), rules, orders, place=place, restriction=restriction)
     return show_jobs(run) if place.on_slurm else _show_trials_here(run)
