@@ -56,11 +56,7 @@ def further_overrides(overrides: Sequence[str] | None) -> Overrides:
 
 
 def refuse_trials_among(overrides: Sequence[str]) -> None:
-    """Refuse a word that is no override where trials are named by an option.
-
-    Raises:
-        UsageError: names the first such word.
-    """
+    """Raises UsageError for a word that is no override where trials are named by an option."""
     word = next((text for text in overrides if "=" not in text and not text.startswith(("+", "~"))), None)
     if word is not None:
         raise UsageError(f"{word} is no override, and names no trial by itself", f"A trial is named by --trial {word}.")

@@ -102,11 +102,7 @@ def _open_lock(folder: Lockable) -> int:
 
 
 def require_writable(folder: Path) -> None:
-    """Refuse on paper a folder that a command could not write; nothing is left there.
-
-    Raises:
-        ConfigError: what holds it, or is to hold it, takes no folder.
-    """
+    """Raises ConfigError for a folder that a command could not write; nothing is left there."""
     try:
         there = next(path for path in (folder, *folder.parents) if path.exists())
         tempfile.TemporaryDirectory(dir=there, prefix=".writable-").cleanup()

@@ -298,11 +298,7 @@ def require_no_hidden_mapping(overrides: Overrides) -> None:
 
 
 def require_none_of_hydra(overrides: Overrides) -> None:
-    """Refuse settings of Hydra's own start of programs, which would change nothing here.
-
-    Raises:
-        ConfigError: an override states one.
-    """
+    """Raises ConfigError for settings of Hydra's own start of programs, which would change nothing here."""
     if wrong := next(filter(None, (_of_hydra(each.key, each.value) for each in overrides)), None):
         raise wrong
 

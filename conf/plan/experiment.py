@@ -211,11 +211,7 @@ def _widths_of_products(model: ModelSpec, num_ranks: int) -> Iterator[tuple[str,
 
 
 def require_whole_attention(training: TrainingPlan, context_parallel_size: int) -> None:
-    """Refuse dropout beside context ranks, in this package's own trainer.
-
-    Raises:
-        InfeasiblePlan: says why they do not go together.
-    """
+    """Raises InfeasiblePlan for dropout beside context ranks, in this package's own trainer."""
     if training.dropout and context_parallel_size > 1:
         problem = f"would have to drop scores of a sequence that {context_parallel_size} context ranks share out"
         remedy = "Set training.dropout=0, or parallel.context_parallel_size=1."
@@ -223,11 +219,7 @@ def require_whole_attention(training: TrainingPlan, context_parallel_size: int) 
 
 
 def require_compilable(training: TrainingPlan, recompute: str) -> None:
-    """Refuse compiled layers beside pointwise recomputation, in this package's own trainer.
-
-    Raises:
-        InfeasiblePlan: says why they do not go together.
-    """
+    """Raises InfeasiblePlan for compiled layers beside pointwise recomputation, in this package's own trainer."""
     if training.compile_layers and recompute == "pointwise":
         problem = "traces away what parallel.recompute = pointwise notes in a layer, to make outputs again"
         remedy = "Set training.compile_layers=false, or choose another parallel.recompute."

@@ -219,11 +219,7 @@ def _check_pipeline_axis(setup: SetupParts) -> None:
 
 
 def require_whole_weights(parallel: ParallelPlan) -> None:
-    """Refuse ZeRO-3 beside a pipeline, whose stages keep their weights whole.
-
-    Raises:
-        InfeasiblePlan: names the ZeRO stage.
-    """
+    """Raises InfeasiblePlan for ZeRO-3 beside a pipeline, whose stages keep their weights whole."""
     if parallel.zero_stage == 3 and parallel.pipeline_parallel_size > 1:
         problem = "would gather the weights anew for every micro-batch of a pipeline"
         remedy = "Use zero_stage=2 or less, or parallel.pipeline_parallel_size=1."

@@ -22,18 +22,7 @@ Refusal: TypeAlias = tuple[str, str]
 
 
 class OptionTable(NamedTuple):
-    """One tool's options.
-
-    Attributes:
-        names: an option by each of its names.
-        keys: the key under `slurm` in which an option stands.
-        refused: those that would change what our jobs are.
-        devices: those by which the devices of a job could be asked for.
-        rivals: the options of which a job has one at most, with each of them.
-        heard: those that a person's SBATCH_ variable sets where the configuration does not.
-        flags: those of them that have no value.
-        variables: names of environment variables, without their prefix, that are not the option's own.
-    """
+    """One tool's options by each of their names, and the lists of `sbatch_options.yaml`, where each is explained."""
 
     names: Mapping[str, str]
     keys: Mapping[str, str]

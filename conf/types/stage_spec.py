@@ -93,11 +93,7 @@ def checked_stages(stages: Any) -> Any:
 
 
 def require_tree(stages: Mapping[str, StageSpec]) -> None:
-    """Refuse stages of which one never begins, or loads what does not come before it.
-
-    Raises:
-        ConfigError: names the stage, what it says, and what it could say.
-    """
+    """Raises ConfigError for stages of which one never begins, or loads what does not come before it."""
     for name, stage in stages.items():
         earlier, key = list(earlier_stages(name, stages)), f"{STAGES}.{name}"
         if stage.metrics is not None and stage.command is None:

@@ -137,11 +137,7 @@ class LogSpec(Frozen):
         return frozenset(group for pattern in self.patterns.values() for group in re.compile(pattern).groupindex)
 
     def require(self, what: str, wanted: Collection[str]) -> None:
-        """Refuse patterns of which none finds one of the wanted quantities.
-
-        Raises:
-            ConfigError: says what is not found.
-        """
+        """Raises ConfigError for patterns of which none finds one of the wanted quantities."""
         if self.quantities.isdisjoint(wanted):
             remedy = f"Add one with a group (?P<NAME>...), whose NAME is {' or '.join(wanted)}."
             raise ConfigError("trainer.log.patterns", list(self.patterns), f"no pattern finds {what}", remedy)

@@ -258,11 +258,7 @@ def with_columns(row: Row) -> Row:
 
 
 def require_read(row: Row) -> None:
-    """Refuse a row that says something about its price which nothing reads.
-
-    Raises:
-        ConfigError: it does, with the column as its key.
-    """
+    """Raises ConfigError for a row that says something about its price which nothing reads."""
     for column in UNREAD_COLUMNS:
         if _says_something(row, column):
             remedy = "Leave the cell empty only if it does not apply."

@@ -39,11 +39,7 @@ def set_defaults(environment: MutableMapping[str, str], *, is_hip: bool) -> None
 
 
 def require_hardware_queues(experiment: Experiment, environment: Mapping[str, str]) -> None:
-    """Refuse a pipeline on AMD's GPUs whose streams could come to wait for each other in a circle.
-
-    Raises:
-        ConfigError: the job allows too few hardware queues.
-    """
+    """Raises ConfigError for a pipeline on AMD's GPUs whose streams could come to wait for each other in a circle."""
     given = environment.get(HARDWARE_QUEUES, "")
     allowed = int(given) if given.isdecimal() else HIP_QUEUES
     streams = num_communicators(experiment)

@@ -324,11 +324,7 @@ layers, which with four types makes billions."""
 
 
 def require_few_types(clusters: list[str]) -> None:
-    """Refuse one job over so many clusters that its assignments could not all be searched.
-
-    Raises:
-        ConfigError: there are too many.
-    """
+    """Raises ConfigError for one job over so many clusters that its assignments could not all be searched."""
     if len(clusters) > MOST_TYPES:
         problem = f"names {len(clusters)} types of devices, and a search of one job goes through {MOST_TYPES} at most"
         raise ConfigError("--mixed", ",".join(clusters), problem, "Leave the slowest or the smallest out.")

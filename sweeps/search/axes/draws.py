@@ -189,11 +189,7 @@ NUM_DRAWN = 200
 
 
 def require_computable(spaces: Sequence[AxisSpace]) -> None:
-    """Refuse axes of which no draw can be computed: a search would end without a word of it.
-
-    Raises:
-        ConfigError: the first reason, such as a division by zero.
-    """
+    """Raises ConfigError for axes of which no draw can be computed: a search would end without a word of it."""
     chooser, errors = RandomChooser(np.random.default_rng(0)), list[ConfigError]()
     while len(errors) < NUM_DRAWN:
         try:
