@@ -132,9 +132,7 @@ def draft(
     named = [Change(("name",), None, output), Change(("gpu_names",), None, ())] if output != cluster.name else []
     # A remark that tells how to calibrate the file names it, and is copied with it.
     text = re.sub(
-        rf"(#.*\bcluster=){re.escape(cluster.name)}(?![\w.-])",
-        rf"\g<1>{output}",
-        file_text(cluster_path(cluster.name)),
+        rf"(#.*\bcluster=){re.escape(cluster.name)}(?![\w.-])", rf"\g<1>{output}", file_text(cluster_path(cluster.name))
     )
     if any(change.path[0] == LINKS for change in changes):
         text = with_links(text, cluster)

@@ -131,10 +131,7 @@ def _memory_bandwidth(cluster: ClusterSpec, rates: DeviceRates, stamp: str) -> l
     how = f"measured by trisweep calibrate, {stamp}"
     source = source_after(cluster.device.memory_source, ["bandwidth"], how)
     bandwidth, spreads = _memory_bandwidth_of(rates)
-    return [
-        _change(cluster, path, bandwidth, origin, spreads),
-        Change(("device", "memory_source"), None, source),
-    ]
+    return [_change(cluster, path, bandwidth, origin, spreads), Change(("device", "memory_source"), None, source)]
 
 
 def _kernel(cluster: ClusterSpec, rates: DeviceRates) -> Change:

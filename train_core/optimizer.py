@@ -56,11 +56,7 @@ class AdamState:
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors that a checkpoint keeps of it, by name."""
-        return {
-            "weights": self.masters,
-            "first_moments": self.first_moments,
-            "second_moments": self.second_moments,
-        }
+        return {"weights": self.masters, "first_moments": self.first_moments, "second_moments": self.second_moments}
 
     def write_to(self, weights: Tensor) -> None:
         if weights.dtype != self.masters.dtype:

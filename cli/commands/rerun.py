@@ -31,12 +31,7 @@ COMPARED = (
 )
 
 
-def rerun(
-    name: SweepName,
-    trial: TrialName,
-    overrides: OverrideTexts = None,
-    as_json: AsJson = False,
-) -> None:
+def rerun(name: SweepName, trial: TrialName, overrides: OverrideTexts = None, as_json: AsJson = False) -> None:
     """Run a trial again beside its sweep, with its own code and configuration, and say how the numbers compare."""
     from launcher.rerun import plan_rerun
     from sweeps.log_choice import reading_called

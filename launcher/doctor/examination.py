@@ -275,9 +275,8 @@ def _private(folder: Path) -> CheckResult:
     mode = folder.stat().st_mode & 0o777
     if mode & 0o022:
         says = f"others may write into {folder} (mode {mode:03o})"
-        return MACHINE.warning(
-            "privacy", says, f"Jobs run programs that lie there: chmod go-w {shlex.quote(str(folder))}"
-        )
+        close = f"chmod go-w {shlex.quote(str(folder))}"
+        return MACHINE.warning("privacy", says, f"Jobs run programs that lie there: {close}")
     return MACHINE.ok("privacy", f"only you may write (mode {mode:03o}); what sweeps write is private to you")
 
 

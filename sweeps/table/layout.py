@@ -11,17 +11,7 @@ from conf.plan.knobs import EXPERT_DISPATCHERS, plain_values
 from conf.types.model_spec import AttentionWindowSpec, ExpertsSpec, LatentAttentionSpec, ModelSpec
 from conf.types.schema import MOST_SEQUENCES, BatchPlan, ExpertDispatcher, Family, ParallelPlan, Recompute
 from conf.units import count_of
-from sweeps.table.cells import (
-    Row,
-    choice_of,
-    flag_of,
-    index_of,
-    integer_of,
-    match_in,
-    number_of,
-    spellings,
-    text_of,
-)
+from sweeps.table.cells import Row, choice_of, flag_of, index_of, integer_of, match_in, number_of, spellings, text_of
 
 USUAL_VOCABULARY = 51_200  # GPT-2's 50,257 as Megatron-LM pads it for 8 tensor ranks
 MOST_LAYERS = 10_000  # the layers of every stage are listed, so that a slip here would cost time and memory

@@ -178,12 +178,7 @@ REMARKS = (
     ),
     # Rows that say no more than that their power was limited are taken to mean the set point that the user guide of DGX
     # B200 shows as the default one, in an example (power capping).
-    Remark(
-        "power_limit_watts",
-        "700",
-        r"\bpower[- ]limited\b(?! (?:to|at)\b)",
-        where={"gpu": r"^(?!.*gb200).*\bb200"},
-    ),
+    Remark("power_limit_watts", "700", r"\bpower[- ]limited\b(?! (?:to|at)\b)", where={"gpu": r"^(?!.*gb200).*\bb200"}),
     # SimuMax published how fast the products of its machine are (conf/cluster/simumax-b200.yaml).
     Remark("cluster", "simumax-b200", where={"source": r"moorethreads/simumax", "gpu": r"^b200"}),
     # NeMo and Megatron-Bridge overlap by themselves; Megatron-LM's own script has to be told, and InternEvo cannot.

@@ -97,9 +97,7 @@ FACTS: dict[str, dict[bool, dict[str, object]]] = {
     "grouped_gemm": {True: {"groups_experts": True}, False: {"groups_experts": False}},
     "overlap_moe": {True: {"experts_overlap": 1.0}, False: {"experts_overlap": 0.0}},
     "overlap_weight_gradient": {True: {"overlaps_weight_gradient": True}, False: {"overlaps_weight_gradient": False}},
-    "cuda_graphs": {
-        True: dict.fromkeys(("launch_seconds", "collective_call_seconds", "micro_batch_seconds"), 0.0),
-    },
+    "cuda_graphs": {True: dict.fromkeys(("launch_seconds", "collective_call_seconds", "micro_batch_seconds"), 0.0)},
     "graphs_layers": {True: {"graphs_layers": True}},
     "dropout": {True: {"dropout": True}, False: {"dropout": False}},
     # Flat gradients in 16 bits, and in fp32; torch's AdamW without a kernel of its own makes a root and a quotient.

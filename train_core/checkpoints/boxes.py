@@ -110,12 +110,7 @@ def boxes_of(member: BucketMember, held: range, origin: int, stage: Stage, mesh:
 
 
 def box_in_whole(
-    placement: Placement,
-    shape: Sequence[int],
-    offsets: Sequence[int],
-    sizes: Sequence[int],
-    start: int,
-    mesh: Mesh,
+    placement: Placement, shape: Sequence[int], offsets: Sequence[int], sizes: Sequence[int], start: int, mesh: Mesh
 ) -> Box:
     """A box of this rank's part, which has the given shape, as a box of the whole parameter."""
     whole, first = list(shape), list(offsets)

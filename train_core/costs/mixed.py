@@ -60,10 +60,7 @@ class StagesOnType:
 
 
 def mixed_step(
-    types: Sequence[TypeOfDevices],
-    plans: Plans,
-    works: Sequence[Work],
-    stages: Sequence[StagesOnType],
+    types: Sequence[TypeOfDevices], plans: Plans, works: Sequence[Work], stages: Sequence[StagesOnType]
 ) -> StepColumns:
     """Seconds of a step by term.
 

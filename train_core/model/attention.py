@@ -183,14 +183,7 @@ def _gpu_output(query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool) -
 
 
 def block_gradients(
-    grad_out: Tensor,
-    query: Tensor,
-    out: Tensor,
-    log_sum_exp: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    is_causal: bool,
+    grad_out: Tensor, query: Tensor, out: Tensor, log_sum_exp: Tensor, key: Tensor, value: Tensor, *, is_causal: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The block's summands of the gradients of queries, keys and values.
 

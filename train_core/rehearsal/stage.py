@@ -143,12 +143,7 @@ def take_step(experiment: Experiment, stage: int, num_micro_batches: int) -> Ste
 def _step_of(experiment: Experiment, world: World) -> Step:
     observer = StepObserver(world.clock)
     # Backward passes run in this thread, and not in autograd's, so that the observer sees them.
-    with (
-        torch.autograd.set_multithreading_enabled(False),
-        FakeTensorMode(),
-        observer,
-        observer.observe_resizes(),
-    ):
+    with torch.autograd.set_multithreading_enabled(False), FakeTensorMode(), observer, observer.observe_resizes():
         trainer = Trainer(experiment, world, Path(), OF_REHEARSALS)
         vocabulary = experiment.model.vocab_size // experiment.parallel.tensor_parallel_size
         memory = MemorySorter(observer, resident_weights(trainer.replicas), vocabulary)

@@ -103,8 +103,7 @@ class SearchOptions:
     pareto: Annotated[bool, typer.Option("--pareto", help="The best in time against money, of all offers.")] = False
     explain: Annotated[list[str] | None, typer.Option(help=EXPLAIN)] = None
     scaling: Annotated[
-        ScalingKind | None,
-        typer.Option(help="Predict weak or strong scaling over the devices.", callback=_known_word),
+        ScalingKind | None, typer.Option(help="Predict weak or strong scaling over the devices.", callback=_known_word)
     ] = None
     top: Annotated[int | None, typer.Option(help=f"Show so many families; {DEFAULT_TOP} unless given.", min=1)] = None
     flat: Annotated[bool, typer.Option("--flat", help="Show the best plans, whatever their families.")] = False

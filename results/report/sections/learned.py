@@ -179,10 +179,7 @@ def _fronts(results: Sequence[TrialReading], objectives: Sequence[Objective]) ->
     yield Plot(
         "search-front",
         f"Measured points; those on the front are beaten by no other in {' and '.join(objectives)}.",
-        {
-            **layer(dots(70), values, x=x, y=y, color=category("which"), shape=shape, tooltip=shown),
-            "height": 300,
-        },
+        {**layer(dots(70), values, x=x, y=y, color=category("which"), shape=shape, tooltip=shown), "height": 300},
     )
 
 
