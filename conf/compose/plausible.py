@@ -102,15 +102,11 @@ def _of_bandwidth(link: Mapping[str, Any], cluster: Tree) -> Unit:
 def _doubt(key: str, value: float, unit: Unit) -> str | ConfigError | None:
     if _within(value, unit.usual):
         return None
+    readings, usual = _readings(value, unit), f"{unit.name}, usually from {unit.usual[0]:g} to {unit.usual[1]:g}."
     if not _within(value, unit.possible):
-        return ConfigError(key, value, f"no machine has that many {unit.name}", _remedy(value, unit))
-    usual = f"usually from {unit.usual[0]:g} to {unit.usual[1]:g}."
-    return f"{key} = {value!r} is unusual in {unit.name}, {usual} {_readings(value, unit)}".rstrip()
-
-
-def _remedy(value: float, unit: Unit) -> str:
-    usual = f"It is stated in {unit.name}, usually from {unit.usual[0]:g} to {unit.usual[1]:g}."
-    return _readings(value, unit) or usual
+        problem = f"no machine has that many {unit.name}"
+        return ConfigError(key, value, problem, readings or f"It is stated in {usual}")
+    return f"{key} = {value!r} is unusual in {usual} {readings}".rstrip()
 
 
 def _readings(value: float, unit: Unit) -> str:

@@ -98,13 +98,12 @@ def standings(submissions: Sequence[Submission], patience: float = FRESH) -> lis
         JobStanding(each, state, "" if state else _why_elsewhere(each, None))
         for each, state in states_in_pbs([each for each in own if each.executor == "pbs"], patience)
     )
-    copied = iter(
-        JobStanding(each, None, f"its job works in {each.copied_from}, of which this folder is a copy")
-        for each in submissions
-        if each.copied_from
-    )
+    of_a_copy = "its job works in {}, of which this folder is a copy"
     return [
-        next(copied if each.copied_from else in_pbs if each.executor == "pbs" else in_slurm) for each in submissions
+        JobStanding(each, None, of_a_copy.format(each.copied_from))
+        if each.copied_from
+        else next(in_pbs if each.executor == "pbs" else in_slurm)
+        for each in submissions
     ]
 
 
