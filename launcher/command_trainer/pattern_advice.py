@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 
 from conf.grouped import grouped
 from conf.overrides import quoted_text, shell_word
@@ -46,18 +47,24 @@ def _word(override: str) -> str:
 def _lines_of_steps(lines: Sequence[str]) -> list[str]:
     """The lines that differ in numbers alone, of which one rises; of several kinds the most frequent."""
     kinds = grouped((line for line in lines if NUMBER.search(line)), lambda line: NUMBER.sub("0", line))
-    return max((kind for kind in kinds.values() if any(_rising(kind))), key=len, default=[])
+    return max((kind for kind in kinds.values() if any(_rises(kind))), key=len, default=[])
 
 
-def _rising(lines: Sequence[str]) -> list[bool]:
-    """Of each of their numbers, whether it is a whole one that rises from line to line."""
+def _rises(lines: Sequence[str]) -> list[int]:
+    """Of each of their numbers, how often it rises; 0 of one that falls other than to where it began."""
     columns = zip(*([match[0] for match in NUMBER.finditer(line)] for line in lines), strict=True)
-    return [
-        len(set(column)) > 1
-        and all(text.isdigit() for text in column)
-        and list(map(int, column)) == sorted(map(int, column))
-        for column in columns
-    ]
+    return [_count_of_rises([float(text) for text in map(_leading, column)]) for column in columns]
+
+
+def _leading(text: str) -> str:
+    """The number with which a text such as 4.1.2 or 4,8 begins."""
+    return re.split(r"(?<=\d)[.,](?=\d+[.,])|,", text)[0]
+
+
+def _count_of_rises(numbers: Sequence[float]) -> int:
+    falls = [after for before, after in pairwise(numbers) if after < before]
+    rises = sum(after > before for before, after in pairwise(numbers))
+    return rises if rises > len(falls) and all(after <= numbers[0] for after in falls) else 0
 
 
 def _pattern_for(quantity: str, lines: Sequence[str]) -> str:
@@ -77,10 +84,15 @@ def _pattern_for(quantity: str, lines: Sequence[str]) -> str:
 
 def _candidates(quantity: str, lines: Sequence[str]) -> Iterator[re.Match[str]]:
     """The numbers of the last line that may be the quantity, the likeliest first."""
-    numbers = [*NUMBER.finditer(lines[-1])]
-    if quantity == "step":
-        rising = _rising(lines)
-        numbers = [number for number, rises in zip(numbers, rising, strict=True) if rises]
+    rises = dict(zip(NUMBER.finditer(lines[-1]), _rises(lines), strict=True))
+    numbers = [*rises]
+    if quantity == "step":  # the number of an epoch rises too, though less often
+        whole = [each for each in numbers if each[0].isdigit() and rises[each] and lines[-1][each.end() :][:1] != "%"]
+        numbers = sorted(whole, key=lambda each: -rises[each])
+    elif quantity == "step_seconds":  # what rises from each line to the next is the time since the start
+        numbers = [number for number in numbers if rises[number] < max(len(lines) - 1, 2)]
+    else:
+        numbers = [number for number in numbers if not number[0].isdigit()]
     numbers = [number for number in numbers if not NOT_OF_A_STEP.search(lines[-1][: number.start()])]
     yield from (number for number in numbers if BEFORE[quantity].search(lines[-1][: number.start()]))
     if quantity == "step":
@@ -103,8 +115,10 @@ def _patterns_around(line: str, found: re.Match[str], quantity: str) -> Iterator
         else ""
     )
     for prefix in dict.fromkeys(match[0] for match in (word, whole) if match):
-        start = "^" if prefix == before else r"\b" if prefix[:1].isalpha() else ""
-        yield f"{start}{_literal(prefix)}{GROUP[quantity]}{after}"
+        is_word = prefix[:1].isalpha() and not before.removesuffix(prefix)[-1:].isdigit()
+        start = "^" if prefix == before else r"\b" if is_word else ""
+        blanks = r"\s*" if prefix[-1:] in tuple("[(/|") else ""  # numbers of fewer digits may have some before them
+        yield f"{start}{_literal(prefix)}{blanks}{GROUP[quantity]}{after}"
 
 
 def _literal(text: str) -> str:

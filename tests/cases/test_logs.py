@@ -66,7 +66,38 @@ def test_patterns_that_are_advised_read_the_log(form: str) -> None:
     assert {round(step.step_seconds, 4) for step in book.steps} <= {0.0057, 0.2, 0.21, 1.25, 0.25}
 
 
-@pytest.mark.parametrize("lines", [[], ["hello"], ["seed 7", "seed 7"], ["loaded 4 files", "model of 12 layers"]])
+IN_EPOCHS = {
+    "a bar with a percentage": "Steps: {percent}%|## | {n}/20 [00:01<00:02, 1.25s/it, step_loss={loss:.3f}]",
+    "a meter": "Train: {epoch} [ {of_epoch}/5 ({percent}%)]  Loss: {loss:.3f} (7.5)  Time: 0.21s,  825/s",
+    "an epoch in brackets": "Epoch(train)  [{epoch}][{of_epoch}/5]  time: 0.21  data_time: 0.01  loss: {loss:.3f}",
+    "a time since the start": "step:{n}/20 train_loss:{loss:.4f} train_time:{since}ms step_avg:210.00ms",
+    "a bar with a time before that of a step": "{of_epoch}/5 ##### 1s 210ms/step - loss: {loss:.4f}",
+    "a number before the words": "host:0 train:900 [iteration {of_epoch}/5] nll={loss:.4f} dt: 0.21",
+}
+
+
+@pytest.mark.parametrize("form", IN_EPOCHS.values(), ids=IN_EPOCHS)
+def test_patterns_that_are_advised_know_steps_from_epochs_and_percentages(form: str) -> None:
+    lines = [
+        form.format(n=n, loss=loss_of(n), epoch=(n - 1) // 5, of_epoch=(n - 1) % 5 + 1, percent=5 * n, since=210 * n)
+        for n in range(1, 21)
+    ]
+    book = book_of(lines, patterns_in(advice(lines, ALL)))
+    assert [step.step for step in book.steps] == list(range(1, 21))
+    assert [step.loss for step in book.steps] == pytest.approx([loss_of(n) for n in range(1, 21)], abs=1e-3)
+    assert {round(step.step_seconds, 4) for step in book.steps} <= {0.21, 1.25}
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [],
+        ["hello"],
+        ["v4.1.2 1,2,3.4", "v4.1.3 1,2,3.5"],
+        ["seed 7", "seed 7"],
+        ["loaded 4 files", "model of 12 layers"],
+    ],
+)
 def test_of_a_log_without_steps_nothing_is_advised(lines: Sequence[str]) -> None:
     assert advice(lines, ALL) == ""
 
