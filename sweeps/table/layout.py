@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 
 from conf.errors import ConfigError
@@ -245,13 +244,18 @@ def _require_modelled(row: Row) -> None:
 
 def batch_of(row: Row, parallel: ParallelPlan) -> BatchPlan:
     """Sequences of a step. A row that names none, and no pipeline, runs one micro-batch of each replica a step."""
-    sizes = parallel.tensor_parallel_size, parallel.pipeline_parallel_size, parallel.context_parallel_size
-    replicas = max(1, parallel.world_size // math.prod(sizes))  # fewer devices than one takes are refused with all else
+    stages, others = parallel.pipeline_parallel_size, parallel.tensor_parallel_size * parallel.context_parallel_size
+    replicas = max(
+        1, parallel.world_size // (stages * others)
+    )  # fewer devices than one takes are refused with all else
     # Sequences of one replica in a step, which torchtitan's tables state in place of a micro-batch.
     is_told = bool(text_of(row, "local_batch")) and not text_of(row, "micro_batch")
     local = integer_of(row, "local_batch") if is_told else None
-    micro_batch = integer_of(row, "micro_batch", default=_usual_micro_batch(local, parallel.pipeline_parallel_size))
-    if text_of(row, "global_batch") or (parallel.pipeline_parallel_size > 1 and local is None):
+    # torchtitan cuts a local batch into as many micro-batches as there are stages, unless it is told otherwise. Source:
+    # torchtitan of December 2024, config_manager.py, pipeline_parallel_microbatches.
+    usual = None if local is None or local % stages else local // stages
+    micro_batch = integer_of(row, "micro_batch", default=usual)
+    if text_of(row, "global_batch") or (stages > 1 and local is None):
         return BatchPlan(global_batch_size=integer_of(row, "global_batch"), micro_batch_size=micro_batch)
     many = MANY_MICRO_BATCHES if flag_of(row, "grad_reduce_excluded", default=False) else 1
     of_replica = micro_batch * many if local is None else local
@@ -261,11 +265,3 @@ def batch_of(row: Row, parallel: ParallelPlan) -> BatchPlan:
         column = "micro_batch" if local is None else "local_batch"
         raise ConfigError(column, text_of(row, column), problem, remedy)
     return BatchPlan(global_batch_size=of_replica * replicas, micro_batch_size=micro_batch)
-
-
-def _usual_micro_batch(local: int | None, stages: int) -> int | None:
-    """torchtitan cuts a local batch into as many micro-batches as there are stages, unless it is told otherwise.
-
-    Source: torchtitan of December 2024, config_manager.py, pipeline_parallel_microbatches.
-    """
-    return None if local is None or local % stages else local // stages

@@ -193,11 +193,6 @@ class Style(NamedTuple):
     has_own_heads: bool = False
 
 
-def _dropout(whole: nn.Module, place: Place) -> nn.Module:
-    # Without sequence parallelism all tensor ranks hold the same values here, and have to drop the same ones.
-    return place.dropping.values(place.name, place.sequence_axis.rank) or whole
-
-
 def _core(whole: nn.Module, place: Place) -> nn.Module:
     if place.context.size > 1:
         return ContextAttention(place.context, place.plan.context_exchange)
@@ -211,7 +206,8 @@ COLUMN = Style(
 ROW = Style(
     lambda whole, at: RowParallelLinear(whole, at.tensor, at.sequence, at.narrow or PLAIN), {"weight": {"tensor": 1}}
 )
-DROPOUT = Style(_dropout)
+# Without sequence parallelism all tensor ranks hold the same values here, and have to drop the same ones.
+DROPOUT = Style(lambda whole, at: at.dropping.values(at.name, at.sequence_axis.rank) or whole)
 NORM_OF_HEADS = Style(lambda whole, at: whole, has_own_heads=True)
 EXPERT_WEIGHTS = Style(lambda whole, at: own_weights(whole, at.mesh.axis(EXPERT)), {"weight": {EXPERT: 0}})
 STYLES: dict[str, Style] = {

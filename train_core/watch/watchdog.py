@@ -16,7 +16,6 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
-from types import FrameType
 
 from train_core.measurement import Fault, Outcome, RankFailure, Standing
 from train_core.process.world import World, use_device
@@ -186,11 +185,7 @@ def stacks_of_work(training: int) -> str:
     stack = "".join(traceback.format_stack(frames.pop(training))) if training in frames else ""
     frames.pop(threading.get_ident(), None)  # whoever asks is a watchdog, which is always inside the trainer
     for ident, frame in frames.items():
-        if _is_at_work(frame):
+        if any(part in call.f_code.co_filename for call, _ in traceback.walk_stack(frame) for part in WORK):
             calls = traceback.format_stack(frame)[-MAX_CALLS:]
             stack += f"Its thread {names.get(ident, 'of autograd')} stands here:\n{''.join(calls)}"
     return stack
-
-
-def _is_at_work(frame: FrameType) -> bool:
-    return any(part in call.f_code.co_filename for call, _ in traceback.walk_stack(frame) for part in WORK)
