@@ -42,11 +42,7 @@ class Evidence:
 
 
 def trials_of_sweep(composition: Composition) -> Evidence:
-    """The finished trials of a sweep.
-
-    Raises:
-        UsageError: there is no such sweep, or no trial of it has ended.
-    """
+    """The finished trials of a sweep; raises UsageError where there is no such sweep, or no trial of it has ended."""
     sweep, name = _measured_sweep(composition)
     cluster = load_cluster(name)
     trials = finished_trials(sweep, cluster)

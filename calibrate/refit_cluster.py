@@ -122,11 +122,7 @@ def finished_trials(sweep: Sweep, cluster: ClusterSpec) -> list[FinishedTrial]:
 
 
 def refit_cluster(cluster: ClusterSpec, trials: Sequence[FinishedTrial]) -> Refit:
-    """Fit the constants of `cluster` to the trials that count.
-
-    Raises:
-        UsageError: there are too few of them.
-    """
+    """Fit the constants of `cluster` to the trials that count; raises UsageError where there are too few of them."""
     counts = np.array([trial.counts for trial in trials], dtype=bool)
     if not counts.any():
         sharing = f" ({len(trials)} ran with ranks that shared devices)" if trials else ""

@@ -286,11 +286,7 @@ def trainings_of(output_dir: Path, sweep: str) -> list[LongRun]:
 
 
 def training_of(output_dir: Path, sweep: str, name: str) -> LongRun:
-    """The training of that name.
-
-    Raises:
-        UsageError: there is none, or its `trial.json` is damaged.
-    """
+    """The training of that name; raises UsageError where there is none, or its `trial.json` is damaged."""
     trainings = {run.folder.path.name: run for run in trainings_of(output_dir, sweep)}
     if name not in trainings:
         if is_damaged(folder := TrialFolder(output_dir / TRAININGS / name)):

@@ -38,11 +38,7 @@ def preview_of_job(run: LongRun, place: SweepPlace) -> None:
 
 
 def preview_here(experiment: Experiment, folder: TrialFolder, best: Best | None = None) -> None:
-    """Print what would train on this machine, and where.
-
-    Raises:
-        ConfigError: the folder cannot be written.
-    """
+    """Print what would train on this machine, and where; raises ConfigError where the folder cannot be written."""
     _print_plan(experiment, folder, best)
     ranks = count_of(experiment.parallel.world_size, "rank")
     print_unwrapped(f"{ranks} would train on this machine, in {folder.path}. Nothing was started.")

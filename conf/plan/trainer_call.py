@@ -254,11 +254,7 @@ def _less_layers(layers: Sequence[int]) -> dict[str, int]:
 
 
 def met_limits(limits: Iterable[Limit], names: Names, key: str) -> list[Limit]:
-    """Those of the limits that the plan meets.
-
-    Raises:
-        ConfigError: a limit is of a value that there is not.
-    """
+    """Those of the limits that the plan meets; raises ConfigError where a limit is of a value that there is not."""
     pairs = ((limit, template_value(f"{{{limit.of}}}", names, f"{key}[{i}].of")) for i, limit in enumerate(limits))
     met = [limit for limit, value in pairs if limit.meets(value)]
     return [limit.model_copy(update={"because": fill_text(limit.because, names, key)}) for limit in met]

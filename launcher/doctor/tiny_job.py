@@ -79,11 +79,7 @@ class TinyJob:
         return SlurmExecutor(self.slurm, "trisweep-doctor", code, self._logs).text(self.shape, 1)
 
     def run(self, tell: Tell) -> JobEnd:
-        """Submit it, wait for it, and end it if it takes too long.
-
-        Raises:
-            UsageError: Slurm refuses it.
-        """
+        """Submit it, wait for it, and end it if it takes too long; raises UsageError where Slurm refuses it."""
         kind, num_ranks = self.cluster.device.kind, self.shape.num_nodes
         plan = DoctorPlan(token=secrets.token_hex(8), kind=kind, num_ranks=num_ranks)
         self.folder.prepare(plan)

@@ -111,11 +111,7 @@ def _end_of(submission: Submission) -> SlurmJobState | None:
 
 
 def delete_jobs(submissions: Sequence[Submission]) -> None:
-    """Have PBS end these jobs.
-
-    Raises:
-        UsageError: qdel fails.
-    """
+    """Have PBS end these jobs; raises UsageError where qdel fails."""
     if not submissions:
         return
     for each in submissions:

@@ -33,11 +33,7 @@ DECADE = 10.0
 
 
 def sides_of(sweeps: Sequence[tuple[Sweep, Sequence[TrialReading]]]) -> tuple[Side, Side]:
-    """The two sweeps with names that tell them apart.
-
-    Raises:
-        UsageError: they are one and the same.
-    """
+    """The two sweeps with names that tell them apart; raises UsageError where they are one and the same."""
     (first, before), (second, after) = sweeps
     paths = [sweep.folder.path.resolve() for sweep in (first, second)]
     if paths[0] == paths[1]:

@@ -257,11 +257,7 @@ def _neutral(pinned: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def implementation_called(name: str) -> Implementation:
-    """The trainer whose costs are taken.
-
-    Raises:
-        ConfigError: none is called so.
-    """
+    """The trainer whose costs are taken; raises ConfigError where none is called so."""
     if name not in IMPLEMENTATIONS:
         known = f"Known: {', '.join(IMPLEMENTATIONS)}."
         raise ConfigError("--implementation", name, "is not a trainer known here", known)

@@ -245,9 +245,8 @@ def _require_modelled(row: Row) -> None:
 def batch_of(row: Row, parallel: ParallelPlan) -> BatchPlan:
     """Sequences of a step. A row that names none, and no pipeline, runs one micro-batch of each replica a step."""
     stages, others = parallel.pipeline_parallel_size, parallel.tensor_parallel_size * parallel.context_parallel_size
-    replicas = max(
-        1, parallel.world_size // (stages * others)
-    )  # fewer devices than one takes are refused with all else
+    # Fewer devices than one takes are refused with all else.
+    replicas = max(1, parallel.world_size // (stages * others))
     # Sequences of one replica in a step, which torchtitan's tables state in place of a micro-batch.
     is_told = bool(text_of(row, "local_batch")) and not text_of(row, "micro_batch")
     local = integer_of(row, "local_batch") if is_told else None

@@ -213,11 +213,7 @@ class Checkpoints:
             self.wait()
 
     def wait(self) -> None:
-        """Return when the last save is on disk.
-
-        Raises:
-            TrainingError: it could not be written.
-        """
+        """Return when the last save is on disk; raises TrainingError where it could not be written."""
         writing, self.writing = self.writing, None
         if writing is None:
             return

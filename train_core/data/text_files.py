@@ -50,11 +50,7 @@ class TextFiles:
 
 
 def text_files(data: DataSpec) -> TextFiles:
-    """The files of a text in order.
-
-    Raises:
-        ConfigError: the path does not exist, or a folder cannot be read.
-    """
+    """The files of a text in order; raises ConfigError where the path does not exist, or a folder cannot be read."""
     # Without a path the text is Python's own library, which every machine that runs this has.
     if data.path is None:
         return TextFiles(sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")))

@@ -40,11 +40,7 @@ class TokenFile:
         return f"{self.path.stem} ({count_of(self.num_tokens, 'token')})"
 
     def read(self) -> Ids:
-        """The ids (num_tokens), memory-mapped.
-
-        Raises:
-            OSError: the file is not there, or not on this node.
-        """
+        """The ids (num_tokens), memory-mapped; raises OSError where the file is not there, or not on this node."""
         if self.dtype is None:
             return np.load(self.path, mmap_mode="r")
         return np.memmap(self.path, dtype=self.dtype, mode="r", shape=(self.num_tokens,))

@@ -82,11 +82,7 @@ def seat_from_launcher(environment: Mapping[str, str]) -> Seat | None:
 
 
 def require_seat() -> Seat:
-    """The seat that this process was given.
-
-    Raises:
-        UsageError: no launcher gave one.
-    """
+    """The seat that this process was given; raises UsageError where no launcher gave one."""
     seat = seat_from_launcher(os.environ)
     if seat is None:
         raise UsageError("neither srun nor torchrun started this process", "Start it with one of them.")

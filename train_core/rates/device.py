@@ -164,11 +164,7 @@ def run_rank(folder: RatesFolder, seat: Seat, device_index: int) -> None:
 
 
 def run_from_launcher(folder: Path) -> None:
-    """Be the rank that srun's environment says.
-
-    Raises:
-        UsageError: no launcher gave a seat.
-    """
+    """Be the rank that srun's environment says; raises UsageError where no launcher gave a seat."""
     seat = require_seat()
     run_rank(RatesFolder(folder), seat, seat.local_rank)
 

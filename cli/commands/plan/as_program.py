@@ -73,11 +73,7 @@ class ChosenPlan:
 
 
 def with_trainer(program: str, overrides: Sequence[str]) -> list[str]:
-    """The overrides with the choice of a program in front.
-
-    Raises:
-        ConfigError: there is no such program.
-    """
+    """The overrides with the choice of a program in front; raises ConfigError where there is no such program."""
     programs = [name for name in options("trainer") if name != "trisweep"]
     chosen = OTHER_NAMES.get(program, program)
     if chosen not in programs:

@@ -127,11 +127,7 @@ class SearchOptions:
             raise UsageError(problem, f"Leave out {', '.join(refused)}.")
 
     def as_json(self) -> SearchOptions:
-        """The same search, answered in JSON.
-
-        Raises:
-            ConfigError: another format was asked for.
-        """
+        """The same search, answered in JSON; raises ConfigError where another format was asked for."""
         if self.format is not None:
             raise ConfigError("--format", self.format, "is not what --json asks for", "Give one of them.")
         return replace(self, format="json")
