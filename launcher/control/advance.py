@@ -389,7 +389,8 @@ class Conductor:
     def _keep_counting(self, readings: Sequence[TrialReading]) -> None:
         """Where a trial's folder was removed, tell the new one its last attempt, whose job may still write there."""
         for each in readings:
-            if (last := self.history.course_of(each.name).last_attempt) >= each.next_attempt:
+            last = self.history.course_of(each.name).last_attempt
+            if last >= each.next_attempt and not each.folder.path.exists():
                 write_atomically(each.folder.claim, f"{Attempt(last, restarts=0)}\n", durable=False)
 
     def _refusals(self, not_started: Sequence[TrialReading]) -> Iterator[Ended]:
