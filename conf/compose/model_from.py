@@ -213,11 +213,10 @@ def shape_of(config: HuggingFaceConfig) -> Shape:
         meant = next((name for name in model_types() if _letters(name) == _letters(str(kind))), None)
         remedy = f"Known: {', '.join(model_types())}. Write another one into a file of group model."
         raise config.not_understood("model_type", f"Did you mean {meant}?" if meant else remedy)
-    whole, config = config, config.reading_text
-    shape = shape_of(config) if config is not whole and config.kind.text else _shape(config)
-    beside = _left_out(whole) if config is not whole else []
+    text = config.reading_text
+    shape = _shape(config) if text is config else shape_of(text)
+    beside = [] if text is config else _left_out(config)
     config.require_known()
-    whole.require_known()
     return {**shape, "left_out": "; ".join([*beside, *filter(None, [shape["left_out"]])]) or None}
 
 

@@ -280,3 +280,21 @@ def test_windows_that_a_file_lists_are_read_where_the_type_has_none_by_itself(tm
 def test_no_other_type_is_proposed_for_one_that_is_not_known(kind: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f'names model_type = "{kind}", which is not understood. Known: gpt2'):
         model_of(file_of(tmp_path, model_type=kind))
+
+
+@pytest.mark.parametrize("kind", ["gemma4_text", "llama5", 3])
+def test_a_text_part_of_an_unknown_type_is_not_read_as_another(kind: object, tmp_path: Path) -> None:
+    text = LLAMA | {"model_type": kind}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gemma3", "text_config": text}))
+    with pytest.raises(ConfigError, match=r"names model_type = .*, which is not understood\. Known: gpt2"):
+        model_in(tmp_path)
+
+
+def test_keys_of_generating_and_of_pictures_change_nothing(tmp_path: Path) -> None:
+    plain = num_parameters(model_of(file_of(tmp_path)))
+    assert num_parameters(model_of(file_of(tmp_path, cache_implementation="hybrid"))) == plain
+    text = LLAMA | FLASH | {"model_type": "kimi_k2"}
+    alone = num_parameters(model_of(file_of(tmp_path, **text)))
+    whole = {"model_type": "kimi_k25", "use_unified_vision_chunk": True, "video_placeholder": "|", "text_config": text}
+    (tmp_path / "config.json").write_text(json.dumps(whole))
+    assert num_parameters(ModelSpec.model_validate(model_in(tmp_path))) == alone
