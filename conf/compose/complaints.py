@@ -25,6 +25,7 @@ from conf.errors import ConfigError, all_at_once
 from conf.folders import groups, options, options_of, own_folders, path_of, shown_file
 from conf.nearest import listed, most_like, nearest
 from conf.overrides import OTHER_TYPES, PLAIN, Override, Overrides, command_line, for_a_shell, quoted_text, shell_word
+from conf.types.sbatch_options import remedy_for_option
 from conf.yaml_text import file_text, yaml_content
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -113,7 +114,8 @@ def _complaint(
     if complaint["type"] == "extra_forbidden":
         names = (*field_names(model, parts[:-1]), "defaults")
         siblings = [prefix + ".".join([*parts[:-1], name]) for name in names]
-        return ConfigError(key, complaint["input"], "is not a known key", nearest(key, siblings))
+        remedy = remedy_for_option(key, complaint["input"]) or nearest(key, siblings)
+        return ConfigError(key, complaint["input"], "is not a known key", remedy)
     if complaint["type"] == "model_type":  # pydantic's own words name a class of ours
         fields = ", ".join(field_names(model, parts))
         remedy = f"Give it values for {fields}." if fields else "Give it values by their names."

@@ -52,6 +52,7 @@ from conf.overrides import Override, Overrides
 from conf.plan.knobs import remedy_for
 from conf.plan.setup_parts import named_blocks
 from conf.types.cluster_spec import ClusterSpec
+from conf.types.sbatch_options import remedy_for_option
 from conf.types.schema import NAME
 
 ROOT = "config"
@@ -285,7 +286,7 @@ def _not_overridable(key: str, overrides: Overrides) -> ConfigError:
     if key in keys:
         remedy = "Change it in the sweep's file, or give it values with an axis."
         return ConfigError(key, value, "has a dot in one of its names, which no override can tell", remedy)
-    remedy = remedy_for(key) or nearest(key, [*keys, *groups()])
+    remedy = remedy_for(key) or remedy_for_option(key, value) or nearest(key, [*keys, *groups()])
     return ConfigError(key, value, "is not a key or group of the configuration", remedy)
 
 

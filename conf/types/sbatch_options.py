@@ -126,6 +126,22 @@ def free_options(options: Mapping[str, str | int | bool], beside: str) -> dict[s
     return {option: options[name] for option, name in given.items()}
 
 
+def remedy_for_option(key: str, value: object) -> str | None:
+    """What to write for an option of sbatch that stands among the keys of `slurm`; None for any other key."""
+    group, _, name = key.partition(".")
+    table, plain = sbatch_table(), name.replace("_", "-")
+    option = table.names.get(plain) if group == "slurm" and len(plain) > 1 else None
+    if option is None:
+        return None
+    if (own := table.keys.get(option)) is not None:
+        return f"Did you mean slurm.{own}?"
+    if option in table.devices - {"gres"}:
+        return "GPUs follow from the trial, and slurm.gpu_request says how they are asked for. Leave it out."
+    if (refusal := table.refusal(option, value)) is not None:
+        return f"As an option of sbatch it {refusal[0]}. {refusal[1]}"
+    return f"It is an option of sbatch. Use slurm.extra_sbatch.{option}={value}."
+
+
 def _refusal(table: OptionTable, option: str, value: str | int | bool, beside: str) -> Refusal | None:
     if value is False:  # which leaves the option out
         return None

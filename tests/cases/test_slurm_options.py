@@ -97,6 +97,33 @@ def test_nodes_that_a_site_leaves_out_under_a_short_name_stay_out(record_of: Rec
     assert "#SBATCH --exclude=n7" in asked_for(record_of, slurm_of, extra("x", "n7"))
 
 
+@pytest.mark.parametrize("given", ["{}", "+{}", "++{}"])
+@pytest.mark.parametrize(
+    "word", ["mem=10G", "nodelist=n1", "reservation=now", "mail_type=END", "gres=nvme:1", "exclusive=true"]
+)
+def test_an_option_among_the_keys_of_slurm_is_told_where_it_belongs(word: str, given: str, slurm_of: SlurmOf) -> None:
+    with pytest.raises(ConfigError, match="It is an option of sbatch") as caught:
+        slurm_of(given.format(f"slurm.{word}"))
+    (remedy,) = re.findall(r"Use (slurm\.extra_sbatch\.\S+=\S+)\.$", str(caught.value))
+    assert slurm_of(remedy).extra_sbatch
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("time=12:00", r"Did you mean slurm\.time_limit_minutes"),
+        ("nodes=4", r"follows from the trial\. Leave it out"),
+        ("gpus=4", r"slurm\.gpu_request says how"),
+        ("gpus_per_node=4", r"slurm\.gpu_request says how"),
+        ("output=x", r"output_dir=PATH"),
+        ("partiton=x", r"Did you mean slurm\.partition"),
+    ],
+)
+def test_an_option_among_the_keys_of_slurm_is_told_what_to_use(word: str, said: str, slurm_of: SlurmOf) -> None:
+    with pytest.raises(ConfigError, match=said):
+        slurm_of(f"slurm.{word}")
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
