@@ -132,7 +132,11 @@ def training_of(wanted: Request, options: SearchOptions) -> Training:
         raise UsageError("--tokens and --steps both say how long the training is", "Give one of them.")
     num_steps = options.steps
     if options.tokens is not None:
-        num_steps = steps_for(options.tokens, tokens_per_step(wanted.spaces[0]))
+        one_step = tokens_per_step(wanted.spaces[0])
+        if options.tokens < one_step:
+            remedy = "Give those of the whole training, such as 300B, or a smaller batch.global_batch_size."
+            raise ConfigError("--tokens", options.tokens, f"is less than the {one_step:,} of one step", remedy)
+        num_steps = steps_for(options.tokens, one_step)
     for name, limit in (("--budget", options.budget), ("--deadline", options.deadline)):
         if limit is not None and not limit > 0:
             raise ConfigError(name, limit, "is not above zero", "Give dollars for --budget, hours for --deadline.")

@@ -309,6 +309,7 @@ def test_one_job_over_two_types(plan: Plan) -> None:
         ([*GPT_22B, "--devices", "9" * 4401], "is not a list of numbers"),
         ([*GPT_22B, "--devices", f"8-{'9' * 4401}"], "is not a list of numbers"),
         ([*GPT_22B, "--mixed", f"selene:16,dgx-h100:{'9' * 4401}"], "is not a list of clusters and devices"),
+        ([*GPT_22B, "--tokens", "300"], "--tokens = 300: is less than the 131,072 of one step"),
         ([*GPT_22B, "--tokens", "9" * 400], "must be a number from 1 to 1e+18"),
         ([*GPT_22B, "--tokens", "300X"], "--tokens = '300X': must be a number from 1 to 1e+18"),
         ([*GPT_22B, "--explain", "best", "--format", "csv"], "nothing else. Leave out --explain, or take"),
