@@ -114,17 +114,25 @@ def _complaint(
     if complaint["type"] == "extra_forbidden":
         names = (*field_names(model, parts[:-1]), "defaults")
         siblings = [prefix + ".".join([*parts[:-1], name]) for name in names]
+        if all("." not in part for part in parts) and (wrong := _entry_with_dots(key, complaint["input"])):
+            return wrong
         remedy = remedy_for_option(key, complaint["input"]) or nearest(key, siblings)
         return ConfigError(key, complaint["input"], "is not a known key", remedy)
     if complaint["type"] == "model_type":  # pydantic's own words name a class of ours
         fields = ", ".join(field_names(model, parts))
         remedy = f"Give it values for {fields}." if fields else "Give it values by their names."
+        if key.startswith("sweep.axes."):
+            remedy = f"Write [{complaint['input']}] for a single value."
         return ConfigError(key, complaint["input"], "is not a group of values", remedy)
     remedy, value = complaint.get("ctx", {}).get("remedy", CORRECT), complaint["input"]
     if complaint["type"].startswith("int_") and isinstance(value, float) and value.is_integer():
         remedy = f"Write {int(value)}, without a point or an exponent."
     if complaint["type"] == "string_type" and isinstance(value, list) and all(isinstance(each, str) for each in value):
         remedy = f"Write it as one text: {for_a_shell(key, ','.join(value))}"
+    if complaint["type"] in ("tuple_type", "list_type") and isinstance(value, str):
+        entries = value.splitlines() if parts[-1] == "setup" else value.split()
+        listed_anew = ",".join(map(quoted_text, entries))
+        remedy = f"Write it as a list: {shell_word(f'{key}=[{listed_anew}]')}"
     problem = SINGLE if branches == set(BRANCHES) else _problem(complaint)
     return ConfigError(key, shown_value(key, value), problem, remedy)
 
@@ -277,15 +285,22 @@ def wrong_alone(override: Override) -> ConfigError | None:
     if key in groups() and value not in options(key):
         return no_option(key, value)
     printable = str(shown_value(key, value))
-    of = next((points for points in POINTS if key.startswith(f"{points}.")), None)
-    if of is not None and "." in (name := key.removeprefix(f"{of}.")):
-        remedy = f"Write {shell_word(f'+{of}={{{name}: {value}}}')}."
-        return ConfigError(key, value, f"names an entry of {of} whose own name has dots", remedy)
+    if wrong := _entry_with_dots(key, value):
+        return wrong
     try:
         is_single = not OverridesParser.create().parse_override(as_hydra_spells(override)).is_sweep_override()
     except HydraException:
         return _unreadable(key, printable)
     return None if is_single else _several(key, printable)
+
+
+def _entry_with_dots(key: str, value: object) -> ConfigError | None:
+    """The error of an axis, or a value of the baseline, whose name was taken for mappings within each other."""
+    of = next((points for points in POINTS if key.startswith(f"{points}.")), None)
+    if of is None or "." not in (name := key.removeprefix(f"{of}.")):
+        return None
+    remedy = f"Write {shell_word(f'+{of}={{{name}: {value}}}')}."
+    return ConfigError(key, value, f"names an entry of {of} whose own name has dots", remedy)
 
 
 def require_no_hidden_mapping(overrides: Overrides) -> None:
@@ -483,6 +498,12 @@ def wrong_defaults(text: str) -> ConfigError | None:
     if (of := re.search(r"\bIn '?([\w.-]+)/([\w.-]+?)'?: (?!Could not find)(.*)", text)) is None:
         return None
     file, complaint = shown_file(of[1], of[2]), of[3]
+    if "Cannot merge DictConfig with ListConfig" in complaint and (path := path_of(of[1], of[2])):
+        stated = yaml_content(file_text(path), path)
+        lists = [key for key, value in stated.items() if isinstance(value, list) and dict in kinds_of(f"{of[1]}.{key}")]
+        return ConfigError(
+            f"{of[1]}.{', '.join(lists)}", file, "is a list there", "Write lines of the form `NAME: VALUE`."
+        )
     if (key := re.match(r"Could not override '([^'@:]+)", complaint)) is None:
         return ConfigError("defaults", file, complaint[:MOST_OF_HYDRA], "Correct them.")
     group = key[1].rpartition("/")[2]

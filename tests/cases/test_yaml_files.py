@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -143,6 +144,54 @@ def test_a_wrong_file_is_one_message_with_its_name(write: Write, text: str | byt
     with pytest.raises(ConfigError, match=message.replace("FILE", re.escape(str(file)))) as caught:
         load(["sweep=mine"])
     assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize(
+    ("axes", "message"),
+    [
+        ("{training: {seed: [1, 2]}}", r"whose own name has dots\. Write '\+sweep\.axes=\{training\.seed: \[1, 2\]\}'"),
+        ("{training.seed: 3}", r"is not a group of values\. Write \[3\] for a single value"),
+        ("{training.seed: {from: 1}}", r"sweep\.axes\.training\.seed\.from = 1: is not a known key\. Known in"),
+    ],
+)
+def test_axes_of_another_form_are_told_of_theirs(write: Write, axes: str, message: str) -> None:
+    write("sweep/mine.yaml", SWEEP.replace("{training.seed: [1, 2]}", axes))
+    with pytest.raises(ConfigError, match=message):
+        sweep_of()
+
+
+def test_an_axis_that_is_added_by_its_dotted_name_is_told_of_braces(write: Write) -> None:
+    write("sweep/mine.yaml", SWEEP)
+    with pytest.raises(ConfigError, match="whose own name has dots") as caught:
+        sweep_of("+sweep.axes.training.learning_rate=[1e-4,3e-4]")
+    (remedy,) = shlex.split(str(caught.value).partition("Write ")[2].removesuffix("."))
+    assert sweep_of(remedy).axes["training.learning_rate"].values == (1e-4, 3e-4)
+
+
+@pytest.mark.parametrize("key", ["environment", "extra_sbatch"])
+def test_a_list_where_names_and_values_are_wanted_is_named(write: Write, key: str) -> None:
+    write("slurm/site.yaml", f"defaults: [default, _self_]\n{key}:\n  - A=1\n")
+    with pytest.raises(
+        ConfigError, match=rf"slurm\.{key} = '.*site\.yaml': is a list there\. Write lines .* `NAME: VALUE`"
+    ):
+        load(["slurm=site"])
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("setup: module load cuda", ("module load cuda",)),
+        ("setup: |\n  module load cuda\n  . env.sh", ("module load cuda", ". env.sh")),
+        ("srun_args: --mpi=pmix --cpu-bind=none", ("--mpi=pmix", "--cpu-bind=none")),
+    ],
+)
+def test_a_text_where_a_list_is_wanted_is_printed_as_one(write: Write, text: str, value: tuple[str, ...]) -> None:
+    write("slurm/site.yaml", f"defaults: [default, _self_]\n{text}\n")
+    with pytest.raises(ConfigError, match="Write it as a list: ") as caught:
+        load(["slurm=site"])
+    (word,) = shlex.split(str(caught.value).partition("as a list: ")[2])
+    slurm = load(["slurm=default", word]).slurm
+    assert getattr(slurm, text.partition(":")[0]) == value
 
 
 @pytest.mark.parametrize("path", ["sweep/mine.yml", "sweeps/mine.yaml", "mine.yaml", "sweep/mine.YAML"])
