@@ -43,14 +43,13 @@ def shell_options(slurm: SlurmSpec, environment: Mapping[str, str] = os.environ)
     stated |= {rival for option in stated for rival in table.rivals.get(option, ())}
     named = {name: table.option_of_variable(name) for name in environment if name.startswith("SBATCH_")}
     options = {name: option for name, option in named.items() if option is not None}
-    counted = {name: option for name, option in options.items() if option in table.heard - stated}
+    # An empty one sets nothing but what has no value: `--qos` alone would be refused.
+    telling = {name: option for name, option in options.items() if environment[name] or option in table.flags}
+    counted = {name: option for name, option in telling.items() if option in table.heard - stated}
     return ShellOptions(
         counted={name: environment[name] for name in counted},
         ignored={name: environment[name] for name in options.keys() - counted.keys()},
-        options={
-            option: True if option in table.flags or not environment[name] else environment[name]
-            for name, option in counted.items()
-        },
+        options={option: option in table.flags or environment[name] for name, option in counted.items()},
     )
 
 

@@ -104,6 +104,11 @@ def test_a_shells_value_counts_where_the_configuration_states_none_and_stands_in
     assert (seen, f"={value}\n" in script) == ({}, False)
 
 
+def test_an_empty_variable_asks_for_nothing(submitted: Submitted) -> None:
+    seen, script = submitted({"SBATCH_QOS": ""})
+    assert (seen, "--qos" in script) == ({}, False)
+
+
 @pytest.mark.parametrize(
     ("shell", "line"),
     [
