@@ -114,7 +114,9 @@ def _complaint(
     if complaint["type"] == "extra_forbidden":
         names = (*field_names(model, parts[:-1]), "defaults")
         siblings = [prefix + ".".join([*parts[:-1], name]) for name in names]
-        if all("." not in part for part in parts) and (wrong := _entry_with_dots(key, complaint["input"])):
+        # As `training: {seed: ...}` among the axes, and not a misspelt part of an axis that is called otherwise.
+        group = parts[-2] if len(parts) > 1 and "." not in parts[-2] else ""
+        if kind_at(group) is not None and (wrong := _entry_with_dots(key, complaint["input"])):
             return wrong
         remedy = remedy_for_option(key, complaint["input"]) or nearest(key, siblings)
         return ConfigError(key, complaint["input"], "is not a known key", remedy)

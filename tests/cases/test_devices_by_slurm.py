@@ -185,7 +185,7 @@ def test_jobs_get_cores_memory_and_a_stated_requeue(line: str, cores: int, sinfo
         "3090*|up|infinite|12|32|gpu:3090:8",
         "gpu*|up|7-00:00:00|10|64|gpu:a10:4(S:0-3)",
         "mig*|up|1:00:00|1|64|gpu:3g.20gb:2",
-        "cpu*|up|1:00:00|4|64|(null)",
+        pytest.param("cpu*|up|1:00:00|4|64|(null)", marks=pytest.mark.thorough),  # it calibrates this machine
     ],
 )
 def test_every_command_that_init_prints_runs(lines: str, sinfo: Sinfo, tmp_path: Path) -> None:

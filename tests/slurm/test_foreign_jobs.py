@@ -13,6 +13,7 @@ from conf.errors import UsageError
 from conf.types.sites import SlurmSpec
 from launcher import state
 from launcher.cancel import cancel_sweep, cancel_trials
+from launcher.slurm import silent_jobs
 from launcher.slurm.query import query_jobs
 from launcher.state import reconcile
 from sweeps.folder.submission import write_submission
@@ -82,8 +83,9 @@ def test_a_folder_that_was_moved_keeps_its_jobs(held: Sweep, tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_what_jobs_write_where_their_folder_lay_before_is_taken_in(
-    tmp_path: Path, record_of: RecordOf, slurm: SlurmSpec, wait_until: WaitUntil
+    tmp_path: Path, record_of: RecordOf, slurm: SlurmSpec, wait_until: WaitUntil, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setitem(silent_jobs.SETTLING_SECONDS, "COMPLETED", 2.0)
     folder, moved = SweepFolder(tmp_path / "runs" / "sweep"), SweepFolder(tmp_path / "elsewhere")
     record = record_of([{"training.seed": 0}, {"training.seed": 1}])
     submit_points(Sweep(folder, record), slurm, job=_job_that_outlives_a_move())

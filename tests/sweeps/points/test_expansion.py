@@ -173,7 +173,7 @@ def test_accumulation_is_an_axis_through_the_batch_that_follows_from_it() -> Non
             {"axes": {"b": {"lowest": 0}}},
             r"sweep\.axes\.b\.lowest = 0: is not a known key\. Did you mean",
         ),
-        ({"axes": {"b": 3}}, r"sweep\.axes\.b = 3: is not a group of values\. Give it values for values, low, high"),
+        ({"axes": {"b": 3}}, r"sweep\.axes\.b = 3: is not a group of values\. Write \[3\] for a single value"),
         ({"axes": {"b": "a.x"}}, r"sweep\.axes\.b = 'a\.x': is neither a list.*begin an expression with `=`"),
         ({"axes": {"b": "=a.x +"}}, r"sweep\.axes\.b = '=a\.x \+': `a\.x \+` is no expression"),
         (
