@@ -19,7 +19,10 @@ def reread_logs(sweep: Sweep) -> list[str]:
 
     Nothing is run. Whoever calls holds the lock of the sweep's folder.
     """
-    return [each.name for each in sweep.read() if _is_to_be_reread(each, sweep) and _is_read_now(each, sweep)]
+    # Of the package's own trainer no log is read, and its trials may be thousands.
+    foreign = (each for each in sweep.record.trials if each.experiment and not each.experiment.trainer.is_own)
+    readings = map(sweep.read_trial, foreign)
+    return [each.name for each in readings if _is_to_be_reread(each, sweep) and _is_read_now(each, sweep)]
 
 
 def _is_to_be_reread(reading: TrialReading, sweep: Sweep) -> bool:

@@ -14,6 +14,7 @@ import pytest
 from conf.overrides import Overrides
 from launcher.command_trainer.job import run_here
 from launcher.command_trainer.pattern_advice import advice
+from launcher.command_trainer.reread import reread_logs
 from launcher.control.orders import SweepCommand, SweepOrders
 from launcher.machine import MachineCapacity
 from launcher.provenance import snapshot_code
@@ -22,7 +23,7 @@ from launcher.workplaces.here import ThisMachine
 from sweeps.points.plan import trial_of
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
-from sweeps.trial import SweepFolder
+from sweeps.trial import SweepFolder, Trial
 from tests.cases.test_step_numbers import book_of, loss_of
 from tests.composed import compose_tree
 from tests.conftest import BuildRecord
@@ -217,3 +218,13 @@ def test_a_program_that_failed_by_itself_is_not_read_again(given: Given, tmp_pat
     given()
     after = given(r"trainer.log.patterns.line='\[(?P<step>\d+)/\S+ train=(?P<loss>\S+) .(?P<step_milliseconds>[.\d]+)'")
     assert Outcome.COMPLETED not in [each.outcome for each in after]
+
+
+def test_no_log_is_looked_for_of_the_packages_own_trainer(
+    build_record: BuildRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There may be thousands of trials, and every command that goes on with a sweep would read all of them again."""
+    read = list[Trial]()
+    monkeypatch.setattr(Sweep, "read_trial", lambda _, trial: read.append(trial))
+    reread_logs(Sweep(SweepFolder(tmp_path / "own"), build_record(seeds(3), ())))
+    assert read == []
