@@ -13,6 +13,7 @@ import importlib.util
 import json
 import os
 import sys
+import typing
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -82,33 +83,30 @@ def _on_cpu(make: Callable[..., Any]) -> Callable[..., Any]:
     return made
 
 
-def megatron_lm(parsers: Any) -> Any:
-    """Megatron-LM's configurations of optimizer, replicas and micro-batches, its optimizer, schedules and rates."""
+def megatron_modules() -> SimpleNamespace:
+    """The modules of Megatron-LM that a start of its training goes through, on a CPU."""
+    # Megatron-LM asks for Python 3.12, of which it needs this mark for readers alone.
+    setattr(typing, "override", getattr(typing, "override", lambda method: method))  # noqa: B010
     torch = module_named("torch")
     without_cuda(torch)
     # Transformer Engine installs beside CUDA alone; plans are for machines that have it.
     module_named("megatron.core.utils")._te_version = module_named("packaging.version").Version("2.9")
-    training = module_named("megatron.training.training")
-    variables = module_named("megatron.training.global_vars")
-    core = module_named("megatron.core")
-    schedules = module_named("megatron.core.pipeline_parallel.schedules")
-    calculator = module_named("megatron.core.num_microbatches_calculator")
-    optimizers = module_named("megatron.core.optimizer")
-    replicas = module_named("megatron.core.distributed")
-    module = module_named("megatron.core.transformer.module")
-    state = core.parallel_state
+    return SimpleNamespace(
+        torch=torch,
+        training=module_named("megatron.training.training"),
+        variables=module_named("megatron.training.global_vars"),
+        state=module_named("megatron.core").parallel_state,
+        schedules=module_named("megatron.core.pipeline_parallel.schedules"),
+        calculator=module_named("megatron.core.num_microbatches_calculator"),
+        optimizers=module_named("megatron.core.optimizer"),
+        replicas=module_named("megatron.core.distributed"),
+        module=module_named("megatron.core.transformer.module"),
+    )
 
-    class SmallModel(module.MegatronModule):  # type: ignore[misc, name-defined]
-        """As much of a model as optimizers look at: a matrix, a norm, and an expert where there are some."""
 
-        def __init__(self, config: Any, args: Any) -> None:
-            super().__init__(config=config)
-            size, dtype = 64, args.params_dtype
-            self.matrix = torch.nn.Parameter(torch.ones(size, size, dtype=dtype))
-            self.norm = torch.nn.Parameter(torch.ones(size, dtype=dtype))
-            if args.num_experts:
-                self.expert = torch.nn.Parameter(torch.ones(size, size, dtype=dtype))
-                self.expert.allreduce = args.expert_model_parallel_size == 1
+def megatron_lm(parsers: Any) -> Any:
+    """Megatron-LM's configurations of optimizer, replicas and micro-batches, its optimizer, schedules and rates."""
+    modules = megatron_modules()
 
     class WholeMegatronLM(parsers.MegatronLM):  # type: ignore[misc]
         def check(self, call: dict[str, Any]) -> None:
@@ -116,70 +114,87 @@ def megatron_lm(parsers: Any) -> Any:
             args = self.arguments.parse_args()
             self.arguments.validate_args(args, {"tokenizer_type": "GPT2BPETokenizer"})
             config = self.arguments.core_transformer_config_from_args(args)
-            variables._GLOBAL_ARGS = args
+            modules.variables._GLOBAL_ARGS = args
+            calculator = modules.calculator
             calculator.destroy_num_microbatches_calculator()
             calculator.init_num_microbatches_calculator(
                 0, None, args.global_batch_size, args.micro_batch_size, args.data_parallel_size, False
             )
             assert calculator.get_num_microbatches() == call["num_micro_batches"]
-            with fake_ranks(torch, call["world_size"]):
-                self.initialize(args)
+            with fake_ranks(modules.torch, call["world_size"]):
+                make_groups(modules.state, args)
                 try:
-                    self.construct(args, config)
+                    start_megatron(modules, args, config)
                 finally:
-                    state.destroy_model_parallel()
-
-        def initialize(self, args: Any) -> None:
-            order = "tp-cp-ep-pp-dp" if args.use_tp_pp_dp_mapping else "tp-cp-ep-dp-pp"
-            state.initialize_model_parallel(
-                args.tensor_model_parallel_size,
-                args.pipeline_model_parallel_size,
-                args.virtual_pipeline_model_parallel_size,
-                context_parallel_size=args.context_parallel_size,
-                expert_model_parallel_size=args.expert_model_parallel_size,
-                expert_tensor_parallel_size=args.expert_tensor_parallel_size,
-                num_distributed_optimizer_instances=args.num_distributed_optimizer_instances,
-                order=order,
-                create_gloo_process_groups=False,
-            )
-
-        def construct(self, args: Any, config: Any) -> None:
-            of_optimizer, overrides = training.get_megatron_optimizer_config(args)
-            of_replicas = training.get_megatron_ddp_config(args)
-            chunks = [SmallModel(config, args) for _ in range(args.virtual_pipeline_model_parallel_size or 1)]
-            optimizer: Any = SimpleNamespace(param_groups=[{"params": list(chunks[0].parameters())}])
-            if not args.use_megatron_fsdp:  # which asks for CUDA in each of its parts
-                wrapped = [replicas.DistributedDataParallel(config, of_replicas, chunk) for chunk in chunks]
-                optimizer = optimizers.get_megatron_optimizer(
-                    of_optimizer, wrapped, overrides, use_gloo_process_groups=False
-                )
-            rates = training.get_optimizer_param_scheduler(optimizer)
-            rates.step(args.global_batch_size)
-            if args.virtual_pipeline_model_parallel_size:
-                self.interleave(args, config, chunks)
-
-        def interleave(self, args: Any, config: Any, chunks: list[Any]) -> None:
-            """Begin the schedule, which looks at numbers of micro-batches first and then at the type of the model."""
-
-            def stop(*_: Any) -> None:
-                raise ScheduleBegunError
-
-            schedules.get_model_type, begun = stop, schedules.get_model_type
-            try:
-                schedules.forward_backward_pipelining_with_interleaving(
-                    forward_step_func=None,
-                    data_iterator=[None for _ in chunks],
-                    model=chunks,
-                    num_microbatches=calculator.get_num_microbatches(),
-                    seq_length=args.seq_length,
-                    micro_batch_size=args.micro_batch_size,
-                )
-            except ScheduleBegunError:
-                pass
-            finally:
-                schedules.get_model_type = begun
+                    modules.state.destroy_model_parallel()
 
     return WholeMegatronLM()
+
+
+def make_groups(state: Any, args: Any) -> None:
+    state.initialize_model_parallel(
+        args.tensor_model_parallel_size,
+        args.pipeline_model_parallel_size,
+        args.virtual_pipeline_model_parallel_size,
+        context_parallel_size=args.context_parallel_size,
+        expert_model_parallel_size=args.expert_model_parallel_size,
+        expert_tensor_parallel_size=args.expert_tensor_parallel_size,
+        num_distributed_optimizer_instances=args.num_distributed_optimizer_instances,
+        order="tp-cp-ep-pp-dp" if args.use_tp_pp_dp_mapping else "tp-cp-ep-dp-pp",
+        create_gloo_process_groups=False,
+    )
+
+
+def start_megatron(modules: SimpleNamespace, args: Any, config: Any) -> None:
+    """Make the optimizer and its rates, and begin the schedule of several chunks."""
+    of_optimizer, overrides = modules.training.get_megatron_optimizer_config(args)
+    of_replicas = modules.training.get_megatron_ddp_config(args)
+    chunks = [small_model(modules, config, args) for _ in range(args.virtual_pipeline_model_parallel_size or 1)]
+    optimizer: Any = SimpleNamespace(param_groups=[{"params": list(chunks[0].parameters())}])
+    if not args.use_megatron_fsdp:  # which asks for CUDA in each of its parts
+        wrapped = [modules.replicas.DistributedDataParallel(config, of_replicas, chunk) for chunk in chunks]
+        optimizer = modules.optimizers.get_megatron_optimizer(
+            of_optimizer, wrapped, overrides, use_gloo_process_groups=False
+        )
+    rates = modules.training.get_optimizer_param_scheduler(optimizer)
+    rates.step(args.global_batch_size)
+    if args.virtual_pipeline_model_parallel_size:
+        begin_interleaving(modules, args, chunks)
+
+
+def small_model(modules: SimpleNamespace, config: Any, args: Any) -> Any:
+    """As much of a model as optimizers look at: a matrix, a norm, and an expert where there are some."""
+    torch, size, dtype = modules.torch, 64, args.params_dtype
+    model = modules.module.MegatronModule(config=config)
+    model.matrix = torch.nn.Parameter(torch.ones(size, size, dtype=dtype))
+    model.norm = torch.nn.Parameter(torch.ones(size, dtype=dtype))
+    if args.num_experts:
+        model.expert = torch.nn.Parameter(torch.ones(size, size, dtype=dtype))
+        model.expert.allreduce = args.expert_model_parallel_size == 1
+    return model
+
+
+def begin_interleaving(modules: SimpleNamespace, args: Any, chunks: list[Any]) -> None:
+    """Begin the schedule, which looks at numbers of micro-batches first and then at the type of the model."""
+
+    def stop(*_: Any) -> None:
+        raise ScheduleBegunError
+
+    schedules = modules.schedules
+    schedules.get_model_type, begun = stop, schedules.get_model_type
+    try:
+        schedules.forward_backward_pipelining_with_interleaving(
+            forward_step_func=None,
+            data_iterator=[None for _ in chunks],
+            model=chunks,
+            num_microbatches=modules.calculator.get_num_microbatches(),
+            seq_length=args.seq_length,
+            micro_batch_size=args.micro_batch_size,
+        )
+    except ScheduleBegunError:
+        pass
+    finally:
+        schedules.get_model_type = begun
 
 
 def torchtitan(parsers: Any) -> Any:
