@@ -48,7 +48,7 @@ BAD_ENDS = RETRIED_BY_ORDER | {Outcome.OUT_OF_MEMORY}
 OF_A_MISTAKE = (Fault.INPUT, Fault.CRASH, Fault.UNREAD)
 OF_THE_COMMAND = re.compile(
     r"SyntaxError|IndentationError|ImportError|ModuleNotFoundError|can't open file|No such file|No such option"
-    r"|command not found|cannot be started|is no folder|unrecognized arguments|required: |in its log|of its log|its log"
+    r"|command not found|cannot be started|is no folder|unrecognized arguments|required: |its log"
 )
 """Causes that lie in what all trials share: the program, its folder, its command line and how its log is read."""
 
@@ -273,7 +273,7 @@ class Conductor:
             for each in failed
             if not each.trial.stage and each.measurement and each.measurement.why in OF_A_MISTAKE
         ]
-        for (_, enough), alike in grouped(ended, lambda each: _kind_of(each.cause)).items():
+        for (_, enough), alike in grouped(ended, _kind_of).items():
             if len(alike) >= enough:
                 return f"{count_of(len(alike), 'trial')} failed alike, and none has completed: {alike[0].cause}"
         return ""
@@ -476,10 +476,11 @@ def _others_may_be_timed(readings: Iterable[TrialReading], untimed: Iterable[Tri
     return False
 
 
-def _kind_of(cause: str) -> tuple[str, int]:
+def _kind_of(failed: TrialReading) -> tuple[str, int]:
     """What is the same in failures of one kind, and how many of them say that all trials share the mistake."""
-    is_of_the_command = OF_THE_COMMAND.search(cause) is not None
-    return (re.sub(r"\d+", "", cause), 2) if is_of_the_command else (cause, 3)
+    is_unread = failed.measurement is not None and failed.measurement.why is Fault.UNREAD
+    is_of_the_command = is_unread or OF_THE_COMMAND.search(failed.cause) is not None
+    return (re.sub(r"\d+", "", failed.cause), 2) if is_of_the_command else (failed.cause, 3)
 
 
 def _set_aside(trials: Iterable[Trial], new: Trial) -> list[Trial]:

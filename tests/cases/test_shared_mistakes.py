@@ -43,6 +43,11 @@ def swept(build_record: BuildRecord, tmp_path: Path, program: str, count: int = 
         ("import nothing_of_this_name", 2, "ModuleNotFoundError: No module named 'nothing_of_this_name'"),
         ("import argparse; argparse.ArgumentParser().parse_args()", 2, "unrecognized arguments: "),
         ("raise ValueError('the data are not there')", 3, "ValueError: the data are not there"),
+        (
+            "import sys; [print(f'step {each} loss 4 time 1 s') for each in (0, 100, 200 + int(sys.argv[1]))]",
+            2,
+            "are beyond training.num_steps",
+        ),
         ("print('step 1 loss 4 time 0,2 s'); print('step 2 loss 4 time 0,2 s')", 2, "trainer.log.decimal=comma"),
     ],
 )
@@ -133,7 +138,7 @@ def test_a_program_that_is_there_is_not(words: Sequence[str], checkout: Path, bu
 @pytest.mark.parametrize("on_slurm", [False, True])
 def test_a_checkout_that_is_not_there_is_refused(on_slurm: bool, build_record: BuildRecord) -> None:
     said = refusal(build_record, "trainer.command=[train.py]", "trainer.working_dir=/no/checkout", on_slurm=on_slurm)
-    assert said.startswith("trainer.working_dir = '/no/checkout': is no folder here. ")
+    assert said.startswith("trainer.working_dir = '/no/checkout': is not a folder here. ")
     assert ("trainer.prefix=[env]" in said) == on_slurm
 
 
