@@ -166,7 +166,7 @@ def srun_options(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
         if word.startswith("-"):
             groups.append([])
         elif not groups:
-            raise ConfigError("slurm.srun_args", word, "is no option of srun", "Begin each with a dash.")
+            raise ConfigError("slurm.srun_args", word, "is not an option of srun", "Begin each with a dash.")
         groups[-1].append(word)
     for first, *others in groups:
         name = first.partition("=")[0] if first.startswith("--") else first[:2]

@@ -53,7 +53,7 @@ def _require_program(experiment: Experiment, words: Sequence[str], *, on_slurm: 
         return
     if not folder.is_dir():
         remedy = "Give the folder of the program; null takes the one in which the sweep is started."
-        raise ConfigError("trainer.working_dir", trainer.working_dir, "is no folder here", remedy + alone)
+        raise ConfigError("trainer.working_dir", trainer.working_dir, "is not a folder here", remedy + alone)
     files = [word for word in (words[0], _script_in(words)) if "/" in word or word.endswith((".py", ".sh"))]
     for name in files:
         if OF_THE_JOB not in name and not (folder / Path(name).expanduser()).is_file():

@@ -227,7 +227,7 @@ class OwnEntries:
         return any(isinstance(entry, Submitted) and entry.submitted > since for entry in entries)
 
     def take_back(self) -> None:
-        """Remove them; what others have appended meanwhile stays. Whoever calls holds the folder's lock."""
+        """Remove them; what others have appended meanwhile stays. The journal is locked, as for an entry."""
         with contextlib.suppress(FileNotFoundError), self.path.open("r+b") as file:
             with contextlib.suppress(OSError):
                 fcntl.flock(file, fcntl.LOCK_EX)

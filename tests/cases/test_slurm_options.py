@@ -195,7 +195,7 @@ def test_what_can_stand_beside_ours_is_joined_with_it(
         ("[-l]", "which tasks there are"),
         ("['--export=NONE']", "takes from trials"),
         ("['--export=NIL']", "takes from trials"),
-        ("[gpu]", "is no option of srun"),
+        ("[gpu]", "is not an option of srun"),
     ],
 )
 def test_an_argument_of_srun_that_would_change_the_tasks_is_refused(words: str, said: str, slurm_of: SlurmOf) -> None:

@@ -169,7 +169,7 @@ def test_an_index_of_another_model_is_said_by_its_first_tensor(tmp_path: Path) -
 def test_an_index_that_says_nothing_is_no_traceback(text: str, tmp_path: Path) -> None:
     sharded(tmp_path, tensors_of())
     (tmp_path / INDEX).write_bytes(text.encode("latin-1"))
-    with pytest.raises(ConfigError, match=r"checkpoint\.load = .*index\.json': is no index of weights"):
+    with pytest.raises(ConfigError, match=r"checkpoint\.load = .*index\.json': is not an index of weights"):
         head_in(tmp_path)
 
 

@@ -88,7 +88,7 @@ def _placed(index: Path) -> dict[str, Path]:
         raise ConfigError(KEY, str(index), f"cannot be read: {error.strerror}", "Make it readable.") from None
     except (ValueError, LookupError, TypeError, AttributeError):
         pass  # whatever is wrong with it, the remedy is the same
-    problem = "is no index of weights: it has no weight_map from tensors to files"
+    problem = "is not an index of weights: it has no weight_map from tensors to files"
     raise ConfigError(KEY, str(index), problem, "Copy it again, or name one file of weights, as checkpoint.load=FILE.")
 
 
