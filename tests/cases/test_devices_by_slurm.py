@@ -97,7 +97,9 @@ def sinfo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sinfo:
         tool = tmp_path / "bin" / "sinfo"
         tool.parent.mkdir(exist_ok=True)
         tool.write_text(f"#!/bin/sh\ncat <<'END'\n{lines}\nEND\n")
-        tool.chmod(0o755)
+        (nothing_else := tool.with_name("scontrol")).write_text("#!/bin/sh\nexit 1\n")
+        for each in (tool, nothing_else):
+            each.chmod(0o755)
         monkeypatch.setenv("PATH", f"{tool.parent}:/bin")
 
     return answers
