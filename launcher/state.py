@@ -17,7 +17,8 @@ from launcher.slurm.query import NOT_SUBMITTED, UNKNOWN_HERE, SlurmJobState, Slu
 from launcher.slurm.silent_jobs import is_settled, verdict
 from sweeps.folder.submission import Submission, places_at_submission, read_submission, write_submission
 from sweeps.reading import Reading
-from train_core.trial_folder import JobFolder, TrialFolder, last_attempt
+from train_core.measurement import Measurement
+from train_core.trial_folder import JobFolder, TrialFolder, last_attempt, result_in
 
 FORGOTTEN_SECONDS = 60.0
 """A job that is younger may not have reached the accounting yet."""
@@ -31,10 +32,22 @@ AnyReading = TypeVar("AnyReading", bound=Reading)
 
 
 def look_here(reading: AnyReading) -> AnyReading:
-    """The same reading; where this machine runs the job, it says that the job runs."""
+    """The same reading; where this machine runs the job, it says that the job runs, or else what it has printed."""
     submission = None if reading.measurement else reading.submission
-    runs = submission is not None and (supervisor_of(submission) is not None)
-    return replace(reading, job=STARTING) if runs else reading
+    if submission is None or reading.is_in_slurm:
+        return reading
+    if supervisor_of(submission) is not None:
+        return replace(reading, job=STARTING)
+    printed = result_in(submission.output_of(0), reading.planned.fingerprint)
+    return _with_end(reading, printed) if printed else reading
+
+
+def _with_end(reading: AnyReading, end: Measurement) -> AnyReading:
+    try:
+        reading.folder.write_verdict(end)
+    except OSError:  # the disk is full or read-only, and whoever looks next concludes the same
+        return reading
+    return replace(reading)  # a copy reads the folder anew, and so finds the verdict
 
 
 def reconcile(
@@ -75,11 +88,8 @@ def _conclude(reading: AnyReading, job: JobStanding) -> AnyReading:
         return replace(answered)
     answered.folder.put_aside_damaged_trial()  # it may be why the job ended, and people are to see it
     concluded = allocation_end if job.submission.inside else verdict
-    try:
-        answered.folder.write_verdict(concluded(answered, job.submission, job.state))
-    except OSError:  # the disk is full or read-only, and whoever looks next concludes the same
-        return answered
-    return replace(answered)  # a copy reads the folder anew, and so finds the verdict
+    printed = result_in(job.submission.output_of(0), answered.planned.fingerprint)
+    return _with_end(answered, printed or concluded(answered, job.submission, job.state))
 
 
 def _take_in_from_before_the_move(folder: JobFolder, submission: Submission) -> bool:

@@ -45,6 +45,7 @@ class Fault(StrEnum):
     HARDWARE: a device, its driver or the network.
     START: the job ended before the program in it had begun.
     PREFLIGHT: the check of its nodes before the training (`slurm.preflight`) found one that is not fit.
+    DISK: there was no room on a disk, inodes and quotas included.
     HANG: the ranks waited in vain for longer than `watch.hang_seconds`.
     KILLED: a signal from outside, and nobody says whose.
     CRASH: an error in this package, or in the libraries that it calls.
@@ -62,6 +63,7 @@ class Fault(StrEnum):
     HARDWARE = "HARDWARE"
     START = "START"
     PREFLIGHT = "PREFLIGHT"
+    DISK = "DISK"
     HANG = "HANG"
     KILLED = "KILLED"
     CRASH = "CRASH"

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
 
+from conf.errors import FULL_ERRORS
 from conf.plan.experiment import Experiment
 from conf.private_files import unreadable
 from train_core.measurement import Measurement, Outcome, RankFailure, Standing, StepMetrics
@@ -36,6 +37,9 @@ from train_core.whole_files import (
 
 Model = TypeVar("Model", bound=BaseModel)
 READ_BYTES = 2**20
+RESULT = "trisweep measured: "
+"""So begins the line in which a job prints its measurement."""
+
 DAMAGED = ".corrupt-"
 """The mark before the time (in seconds since the epoch) in the name of a damaged file that was put aside."""
 
@@ -365,22 +369,38 @@ class TrialFolder(JobFolder):
         for path in (self.metrics, self.measurement):
             keep_room(path)
 
+    def write_failure(self, failure: RankFailure) -> None:
+        """Write it; where the disk is full, in the room of the measurement that will not come now."""
+        try:
+            super().write_failure(failure)
+        except OSError as error:
+            if error.errno not in FULL_ERRORS:
+                raise
+            self._give_up_room()
+            super().write_failure(failure)
+
     def finish_metrics(self) -> None:
         """Add the lines that a full disk has refused, as soon as there is room; after a while they are given up."""
         room_of(self.metrics).unlink(missing_ok=True)
         if self._unwritten:
             with contextlib.suppress(OSError):
                 when_not_full(self._append_unwritten, self.metrics)
-        self.require_current()  # another attempt may have begun meanwhile
 
     def write_result(self, measurement: Measurement) -> None:
         """Write what the job itself found, in the room that was kept for it, or as soon as there is some.
 
+        It is printed before it waits, for `result_in`. Steps for which there is no room come after it.
+
         Raises:
             OSError: it cannot be written, or the disk stayed full.
         """
+        room_of(self.metrics).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self._append_unwritten()
+        self.require_current()
+        shown = f"{RESULT}{measurement.model_dump_json()}"
+        write_in_room(self.measurement, measurement.model_dump_json(indent=1), shown)
         self.finish_metrics()
-        write_in_room(self.measurement, measurement.model_dump_json(indent=1))
 
     def write_verdict(self, measurement: Measurement) -> None:
         """Write an observer's conclusion on a silent trial. The trial's own word, should it come after all, stays.
@@ -389,12 +409,26 @@ class TrialFolder(JobFolder):
         """
         with replacing(self.measurement, keep_existing=True, durable=False) as file:
             file.write(measurement.model_dump_json(indent=1).encode())
+        self._give_up_room()
+
+    def _give_up_room(self) -> None:
         for path in (self.metrics, self.measurement):
             room_of(path).unlink(missing_ok=True)
 
     def read_measurement(self) -> Measurement | None:
         """The outcome of the trial; None when it has not ended, or when its file was damaged and has been put aside."""
         return self.read(Measurement, self.measurement)
+
+
+def result_in(output: Path, fingerprint: str) -> Measurement | None:
+    """The last result of an experiment that a job has printed because its disk was full; None where there is none."""
+    try:
+        with output.open("rb") as lines:
+            printed = [line.removeprefix(RESULT.encode()) for line in lines if line.startswith(RESULT.encode())]
+    except OSError:
+        return None
+    results = (_parse(Measurement, line) for line in reversed(printed))
+    return next((result for result in results if result and result.fingerprint == fingerprint), None)
 
 
 def steps_of(lines: bytes) -> Iterator[StepMetrics]:

@@ -91,13 +91,16 @@ def room_of(path: Path) -> Path:
     return path.with_name(f".{path.name}.room")
 
 
-def write_in_room(path: Path, text: str) -> None:
+def write_in_room(path: Path, text: str, shown: str = "") -> None:
     """Write a result whole, into the room that was kept for it; without that, wait until the disk has room.
+
+    Args:
+        shown: is printed before the wait, which the job's time limit may end.
 
     Raises:
         OSError: it cannot be written, or the disk was full for `PATIENCE_SECONDS`.
     """
-    when_not_full(lambda: _put_in_room(path, text), path)
+    when_not_full(lambda: _put_in_room(path, text), path, shown)
 
 
 def _put_in_room(path: Path, text: str) -> None:
@@ -112,8 +115,8 @@ def _put_in_room(path: Path, text: str) -> None:
     room_of(path).replace(path)
 
 
-def when_not_full(write: Callable[[], None], path: Path) -> None:
-    """Call `write`, and again while the disk is full, which is said once. Raises OSError as `write_in_room` does."""
+def when_not_full(write: Callable[[], None], path: Path, shown: str = "") -> None:
+    """Call `write`, and again while the disk is full, which is said once. See `write_in_room`."""
     until = time.monotonic() + PATIENCE_SECONDS
     is_told = False
     while True:
@@ -128,7 +131,7 @@ def when_not_full(write: Callable[[], None], path: Path) -> None:
                     f"{path} cannot be written ({error.strerror}): tried again for {PATIENCE_SECONDS / 60:.0f} minutes"
                 )
                 with contextlib.suppress(OSError):  # the log may lie on the same disk
-                    print(how, flush=True)
+                    print(f"{how}\n{shown}".rstrip(), flush=True)
             time.sleep(PAUSE_SECONDS)
 
 

@@ -13,7 +13,15 @@ from conf.types.trainer_spec import TIMES
 from conf.units import count_of
 from launcher.command_trainer.pattern_advice import advice
 from launcher.command_trainer.step_book import StepBook
-from train_core.job.failures import HARDWARE, OUT_OF_MEMORY, PEER_LOST, fault_of_signal, over_capacity_bytes
+from train_core.job.failures import (
+    FULL_DISK,
+    HARDWARE,
+    OUT_OF_MEMORY,
+    PEER_LOST,
+    fault_of_signal,
+    of_full_disk,
+    over_capacity_bytes,
+)
 from train_core.log_files import MOST_LINES, last_lines, tail
 from train_core.measurement import Fault, Outcome, RankFailure
 from train_core.process.machine import this_node
@@ -62,13 +70,16 @@ def failure_from_log(log: Path, first_rank: int, exit_code: int, oom_kills: int)
     if code == -signal.SIGKILL and oom_kills > 0:  # SIGKILL alone may have come from anybody
         fault, cause = Fault.MEMORY, f"{cause}; the kernel ended a process for lack of memory"
     lacking = over_capacity_bytes("\n".join(spoken)) if fault is Fault.MEMORY else None
-    return rank_failure(fault, cause, block, rank).model_copy(update={"over_capacity_bytes": lacking})
+    failure = rank_failure(fault, cause, block, rank).model_copy(update={"over_capacity_bytes": lacking})
+    return of_full_disk(failure) if raised is None and fault is not Fault.MEMORY else failure
 
 
 def _fault(cause: str, said: str, code: int) -> Fault:
     """Return the kind of failure, on which it depends whether another attempt is worth it."""
     if OUT_OF_MEMORY.search(said):
         return Fault.MEMORY
+    if FULL_DISK.search(cause):
+        return Fault.DISK
     if HARDWARE.search(cause) or PEER_LOST.search(cause):
         return Fault.HARDWARE
     killed = code < 0 and fault_of_signal(-code) is Fault.KILLED

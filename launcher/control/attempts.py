@@ -117,7 +117,7 @@ def may_run_again(reading: Reading, max_resubmits: int, *, retry_cancelled: bool
         return True
     why = reading.measurement.why
     # That a place was too small says nothing of the place, or of the room, that another command has.
-    if why is Fault.CANCELLED or reading.measurement.outcome is Outcome.INFEASIBLE:
+    if why in (Fault.CANCELLED, Fault.DISK) or reading.measurement.outcome is Outcome.INFEASIBLE:
         return retry_cancelled
     # Ends of one kind count together: a trial that is preempted and then loses a node has had two tries.
     for alike, most in ((RETRIED_ANYWHERE, max_resubmits), (RETRIED_ELSEWHERE, MOST_MOVES)):

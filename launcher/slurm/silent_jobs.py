@@ -10,7 +10,14 @@ from launcher.slurm.query import SlurmJobState, age
 from launcher.tools import node_names, numbers
 from sweeps.folder.submission import Submission, begun_at
 from sweeps.reading import Reading
-from train_core.job.failures import failed_measurement, fault_of_signal, first_cause, lost_a_peer, over_capacity_bytes
+from train_core.job.failures import (
+    failed_measurement,
+    fault_of_signal,
+    first_cause,
+    lost_a_peer,
+    of_full_disk,
+    over_capacity_bytes,
+)
 from train_core.log_files import MOST_LINES, last_lines, tail
 from train_core.measurement import FAULT_OF_OUTCOME, Fault, Measurement, Outcome, RankFailure
 from train_core.trial_folder import JobFolder, last_attempt
@@ -128,8 +135,9 @@ def _only_silent_rank(submission: Submission, spoken: set[int], num_ranks: int |
 
 def _silent_rank(rank: int, cause: str, said: str, fault: Fault) -> RankFailure:
     """The failure of a rank that left no word of its own."""
-    return RankFailure(
-        rank=rank, outcome=Outcome.FAILED, cause=cause, traceback=said, time=time.time(), blamed=rank, fault=fault
+    failed = Outcome.FAILED
+    return of_full_disk(
+        RankFailure(rank=rank, outcome=failed, cause=cause, traceback=said, time=time.time(), blamed=rank, fault=fault)
     )
 
 
@@ -164,9 +172,9 @@ def _unknown_failure(folder: JobFolder, submission: Submission, state: SlurmJobS
         has_reason = state.reason not in ("", "None") and not state.nodes
         word = f"{state.name}: {state.reason}" if has_reason else state.name
         how, fault = f"Slurm says {word}", Fault.CRASH if started else Fault.START
-    return _failure_in_words(
-        Outcome.FAILED, f"the job ended without a measurement or an error message ({how})", log, fault
-    )
+    cause = f"the job ended without a measurement or an error message ({how})"
+    failure = _failure_in_words(Outcome.FAILED, cause, log, fault)
+    return failure if state is None else of_full_disk(failure)
 
 
 def _killed_task(submission: Submission, log: str, speaking_ranks: set[int]) -> RankFailure | None:

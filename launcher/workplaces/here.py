@@ -32,6 +32,7 @@ from sweeps.trial import Trial
 from train_core.job.failures import without_numbers
 from train_core.log_files import last_lines
 from train_core.measurement import Measurement, Outcome
+from train_core.trial_folder import result_in
 
 MOST_UNSEEN_ENDS = 3
 """A trial whose last attempt ended without a word, and unseen, is not tried again after so many attempts."""
@@ -170,7 +171,8 @@ class ThisMachine(Workplace):
         if submission is None or folder.read_measurement() is not None:
             return
         if process is not None or submission.attempt >= MOST_UNSEEN_ENDS:
-            folder.write_verdict(_death_measurement(trial, submission, self.time_limit_seconds))
+            printed = result_in(submission.output_of(0), trial.planned.fingerprint)
+            folder.write_verdict(printed or _death_measurement(trial, submission, self.time_limit_seconds))
 
     def _interrupt(self, trial_ids: Sequence[str]) -> None:
         assert self._sweep is not None

@@ -101,6 +101,37 @@ def test_a_ranks_failure_is_the_same_to_status_and_report(
     assert "2 GiB too many" in shown(readings)
 
 
+@pytest.mark.parametrize("state", ["FAILED", "CANCELLED", "TIMEOUT"])
+def test_what_a_job_has_printed_because_its_disk_was_full_is_its_measurement(
+    sweep: Sweep, slurm_says: Callable[[str], None], state: str
+) -> None:
+    """`slurm/test_other_trainer.py` fills the disk of a job."""
+    slurm_says(state)
+    first, second = sweep.read()
+    for reading, fingerprint in ((first, first.planned.fingerprint), (second, "of another experiment")):
+        measured = Measurement(fingerprint=fingerprint, outcome=Outcome.COMPLETED, cause="", started=1.0, ended=2.0)
+        assert reading.submission is not None
+        reading.submission.output_of(0).write_text(f"hello\ntrisweep measured: {measured.model_dump_json()}\n")
+    outcomes = [reading.outcome for reading in reconcile(sweep.read())]
+    assert outcomes[0] is Outcome.COMPLETED
+    assert outcomes[1] not in (Outcome.COMPLETED, Outcome.RUNNING)
+    assert [reading.outcome for reading in sweep.read()] == outcomes
+
+
+def test_what_a_job_of_this_machine_has_printed_is_its_measurement(
+    folder: SweepFolder, record_of: RecordOf, slurm_submission: Callable[..., Submission]
+) -> None:
+    sweep = Sweep(folder, record_of([{"training.seed": 1}]))
+    (trial,) = sweep.record.trials
+    local = slurm_submission("4194303").model_copy(update={"executor": "local"})
+    write_submission(sweep.prepare(trial), local)
+    fingerprint = trial.planned.fingerprint
+    measured = Measurement(fingerprint=fingerprint, outcome=Outcome.COMPLETED, cause="", started=1.0, ended=2.0)
+    local.output_of(0).write_text(f"trisweep measured: {measured.model_dump_json()}\n")
+    assert [reading.outcome for reading in reconcile(sweep.read())] == [Outcome.COMPLETED]
+    assert sweep.folder_of(trial).read_measurement() == measured
+
+
 @pytest.mark.parametrize("name", ["trial.json", "submission.json", "failures/rank-00001.json", "measurement.json"])
 def test_a_damaged_file_is_named_and_hurts_its_own_trial_only(
     sweep: Sweep, slurm_says: Callable[[str], None], name: str

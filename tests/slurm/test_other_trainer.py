@@ -10,6 +10,7 @@ import pytest
 
 from conf.types.schema import Value
 from conf.types.sites import SlurmSpec
+from sweeps.folder.submission import read_submission
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import RecordOf
@@ -67,6 +68,34 @@ except OSError:
 """
 
 
+@pytest.mark.thorough  # tests/launcher/test_state.py: ..._has_printed_because_its_disk_was_full
+def test_a_trial_that_finds_no_room_at_all_prints_its_measurement_which_is_taken_in(
+    tmp_path: Path, record_of: RecordOf, slurm: SlurmSpec, wait_until: WaitUntil
+) -> None:
+    """The job's own output is there already, and takes a line where no new file can be made."""
+    disk, program = tmp_path / "disk", tmp_path / "program.py"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "nr_inodes=2000", "none", disk], check=False).returncode:
+        pytest.skip("may not mount a disk")
+    try:
+        forget_room = "for room in disk.glob('sweep/trials/*/.*.room'):\n    room.unlink()\ntry:\n"
+        program.write_text(FULL_AT_ITS_END.replace("try:\n", forget_room))
+        command = f"trainer.command=[{sys.executable},{program},{disk}]"
+        folder = SweepFolder(disk / "sweep")
+        record = record_of([{"training.seed": 1}], "trainer=command", command, "trainer.start=once")
+        submit_points(Sweep(folder, record), slurm)
+        submission = read_submission(folder.trial(record.trials[0].trial_id))
+        assert submission is not None
+        output = submission.output_of(0)
+        wait_until(folder, record, lambda _: output.exists() and "trisweep measured: " in output.read_text(), 30)
+        subprocess.run(["scancel", str(submission.job_id)], check=True)
+        _empty(disk)
+        (state,) = wait_until(folder, record, lambda states: has_ended(states[0]))
+        assert (state.outcome, len(state.steps)) == (Outcome.COMPLETED, 3), state
+    finally:
+        subprocess.run(["umount", "-l", disk], check=True)
+
+
 @pytest.mark.parametrize("limit", ["size=20m", "nr_inodes=2000"], ids=["bytes", "inodes"])
 def test_a_trial_whose_disk_fills_up_in_its_last_second_keeps_its_measurement(
     tmp_path: Path, record_of: RecordOf, slurm: SlurmSpec, wait_until: WaitUntil, limit: str
@@ -84,9 +113,13 @@ def test_a_trial_whose_disk_fills_up_in_its_last_second_keeps_its_measurement(
         (trial,) = record.trials
         wait_until(folder, record, lambda _: (disk / "other-0").exists())
         (state,) = wait_until(folder, record, lambda _: folder.trial(trial.trial_id).measurement.exists(), 30)
-        for other in disk.glob("other-*"):
-            other.unlink()
+        _empty(disk)
         (state,) = wait_until(folder, record, lambda states: has_ended(states[0]))
         assert (state.outcome, len(state.steps)) == (Outcome.COMPLETED, 3), state
     finally:
         subprocess.run(["umount", "-l", disk], check=True)
+
+
+def _empty(disk: Path) -> None:
+    for other in disk.glob("other-*"):
+        other.unlink()

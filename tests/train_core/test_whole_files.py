@@ -6,6 +6,7 @@ import errno
 import resource
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,9 +14,9 @@ import pytest
 
 from tests.steps import STEP
 from train_core import whole_files
-from train_core.job.failures import without_numbers
-from train_core.measurement import Outcome
-from train_core.trial_folder import TrialFolder
+from train_core.job.failures import failure_of, without_numbers
+from train_core.measurement import Fault, Measurement, Outcome
+from train_core.trial_folder import TrialFolder, result_in
 from train_core.whole_files import append_whole, keep_room, replacing, stored_values, write_atomically, write_in_room
 
 
@@ -188,3 +189,60 @@ def test_a_trial_that_ends_on_a_full_disk_leaves_its_measurement_and_all_of_its_
     trial.write_result(measured)
     assert trial.read_measurement() == measured
     assert [each.step for each in trial.read_metrics()] == list(range(1, 100))
+
+
+def test_a_measurement_does_not_wait_for_more_steps_than_room_was_kept_for(
+    small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job may be ended meanwhile, and the steps alone are lost then."""
+    trial = _trial_on_a_full_disk(small_disk)
+    for step in range(1, 1000):
+        trial.append_metrics(STEP.model_copy(update={"step": step}))
+    seen = list[Measurement | None]()
+
+    def look(seconds: float) -> None:
+        seen.append(trial.read_measurement())
+        _empty(small_disk)
+
+    monkeypatch.setattr(time, "sleep", look)
+    measured = without_numbers("sha", Outcome.COMPLETED, "", 0.0)
+    trial.write_result(measured)
+    assert all(each == measured for each in seen)
+    assert len(trial.read_metrics()) == 999
+
+
+def test_a_measurement_that_finds_no_room_is_printed_and_read_there(
+    small_disk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(whole_files, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(whole_files, "PATIENCE_SECONDS", 0.05)
+    trial = _trial_on_a_full_disk(small_disk, keeps_room=False)
+    measured = without_numbers("sha", Outcome.COMPLETED, "", 0.0)
+    with pytest.raises(OSError, match="No space left"):
+        trial.write_result(measured)
+    output = tmp_path / "0_log.out"
+    output.write_text(f"step 1\n{capsys.readouterr().out}\ntrisweep measured: {{torn")
+    assert result_in(output, "sha") == measured
+    assert result_in(output, "of another experiment") is None
+    assert result_in(tmp_path / "none", "sha") is None
+
+
+def test_a_rank_that_fails_on_a_full_disk_leaves_its_word_in_the_room_of_the_measurement(small_disk: Path) -> None:
+    trial = _trial_on_a_full_disk(small_disk)
+    trial.write_failure(failure_of(0, OSError(errno.ENOSPC, "No space left on device", "/scratch/x")))
+    (failure,) = trial.read_failures()
+    assert failure.fault is Fault.DISK
+
+
+def _trial_on_a_full_disk(disk: Path, *, keeps_room: bool = True) -> TrialFolder:
+    trial = TrialFolder(disk / "trial")
+    trial.path.mkdir()
+    if keeps_room:
+        trial.keep_room()
+    _fill(disk)
+    return trial
+
+
+def _empty(disk: Path) -> None:
+    for other in disk.glob("other-*"):
+        other.unlink()

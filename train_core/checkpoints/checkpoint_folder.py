@@ -22,6 +22,7 @@ from pydantic import Field, ValidationError
 from conf.errors import ConfigError, TrisweepError, UsageError
 from conf.types.model_spec import ModelSpec
 from conf.types.schema import Frozen, Value
+from train_core.whole_files import write_in_room
 
 FACTS, METADATA, KEY = "checkpoint.json", ".metadata", "checkpoint.load"
 LOGGER = logging.getLogger(__name__)
@@ -183,10 +184,7 @@ def publish(folder: Path, facts: Facts) -> None:
     crc32 = _crc32_of(draft / METADATA)
     said = facts.model_copy(update={"file_bytes": file_bytes, "metadata_crc32": crc32}).model_dump(mode="json")
     # The facts come last: without them a folder counts as damaged, however it came to be there.
-    with (draft / FACTS).open("w") as file:
-        json.dump(said | {"crc32": _checksum(said)}, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
+    write_in_room(draft / FACTS, json.dumps(said | {"crc32": _checksum(said)}, indent=1))
     # A checkpoint of this step can only be a damaged one: after a whole one the step would not have been done again.
     shutil.rmtree(final, ignore_errors=True)
     draft.rename(final)

@@ -58,6 +58,9 @@ CULPRIT_GRACE_SECONDS = 2.0
 
 VMSTAT = Path("/proc/vmstat")
 
+FULL_DISK = re.compile("No space left on device|Disk quota exceeded")
+MAKE_ROOM = "Make room there (space, inodes, a quota), and give the same command again"
+
 
 @contextmanager
 def ended_by_failure(
@@ -123,6 +126,8 @@ def fault_of(error: BaseException) -> Fault:
         return Fault.KILLED
     if isinstance(error, TrainingError) and error.suspects_device:
         return Fault.HARDWARE
+    if FULL_DISK.search(str(error)):
+        return Fault.DISK
     if isinstance(error, TrisweepError):  # whatever words the value has that it names, such as a path
         return Fault.INPUT
     text = f"{type(error).__name__}: {error}"
@@ -133,6 +138,13 @@ def fault_of(error: BaseException) -> Fault:
     raised_in = traceback.extract_tb(error.__traceback__)
     # An error where data are read is of the data; whatever else went wrong is this package's to explain.
     return Fault.INPUT if raised_in and DATA_CODE in raised_in[-1].filename else Fault.CRASH
+
+
+def of_full_disk(failure: RankFailure) -> RankFailure:
+    """A failure without a cause of its own; that of a full disk where its last words tell of one."""
+    line = next((line for line in reversed(failure.traceback.splitlines()) if FULL_DISK.search(line)), None)
+    told = {"fault": Fault.DISK, "cause": f"{failure.cause}; it said: {' '.join((line or '').split())}"}
+    return failure.model_copy(update=told) if line else failure
 
 
 def fault_of_signal(number: int) -> Fault:
@@ -178,7 +190,7 @@ def silent_failure(rank: int, exit_code: int, oom_kills: int, log: Path) -> Rank
         fault, cause = Fault.MEMORY, f"{cause}; the kernel ended a process for lack of memory"
     elif OUT_OF_MEMORY.search(said):
         fault = Fault.MEMORY
-    return RankFailure(
+    failure = RankFailure(
         rank=rank,
         outcome=Outcome.OUT_OF_MEMORY if fault is Fault.MEMORY else Outcome.FAILED,
         cause=cause,
@@ -189,6 +201,7 @@ def silent_failure(rank: int, exit_code: int, oom_kills: int, log: Path) -> Rank
         node=this_node(),
         over_capacity_bytes=over_capacity_bytes(said) if fault is Fault.MEMORY else None,
     )
+    return failure if fault is Fault.MEMORY else of_full_disk(failure)
 
 
 def lost_a_peer(failure: RankFailure) -> bool:
@@ -211,6 +224,8 @@ def failed_measurement(fingerprint: str, failure: RankFailure, started: float) -
     if lost_a_peer(failure):  # it is a victim, and whoever left it has said nothing
         cause = f"rank {failure.rank} ended as if it had lost another rank, and no other rank says more: {cause}"
         blamed, nodes = None, ()
+    if failure.fault is Fault.DISK and "Make room" not in cause:
+        cause = f"{cause}. {MAKE_ROOM}"
     unmeasured = without_numbers(fingerprint, failure.outcome, cause, started, failure.traceback)
     told = {
         "failing_rank": blamed,

@@ -65,8 +65,6 @@ def run_rank(
             raise
     # After any other failure nobody leaves: taking groups apart waits for operations that will never end.
     leave(world)
-    if world.rank == 0:
-        trial.finish_metrics()
     return Measurement(
         fingerprint=experiment.fingerprint,
         outcome=Outcome.COMPLETED,

@@ -91,9 +91,11 @@ def _run(
     seat = Seat(start.rank, start.world_size, start.rank, file_rendezvous(start.meeting))
     kind, index = ("cpu", start.rank) if start.gpu is None else ("gpu", start.gpu)
     try:
-        return run_rank(trial, seat, kind, index, tell, stop_asked)
+        measurement = run_rank(trial, seat, kind, index, tell, stop_asked)
     except Stopped as stopped:
         return stopped
+    trial.finish_metrics()  # rank 0 alone has any
+    return measurement
 
 
 def _die_with(supervisor: int) -> None:

@@ -14,7 +14,7 @@ from conf.types.schema import Count, Dtype, Frozen, Name, Positive
 from train_core.costs.layer.context import FLASH_BACKWARD_TO_FORWARD
 from train_core.measurement import Environment
 from train_core.trial_folder import JobFolder, PathInside
-from train_core.whole_files import write_atomically, write_in_room
+from train_core.whole_files import keep_room, write_atomically, write_in_room
 
 Pattern = Literal["all_reduce", "all_gather", "reduce_scatter", "transfer"]
 PATTERNS: tuple[Pattern, ...] = ("all_reduce", "all_gather", "reduce_scatter", "transfer")
@@ -224,6 +224,7 @@ class RatesFolder(JobFolder):
             path.unlink(missing_ok=True)
         self.logs.mkdir(parents=True, exist_ok=True)
         write_atomically(self.plan, plan.model_dump_json(indent=1))
+        keep_room(self.rates)
 
     def read_plan(self) -> RatesPlan:
         return RatesPlan.model_validate_json(self.plan.read_text())

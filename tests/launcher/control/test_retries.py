@@ -91,8 +91,11 @@ def test_a_preemption_and_a_lost_node_have_one_cap_in_common(attempted: Attempte
     assert not may_run(attempted(2, Fault.PREEMPTED), max_resubmits=0)
 
 
-def test_what_a_person_cancelled_runs_again_only_at_a_persons_command(attempted: Attempted) -> None:
-    reading = attempted(0, Fault.CANCELLED, Fault.CANCELLED, Fault.CANCELLED)
+@pytest.mark.parametrize("fault", [Fault.CANCELLED, Fault.DISK])
+def test_what_a_person_cancelled_or_found_no_disk_runs_again_only_at_a_persons_command(
+    attempted: Attempted, fault: Fault
+) -> None:
+    reading = attempted(0, fault, fault, fault)
     assert may_run(reading)
     assert not may_run(reading, retry_cancelled=False)
 

@@ -133,6 +133,28 @@ def test_a_killed_rank_beats_the_complaints_of_peers_that_lost_it(silent: Silenc
     assert (measurement.failing_rank, measurement.cause) == (2, "rank 2 was killed by signal 9")
 
 
+@pytest.mark.parametrize(
+    ("end", "before"),
+    [
+        ("srun: error: node1: task 0: Exited with exit code 1", "rank 0 ended: Exited with exit code 1"),
+        ("", "the job ended without a measurement or an error message (Slurm says FAILED)"),
+    ],
+    ids=["rank", "job"],
+)
+@pytest.mark.parametrize("said", ["No space left on device", "Disk quota exceeded"])
+def test_the_verdict_on_a_job_whose_log_tells_of_a_full_disk_names_it_and_what_to_do(
+    silent: Silenced, end: str, before: str, said: str
+) -> None:
+    trial, submission = silent
+    submission.error_of(0).write_text(f"cp: error writing '/scratch/x': {said}\n{end}\n")
+    measurement = verdict(trial, submission, SlurmJobState("FAILED", time.time()))
+    assert (measurement.outcome, measurement.why) == (Outcome.FAILED, Fault.DISK)
+    assert measurement.cause == (
+        f"{before}; it said: cp: error writing '/scratch/x': {said}."
+        " Make room there (space, inodes, a quota), and give the same command again"
+    )
+
+
 def test_a_rank_that_srun_ended_is_no_culprit(silent: Silenced) -> None:
     trial, submission = silent
     submission.error_of(0).write_text(

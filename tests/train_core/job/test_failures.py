@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import pickle
 import signal
 import tracemalloc
@@ -130,6 +132,8 @@ def test_an_abort_tells_its_last_words(tmp_path: Path) -> None:
         (FileNotFoundError(2, "No such file or directory", "/home/u/hardware-team/x"), Fault.CRASH),
         (FileNotFoundError(2, "No such file or directory", "/home/u/nccl-runs/x"), Fault.CRASH),
         (AssertionError("/home/u/drivers/x"), Fault.CRASH),
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/home/u/x"), Fault.DISK),
+        (OSError(errno.EDQUOT, os.strerror(errno.EDQUOT), "/home/u/x"), Fault.DISK),
         (ZeroDivisionError("division by zero"), Fault.CRASH),
         (KeyboardInterrupt(), Fault.KILLED),
     ],
@@ -138,6 +142,17 @@ def test_an_exception_tells_whose_fault_it_is(error: BaseException, fault: Fault
     told = failure_of(0, error)
     assert (told.fault, bool(told.node)) == (fault, True)
     assert failed_measurement("abc", told, 0.0).why is fault
+
+
+def test_a_full_disk_is_the_cause_of_a_rank_that_only_its_log_tells_of(tmp_path: Path) -> None:
+    log = tmp_path / "rank-0.log"
+    log.write_text("OSError: [Errno 28] No space left on device: '/scratch/x'\nbye\n")
+    said = failed_measurement("abc", silent_failure(0, 1, 0, log), 0.0)
+    assert said.why is Fault.DISK
+    assert said.cause == (
+        "rank 0 exited with code 1 and left no traceback; it said: OSError: [Errno 28] No space left on device:"
+        " '/scratch/x'. Make room there (space, inodes, a quota), and give the same command again"
+    )
 
 
 def test_an_error_where_data_are_read_is_of_the_data(tmp_path: Path) -> None:
