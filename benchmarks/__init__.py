@@ -10,6 +10,7 @@ tables of docs (`marked_tables` puts them there).
 The trainer: `trainer` against a plain GPT, `overhead`, `timeline`, and `own_runs`, what it took on a GPU beside what
 was predicted.
 Other trainers: `other_trainers`, random plans that `other_trainers_probe` gives to the programs themselves.
-Sweeps: `search`, `lean`, `large_sweep`, `disturbed_runs`, `search_jobs`. Rooms: `replay`,
+Sweeps: `search`, `lean`, `large_sweep`, `launcher_scale` (with `made_up_slurm` and `measured_command`),
+`disturbed_runs`, `search_jobs`. Rooms: `replay`,
 `fitting`, `chaos`, `gpu_check`.
 """
