@@ -25,7 +25,7 @@ from train_core.costs.layer.layer_costs import LayerCosts, layer_costs
 from train_core.costs.layer.shard import NONE, Shard, held_tokens_of, hidden_bytes_of, tokens_of
 from train_core.costs.setting import Floats, Integers, Plans, Setting
 
-NESTED = ("layer", "plain_layer", "dense_layer", "end")  # columns of columns
+NESTED = ("layer", "plain_layer", "dense_layer", "plain_dense_layer", "end")  # columns of columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,7 @@ class Work:
         layer: one of those with experts, if there are any.
         plain_layer: a layer that recomputes nothing; the same as `layer` where all layers recompute alike.
         dense_layer: one of the first layers, without experts; the same as `layer` where all layers are alike.
+        plain_dense_layer: one of those that recomputes nothing.
         layer_parameters: of `layer`, those of its experts included.
         expert_parameters: those of its experts.
         end: what the last stage holds beside its layers.
@@ -48,6 +49,7 @@ class Work:
     layer: LayerCosts
     plain_layer: LayerCosts
     dense_layer: LayerCosts
+    plain_dense_layer: LayerCosts
     layer_parameters: Integers
     dense_layer_parameters: Integers
     expert_parameters: Integers
@@ -66,11 +68,15 @@ class Work:
 
     def rows(self, selection: Integers) -> Work:
         columns = {name: getattr(self, name)[selection] for name in self.__slots__ if name not in NESTED}
+        end = EndBytes(*(column[selection] for column in self.end))
         layer = self.layer.rows(selection)
         plain = layer if self.plain_layer is self.layer else self.plain_layer.rows(selection)
-        end = EndBytes(*(column[selection] for column in self.end))
         dense = layer if self.dense_layer is self.layer else self.dense_layer.rows(selection)
-        return Work(layer=layer, plain_layer=plain, dense_layer=dense, end=end, **columns)
+        of_both = self.plain_dense_layer
+        plain_dense = (
+            plain if of_both is self.plain_layer else dense if of_both is self.dense_layer else of_both.rows(selection)
+        )
+        return Work(layer, plain, dense, plain_dense, end=end, **columns)
 
 
 def work_of(setting: Setting, plans: Plans) -> Work:
@@ -106,9 +112,12 @@ def shard_work(setting: Setting, shard: Shard, *, some_layers_are_plain: bool = 
     num_logits = tokens_of(setting, shard) * (model.vocab_size // t)
     costs_of_layer = layer_costs if model.experts is None else expert_layer_costs
     layer = plain = costs_of_layer(setting, shard)
+    has_dense = bool(model.num_dense_layers and model.experts)
+    dense = plain_dense = layer_costs(setting, shard) if has_dense else layer
     if some_layers_are_plain:
-        plain = costs_of_layer(setting, replace(shard, recompute=np.full_like(shard.recompute, NONE)))
-    dense = layer_costs(setting, shard) if model.num_dense_layers and model.experts else layer
+        without = replace(shard, recompute=np.full_like(shard.recompute, NONE))
+        plain = costs_of_layer(setting, without)
+        plain_dense = layer_costs(setting, without) if has_dense else plain
     experts = np.zeros_like(t)
     if model.experts is not None:
         experts = experts_parameters(model, shard.expert_parallel_size, setting.expert_tensor_size(t))
@@ -117,6 +126,7 @@ def shard_work(setting: Setting, shard: Shard, *, some_layers_are_plain: bool = 
         layer=layer,
         plain_layer=plain,
         dense_layer=dense,
+        plain_dense_layer=plain_dense,
         layer_parameters=layer_parameters(model, t) + experts,
         dense_layer_parameters=dense_layer_parameters(model, t),
         expert_parameters=experts,

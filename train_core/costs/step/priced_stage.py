@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from train_core.costs.counts.parameters import final_norm_parameters
+from train_core.costs.layer.layer_costs import LayerCosts
 from train_core.costs.setting import Integers, Plans, Setting, by_distinct
 from train_core.costs.stages import StageGroup, recomputed_layers
 from train_core.costs.step.replicas import PricedReplicas, expert_replicas, num_shards, within_group
@@ -45,8 +46,7 @@ class PricedStage:
     def dense_layers(self) -> Integers | int:
         """The stage's layers without experts, in a model whose others have some; they are all on the first stage.
 
-        Where that has fewer layers, the rest is priced as if it had experts. Where some layers recompute and others do
-        not, these are taken to be among the first.
+        Where that has fewer layers, the rest is priced as if it had experts.
         """
         model = self.setting.model
         if model.experts is None or not model.num_dense_layers:
@@ -57,8 +57,10 @@ class PricedStage:
         """The sum of a column of `LayerCosts` over the layers, of which some may recompute and the others not."""
         if not recompute_by_layer(self.plans):
             return self.of_equal_layers(name)
-        some = self._recomputed_layers
-        return self._of_equal(some, name) + (self.group.layers - some) * getattr(self.work.plain_layer, name)
+        work, some, dense = self.work, self._recomputed_layers, self._recomputed_dense_layers
+        others, plain_dense = self.group.layers - some, self.dense_layers - dense
+        recomputed = _sum(name, some, work.layer, dense, work.dense_layer)
+        return recomputed + _sum(name, others, work.plain_layer, plain_dense, work.plain_dense_layer)
 
     @cached_property
     def _recomputed_layers(self) -> Integers:
@@ -69,18 +71,15 @@ class PricedStage:
             lambda fewer: recomputed_layers(layers, fewer.virtual_pipeline_size, fewer.recompute_every),
         )
 
+    @cached_property
+    def _recomputed_dense_layers(self) -> Integers:
+        """The dense layers are the first, of which every n-th recomputes, and the others have to be among the rest."""
+        others = self.group.layers - self._recomputed_layers
+        return np.maximum(-(-self.dense_layers // self.plans.recompute_every), self.dense_layers - others)
+
     def of_equal_layers(self, name: str) -> Any:
         """The sum of a column over layers that are alike in it, as recomputation does not change it or all do alike."""
-        return self._of_equal(self.group.layers, name)
-
-    def _of_equal(self, layers: Integers, name: str) -> Any:
-        work, each = self.work, getattr(self.work.layer, name)
-        whole = layers * each
-        return (
-            whole
-            if work.dense_layer is work.layer
-            else whole + self.dense_layers * (getattr(work.dense_layer, name) - each)
-        )
+        return _sum(name, self.group.layers, self.work.layer, self.dense_layers, self.work.dense_layer)
 
     @cached_property
     def end_parameters(self) -> Integers:
@@ -115,6 +114,12 @@ class PricedStage:
             return -(-self.parameters // shards)
         of_experts = within_group(self.setting, expert_replicas(self.setting, self.plans))
         return -(-(self.parameters - self.expert_parameters) // shards) - (-self.expert_parameters // of_experts)
+
+
+def _sum(name: str, num_layers: Integers, each: LayerCosts, num_dense: Integers | int, dense: LayerCosts) -> Any:
+    """The sum of a column over layers of which some are dense."""
+    whole = num_layers * getattr(each, name)
+    return whole if dense is each else whole + num_dense * (getattr(dense, name) - getattr(each, name))
 
 
 def priced_stages(setting: Setting, plans: Plans, work: Work, groups: Sequence[StageGroup]) -> list[PricedStage]:
