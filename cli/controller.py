@@ -9,6 +9,7 @@ from pathlib import Path
 from cli.commands.sweep.sweep_run import report_at_the_end
 from cli.output.console import console
 from cli.output.progress import PlainProgress, SweepUnderWay
+from conf.private_files import read_own
 from launcher.command_trainer.process import without_seat
 from launcher.control.loop import go_on
 from launcher.control.rules import SweepStep
@@ -27,14 +28,20 @@ LOCK_SECONDS = 60.0
 
 
 def run_in_slurm(folder: str) -> None:
-    """Go on with the sweep whose controller's folder this is."""
+    """Go on with the sweep whose controller's folder this is.
+
+    Raises:
+        UsageError: others may write what it is to do.
+    """
     if own_submission(JobFolder(folder)) is None:
         return
+    sweep_folder = SweepFolder(Path(folder).parent)
+    for path in (sweep_folder.record, sweep_folder.journal):
+        read_own(path)
     # What the scheduler said of this job alone, such as how often it was started, is not handed on.
     kept = {*without_job(without_seat(os.environ)), "SLURM_JOB_ID"} - {"PBS_JOBID"}
     for name in os.environ.keys() - kept:
         del os.environ[name]
-    sweep_folder = SweepFolder(Path(folder).parent)
     # A person's order that comes while the report is written clears the end of the sweep: nobody else looks at it.
     while _carry_out(sweep_folder) and not (left := History.kept_in(sweep_folder)).finished and not left.is_cancelled:
         print("Orders have come meanwhile.", flush=True)

@@ -24,7 +24,7 @@ def keep_private() -> None:
     """Let nobody but the user read or write what this process and its children create from now on.
 
     An output folder holds programs that run as the user, so that whoever can write there can act as the user. To
-    share a folder, change its mode: files and folders that exist keep the mode that they have.
+    share a folder, let others read it: files and folders that exist keep the mode that they have.
     """
     began_with = os.umask(OTHERS)
     _of_the_user.append(began_with)

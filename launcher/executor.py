@@ -50,5 +50,8 @@ CONTROL_IN_SLURM = ByName("cli.controller", "run_in_slurm")
 PREFLIGHT = "TRISWEEP_PREFLIGHT"
 """The variable by which a job of a trial knows that it is to look at its nodes first."""
 
+REFUSES = "trisweep refuses: "
+"""So begins the line in which a job says why it does not run what it finds."""
+
 PBS_JOB = "TRISWEEP_PBS_JOB"
 """The variable by which a task knows that PBS started its job, and what it is called."""

@@ -11,6 +11,7 @@ import signal
 import time
 from pathlib import Path
 
+from conf.private_files import read_own
 from conf.units import count_of
 from launcher.doctor.preflight import require_fit_nodes
 from launcher.executor import PREFLIGHT
@@ -31,7 +32,12 @@ LEAST_STEPS = 2
 
 
 def run_in_slurm(folder: str) -> None:
-    """Run one rank of a trial. srun starts this in every task of the job."""
+    """Run one rank of a trial. srun starts this in every task of the job.
+
+    Raises:
+        UsageError: others may write in the folder, and so which program it runs.
+    """
+    read_own(TrialFolder(folder).trial)
     submission = own_submission(JobFolder(folder))
     if submission is None:
         return

@@ -48,12 +48,14 @@ UNCHECKED = struct.pack("<L", 0b01)
 
 CHECKSUM_OF_FILES = (
     "{ find . -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum; find . -type d -print0 | LC_ALL=C sort -z; "
-    "find . ! -type f ! -type d; } | sha256sum | cut -d ' ' -f 1"
+    "find . ! -type f ! -type d; OURS='-user '$(id -u)' ! -perm -020 ! -perm -002'; "
+    "find . ! -type l ! \\( $OURS \\) | LC_ALL=C sort; find .. ../.. -prune ! \\( $OURS \\); } "
+    "| sha256sum | cut -d ' ' -f 1"
 )
 """For a shell in the folder. A job's own script asks so, before any of the code runs, with what every node has.
 
 It covers all that Python could import: the content of files, compiled ones included, and the names of folders, links
-and whatever else is there.
+and whatever else is there; and what others may write, two folders above included, as they could once it was checked.
 """
 
 SUFFIXES = (".py", ".yaml", ".csv", ".html", ".js", ".css", ".md")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 
+from launcher.executor import REFUSES
 from launcher.slurm.own_words import REQUEUED, TASK_END, outcome_in_words, own_lines
 from launcher.slurm.query import SlurmJobState, age
 from launcher.tools import node_names, numbers
@@ -50,6 +51,8 @@ not ended by its program: as where a heterogeneous job is requeued after a node 
 
 REFUSED_OPTIONS = re.compile(r"^srun: fatal: .*(?:mutually exclusive|environment variables?).*", re.MULTILINE)
 """So srun says that the options of the job's step contradict each other, as they would on every other node."""
+
+REFUSED = re.compile(rf"^(?:\d+: )?{REFUSES}(.+)$", re.MULTILINE)
 
 FINAL_WORDS = (Outcome.NODE_FAILED, Outcome.CANCELLED, Outcome.PREEMPTED, Outcome.TIMED_OUT)
 """Where Slurm says one of these, what ranks say is a consequence."""
@@ -110,6 +113,8 @@ def _failure(
         outcome = said
     if outcome in FINAL_WORDS:
         return _failure_in_words(outcome, CAUSE_OF_OUTCOME[outcome], log)
+    if refused := REFUSED.search(log):
+        return _failure_in_words(Outcome.FAILED, refused[1], log, Fault.INPUT)
     failures = folder.read_failures()
     # A rank that only lost its connection to another is a victim: the other may have been killed without a word.
     culprit = first_cause(failures)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from conf.errors import UsageError
 from conf.private_files import keep_private, read_own
-from launcher.executor import PBS_JOB
+from launcher.executor import PBS_JOB, REFUSES
 
 RANK = ("PALS_RANKID", "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "RANK")
 LOCAL_RANK = ("PALS_LOCAL_RANKID", "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
@@ -35,11 +35,14 @@ def main(work: Path, sha256: str, element: int) -> None:
     if PBS_JOB in os.environ:
         take_seat()
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-    content = read_own(work)
-    if hashlib.sha256(content).hexdigest() != sha256:
-        sys.exit(f"{work} is not what was submitted: somebody has replaced it. Give the command again.")
-    function, folders = pickle.loads(content)
-    function(folders[element])
+    try:
+        content = read_own(work)
+        if hashlib.sha256(content).hexdigest() != sha256:
+            raise UsageError(f"{work} is not what was submitted: somebody has replaced it", "Give the command again.")
+        function, folders = pickle.loads(content)
+        function(folders[element])
+    except UsageError as refusal:
+        sys.exit(f"{REFUSES}{refusal}")
 
 
 def take_seat(environment: MutableMapping[str, str] = os.environ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import py_compile
+import stat
 import subprocess
 import sys
 from collections.abc import Callable
@@ -77,6 +78,10 @@ PLANTS = {
     "a link in the place of a folder": lambda code: ((code / "empty").rmdir(), (code / "empty").symlink_to("/tmp")),
     "an empty folder": lambda code: (code / "evil").mkdir(),
     "a pipe": lambda code: os.mkfifo(code / "evil.py"),
+    "a socket": lambda code: os.mknod(code / "evil.py", stat.S_IFSOCK | 0o600),
+    "a right for others to write a file": lambda code: (code / "conf" / "a.py").chmod(0o620),
+    "a right for others to write a folder": lambda code: (code / "conf").chmod(0o707),
+    "a right for others to write the folder above": lambda code: code.parent.chmod(0o770),
     "a file": lambda code: (code / "evil.py").touch(),
     "a path file": lambda code: (code / "evil.pth").write_text("import os"),
     "a compiled file": lambda code: (code / "conf" / "evil.pyc").touch(),
@@ -103,6 +108,18 @@ def test_a_file_that_a_link_to_itself_replaces_changes_the_checksum(tmp_path: Pa
     before = _asked_by_the_job(code)
     (code / "a.py").rename(tmp_path / "a.py")
     (code / "a.py").symlink_to(tmp_path / "a.py")
+    assert _asked_by_the_job(code) != before
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+@pytest.mark.parametrize("name", [".", "conf", "conf/a.py", ".."])
+def test_what_belongs_to_somebody_else_changes_the_checksum(tmp_path: Path, name: str) -> None:
+    """They could change it after the check."""
+    code = tmp_path / "code" / "abc"
+    (code / "conf").mkdir(parents=True)
+    (code / "conf" / "a.py").write_text("A = 1")
+    before = _asked_by_the_job(code)
+    os.chown(code / name, 12345, -1)
     assert _asked_by_the_job(code) != before
 
 

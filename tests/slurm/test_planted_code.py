@@ -1,7 +1,11 @@
-"""Code that somebody puts in the place of what was submitted, while the job is queued, does not run."""
+"""What somebody plants in a sweep's folder while its jobs are queued is refused, or nothing looks there.
+
+`tests/launcher/test_snapshot.py` plants everything of the kind in the code.
+"""
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -11,62 +15,124 @@ import pytest
 
 from conf.types.sites import SlurmSpec
 from sweeps.folder.submission import read_submission
+from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import RecordOf
 from tests.launcher.points_alone import submit_points
 from tests.slurm.conftest import WaitUntil, has_ended
-from train_core.measurement import Outcome
+from train_core.measurement import Fault, Outcome
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.usefixtures("slurm_cluster")]
-Plant = Callable[[SweepFolder, Path], None]
-PLANTED = "import pathlib\npathlib.Path({!r}).touch()\n"
+ANOTHER_USER = 12345
 
 
-def plant_code(folder: SweepFolder, trace: Path) -> None:
-    (code,) = folder.code.iterdir()
-    (code / "launcher" / "slurm" / "task.py").write_text(PLANTED.format(str(trace)))
-    shutil.rmtree(code / "launcher" / "slurm" / "__pycache__")
-
-
-def plant_compiled_code(folder: SweepFolder, trace: Path) -> None:
+def plant_compiled_code(folder: SweepFolder, planted: Path) -> Path:
     """Python does not compare what is compiled with its source."""
     (code,) = folder.code.iterdir()
     task = code / "launcher" / "slurm" / "task.py"
     before = task.read_text()
-    plant_code(folder, trace)
+    shutil.copy(planted, task)
+    shutil.rmtree(task.parent / "__pycache__")
     subprocess.run(["python3", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", task], check=True)
     task.write_text(before)
+    return code
 
 
-def plant_link(folder: SweepFolder, trace: Path) -> None:
+def plant_link(folder: SweepFolder, planted: Path) -> Path:
     """Python imports a module of this name before any other."""
     (code,) = folder.code.iterdir()
-    elsewhere = trace.with_name("elsewhere.py")
-    elsewhere.write_text(PLANTED.format(str(trace)))
-    (code / "sitecustomize.py").symlink_to(elsewhere)
+    (code / "sitecustomize.py").symlink_to(planted)
+    return code
 
 
-def plant_work(folder: SweepFolder, trace: Path) -> None:
+def share_code(folder: SweepFolder, planted: Path) -> Path:
+    """Whoever may write there could plant something once it has been checked."""
+    (code,) = folder.code.iterdir()
+    (code / "launcher").chmod(0o770)
+    return code
+
+
+def plant_work(folder: SweepFolder, planted: Path) -> Path:
     (work,) = folder.submitit.glob("*.pkl")
-    work.write_bytes(b"cposix\nsystem\n(Vtouch " + str(trace).encode() + b"\ntR.")
+    work.write_bytes(b"cposix\nsystem\n(Vpython3 " + str(planted).encode() + b"\ntR.")
+    return work
 
 
-@pytest.mark.parametrize("plant", [plant_code, plant_compiled_code, plant_link, plant_work])
-def test_what_was_replaced_while_the_job_was_queued_does_not_run(
-    folder: SweepFolder, record_of: RecordOf, slurm: SlurmSpec, wait_until: WaitUntil, tmp_path: Path, plant: Plant
+def plant_link_to_work(folder: SweepFolder, planted: Path) -> Path:
+    (work,) = folder.submitit.glob("*.pkl")
+    work.rename(planted.with_suffix(".pkl"))
+    os.chown(planted.with_suffix(".pkl"), ANOTHER_USER, -1)
+    work.symlink_to(planted.with_suffix(".pkl"))
+    return work
+
+
+def plant_link_to_trial(folder: SweepFolder, planted: Path) -> Path:
+    """It names the program that is run."""
+    (path,) = folder.path.glob("trials/*/trial.json")
+    theirs = planted.with_suffix(".json")
+    theirs.write_text(path.read_text().replace("-c", str(planted)))
+    os.chown(theirs, ANOTHER_USER, -1)
+    path.unlink()
+    path.symlink_to(theirs)
+    return path
+
+
+def plant_where_nothing_looks(folder: SweepFolder, planted: Path) -> None:
+    """Python is started by its whole path, with PYTHONSAFEPATH, and Slurm has had the script since the submission."""
+    (trial,) = folder.path.glob("trials/*")
+    for place in (folder.path, folder.code, folder.submitit, folder.path / "provenance", trial, trial / "logs"):
+        place.mkdir(exist_ok=True)
+        for name in ("sitecustomize.py", "usercustomize.py", "launcher.py", "planted.pth", "json.py", "python3"):
+            (place / name).symlink_to(planted)
+        (place / ".venv" / "bin").mkdir(parents=True)
+        (place / ".venv" / "bin" / "python").symlink_to(planted)
+        (place / ".venv" / "pyvenv.cfg").write_text(f"home = {planted.parent}\n")
+        (place / "conf").symlink_to(planted.parent)
+        (place / "dangling.py").symlink_to("/nowhere")
+        os.mkfifo(place / "pipe.py")
+    for script in folder.submitit.glob("*.sh"):
+        script.write_text(f"#!/bin/bash\npython3 {planted}\n")
+
+
+PLANTS: list[Callable[[SweepFolder, Path], Path | None]] = [
+    plant_compiled_code,
+    plant_link,
+    share_code,
+    plant_work,
+    plant_link_to_work,
+    plant_link_to_trial,
+    plant_where_nothing_looks,
+]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+def test_what_was_planted_while_jobs_were_queued_does_not_run_and_is_named(
+    record_of: RecordOf, slurm: SlurmSpec, wait_until: WaitUntil, tmp_path: Path
 ) -> None:
-    """Who may write in a folder above can put another one in the place of the sweep's."""
-    trace = tmp_path / "planted"
-    sweep = Sweep(folder, record_of([{"training.seed": 1}]))
-    submit_points(sweep, slurm.model_copy(update={"extra_sbatch": {"hold": True}}))
-    plant(folder, trace)
-    submission = read_submission(folder.trial(sweep.record.trials[0].trial_id))
-    assert submission is not None
-    subprocess.run(["scontrol", "release", str(submission.job_id)], check=True)
-    (state,) = wait_until(folder, sweep.record, lambda states: has_ended(states[0]))
+    """All plants are in sweeps of their own, whose jobs run side by side."""
+    planted, trace = tmp_path / "planted.py", tmp_path / "trace"
+    planted.write_text(f"#!/usr/bin/env python3\nimport pathlib\npathlib.Path({str(trace)!r}).touch()\n")
+    planted.chmod(0o755)
+    program = "trainer.command=[python3,-c,\"print('step 2 loss 4 time 0.5 s')\"]"
+    record = record_of([{"training.seed": 1}], "trainer=command", program, "trainer.start=once")
+    folders = [SweepFolder(tmp_path / plant.__name__) for plant in PLANTS]
+    (trial,) = record.trials
+    for folder in folders:
+        submit_points(Sweep(folder, record), slurm.model_copy(update={"extra_sbatch": {"hold": True}}))
+    named = [plant(folder, planted) for plant, folder in zip(PLANTS, folders, strict=True)]
+    jobs = [read_submission(folder.trial(trial.trial_id)) for folder in folders]
+    subprocess.run(["scontrol", "release", ",".join(str(job and job.job_id) for job in jobs)], check=True)
+    for plant, folder, path in zip(PLANTS, folders, named, strict=True):
+        (state,) = wait_until(folder, record, lambda states: has_ended(states[0]))
+        _expect(state, path, plant.__name__)
     assert not trace.exists()
-    assert state.outcome is Outcome.FAILED
-    said = submission.error_of(0)
-    log = said if said.exists() else folder.submitit / f"{submission.job_id}_0_log.err"
-    assert "somebody has" in log.read_text()
+
+
+def _expect(state: TrialReading, named: Path | None, plant: str) -> None:
+    if named is None:
+        assert state.outcome is Outcome.COMPLETED, (plant, state.cause, state.traceback)
+        return
+    assert (state.outcome, state.measurement and state.measurement.why) == (Outcome.FAILED, Fault.INPUT), plant
+    assert state.cause.startswith(str(named)) or f" {named} " in state.cause, (plant, state.cause)
+    assert "\n" not in state.cause

@@ -109,6 +109,15 @@ def test_options_that_srun_refuses_say_nothing_of_the_node(silent: Silenced, wor
     assert measurement.why is fault
 
 
+def test_what_a_job_refuses_to_run_is_the_cause(silent: Silenced) -> None:
+    trial, submission = silent
+    said = "/runs/a.pkl is not what was submitted: somebody has replaced it. Give the command again."
+    lines = f"trisweep refuses: {said}\nsrun: error: node1: task 0: Exited with exit code 1\n"
+    submission.error_of(0).write_text(lines)
+    measurement = verdict(trial, submission, SlurmJobState("FAILED", time.time()))
+    assert (measurement.cause, measurement.why) == (said, Fault.INPUT)
+
+
 def test_a_ranks_own_words_beat_sruns_report_of_the_peers_it_killed(silent: Silenced) -> None:
     trial, submission = silent
     submission.error_of(0).write_text("srun: error: node1: tasks 0-2: Killed\nsrun: error: node2: task 3: Exited")
