@@ -62,8 +62,9 @@ class Implementation(Frozen):
         unfused_expert_biases: biases of experts are added, and what enters their activation is capped, in passes of
             their own over memory, as in gpt-oss.
         experts_overlap: share of the exchanges around experts that runs beside the computation of another micro-batch.
-        casts_anew: both operands of every narrow product are cast anew, operation by operation unless that is compiled;
-            other trainers keep what is cast, and cast weights once.
+        casts_anew: both operands of every narrow product are cast anew, operation by operation unless that is compiled,
+            and tensor ranks tell each other the largest values that one scale of a tensor follows from; other trainers
+            keep what is cast, and cast weights once.
         keeps_narrow_inputs: inputs of products that were cast are kept narrow; else they are kept wide and cast again.
         gathers_narrow_operands: tensor ranks gather operands that are cast already, where their scales allow it.
         gathers_narrow_weights: data ranks gather weights in the type of narrow products, where its scales allow it.

@@ -31,7 +31,7 @@ from torch.autograd import Function
 from train_core.model.mixture import Balance, Capacity, Experts, ExpertWeights, on_host, weighted_gated_product
 from train_core.parallel.collectives import Axis, Pending, all_gather, all_reduce, shard, start
 from train_core.parallel.context_parallel import in_order, own_tokens
-from train_core.parallel.main_gradient import ALONE, add_gradient, add_matrices
+from train_core.parallel.main_gradient import add_gradient, add_matrices
 from train_core.parallel.narrow import Multiply, ScaledProducts
 
 Rows = list[list[int]]
@@ -104,7 +104,7 @@ class _ExpertProducts(Function):
         (rows,) = ctx.saved_tensors
         narrow: ScaledProducts | None = ctx.narrow
         grad_rows = _each_product(grad_out, ctx.weight, ctx.groups, narrow, transposed=False)
-        multiply = None if narrow is None else partial(narrow.weight_gradient, axis=ALONE)
+        multiply = None if narrow is None else narrow.multiply()
         return grad_rows, add_expert_products(ctx.weight, grad_out, rows, ctx.groups.sizes, multiply), None, None
 
 
@@ -124,7 +124,7 @@ def _each_product(
             torch.mm(part, matrix, out=into)
         elif part.size(0):  # no rows have no largest value
             multiply = partial(narrow.linear, bias=None) if transposed else narrow.input_gradient
-            into.copy_(multiply(part, matrix.t() if transposed else matrix, axis=ALONE))
+            into.copy_(multiply(part, matrix.t() if transposed else matrix))
     return out
 
 

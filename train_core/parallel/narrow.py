@@ -7,7 +7,8 @@ Both operands of a product in fp8 are cast with a scale, multiplied, and the sca
     gradient of w        dw = dy^T x      added up in the type of the main gradient
 
     fp8-tensorwise       one scale for an operand, from its largest value; that of all tensor ranks, of which each may
-                         have a part, so that every number of them rounds alike
+                         have a part, so that every number of them rounds alike. It is exchanged once for all products
+                         of an operand: x and w forward, and dy where ranks have parts of it
     fp8-rowwise          one for every row along which a product adds up, from this rank's part of it
 
 Scales follow from what an operand holds now (current scaling), so that there is no state to save. Weights stay what
@@ -21,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -39,18 +41,26 @@ MULTIPLE = 16
 
 Multiply = Callable[[Tensor, Tensor, torch.dtype], Tensor]
 """Makes a product in the named type."""
+Largest: TypeAlias = "tuple[Tensor | None, ...]"
+"""The largest value of each operand, on all ranks that have a part of it; None where a cast finds its own."""
+UNKNOWN: Largest = (None, None)
 
 
 class Products:
     """The products of a linear layer, in the type of its weight."""
 
-    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None, axis: Axis) -> Tensor:
+    def largest(self, axis: Axis, *operands: Tensor) -> Largest:
+        """The largest values of operands of which the ranks of `axis` may have parts, exchanged at once."""
+        return (None,) * len(operands)
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None, largest: Largest = UNKNOWN) -> Tensor:
         return functional.linear(x, weight, bias)
 
-    def input_gradient(self, grad_out: Tensor, weight: Tensor, axis: Axis) -> Tensor:
+    def input_gradient(self, grad_out: Tensor, weight: Tensor, largest: Largest = UNKNOWN) -> Tensor:
         return grad_out @ weight
 
-    def multiply(self, axis: Axis) -> Multiply | None:
+    def multiply(self, largest: Largest = UNKNOWN) -> Multiply | None:
+        """The product for a weight's gradient; `largest` is of the output's gradient and of the input."""
         return None
 
 
@@ -72,29 +82,39 @@ class ScaledProducts(Products):
     emulate: bool
     compiles: bool = False
 
-    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None, axis: Axis) -> Tensor:
-        """x w^T + b, from (..., in); the tensor ranks of `axis` may have parts of both."""
-        out = self._product(x.flatten(0, -2), weight, axis, x.dtype).view(*x.shape[:-1], -1)
+    def largest(self, axis: Axis, *operands: Tensor) -> Largest:
+        if self.by_rows:  # rows have other values in every product
+            return super().largest(axis, *operands)
+        own = torch.stack([largest_values(operand) for operand in operands])
+        return all_gather(own[None], axis).wait().amax(0).unbind()
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None, largest: Largest = UNKNOWN) -> Tensor:
+        """x w^T + b, from (..., in)."""
+        out = self._product(x.flatten(0, -2), weight, largest, x.dtype).view(*x.shape[:-1], -1)
         return out if bias is None else out.add_(bias)
 
-    def input_gradient(self, grad_out: Tensor, weight: Tensor, axis: Axis) -> Tensor:
+    def input_gradient(self, grad_out: Tensor, weight: Tensor, largest: Largest = UNKNOWN) -> Tensor:
         """dy w, from (..., out)."""
-        product = self._product(grad_out.flatten(0, -2), weight.t(), axis, grad_out.dtype, of_gradient=True)
+        product = self._product(grad_out.flatten(0, -2), weight.t(), largest, grad_out.dtype, of_gradient=True)
         return product.view(*grad_out.shape[:-1], -1)
 
-    def weight_gradient(self, left: Tensor, right: Tensor, dtype: torch.dtype, axis: Axis) -> Tensor:
+    def weight_gradient(self, left: Tensor, right: Tensor, dtype: torch.dtype, largest: Largest = UNKNOWN) -> Tensor:
         """dy^T x, from (out, n) and (n, in)."""
         # The kernel adds up along n in whole blocks, and an expert has as many rows as tokens chose it.
         if not self.emulate and (missing := -left.size(1) % MULTIPLE):
             left, right = functional.pad(left, (0, missing)), functional.pad(right, (0, 0, 0, missing))
-        return self._product(left, right.t(), axis, dtype, of_gradient=True)
+        return self._product(left, right.t(), largest, dtype, of_gradient=True)
 
-    def multiply(self, axis: Axis) -> Multiply:
-        return partial(self.weight_gradient, axis=axis)
+    def multiply(self, largest: Largest = UNKNOWN) -> Multiply:
+        return partial(self.weight_gradient, largest=largest)
 
-    def _product(self, a: Tensor, b: Tensor, axis: Axis, dtype: torch.dtype, *, of_gradient: bool = False) -> Tensor:
+    def _product(
+        self, a: Tensor, b: Tensor, largest: Largest, dtype: torch.dtype, *, of_gradient: bool = False
+    ) -> Tensor:
         """a b^T in `dtype`, from (m, k) and (n, k)."""
-        largest_a, largest_b = self._largest(a, b, axis)
+        own = 1 if self.by_rows else None
+        of_each = zip((a, b), largest, strict=True)
+        largest_a, largest_b = (largest_values(each, own) if known is None else known for each, known in of_each)
         of_a = E5M2 if of_gradient and not self.by_rows else E4M3
         a, scale_a = cast(a, largest_a, of_a, compiles=self.compiles)
         b, scale_b = cast(b, largest_b, E4M3, compiles=self.compiles)
@@ -104,14 +124,6 @@ class ScaledProducts(Products):
         # With scales by rows the kernel writes bf16 alone.
         out_dtype = torch.bfloat16 if self.by_rows else dtype
         return torch._scaled_mm(a, b.t(), scale_a, scale_b, out_dtype=out_dtype).to(dtype)
-
-    def _largest(self, a: Tensor, b: Tensor, axis: Axis) -> tuple[Tensor, Tensor]:
-        """The largest values of the rows of both operands, or of each whole one on any rank, exchanged at once."""
-        if self.by_rows:
-            return largest_values(a, dim=1), largest_values(b, dim=1)
-        largest = torch.stack((largest_values(a), largest_values(b)))
-        largest_a, largest_b = all_gather(largest[None], axis).wait().amax(0)
-        return largest_a, largest_b
 
 
 def largest_values(tensor: Tensor, dim: int | None = None) -> Tensor:
@@ -162,7 +174,7 @@ def require_narrow_products(precision: PrecisionPlan, device: torch.device) -> N
         return
     zeros = torch.zeros(MULTIPLE, MULTIPLE, dtype=torch.bfloat16, device=device)
     try:
-        ScaledProducts(precision.matmul_recipe == "fp8-rowwise", emulate=False).linear(zeros, zeros, None, Axis())
+        ScaledProducts(precision.matmul_recipe == "fp8-rowwise", emulate=False).linear(zeros, zeros, None)
     except (RuntimeError, TypeError) as error:
         problem = f"is not multiplied by torch {torch.__version__} on this device ({str(error).splitlines()[0]})"
         remedy = "Use precision.matmul_recipe=null, or precision.emulate=true, which rounds alike and is slower."

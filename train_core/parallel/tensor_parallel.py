@@ -40,21 +40,24 @@ class _ColumnLinear(Function):
     ) -> Tensor:
         ctx.axis, ctx.sequence, ctx.weight, ctx.bias, ctx.products = axis, sequence, weight, bias, products
         ctx.save_for_backward(x)
-        return products.linear(all_gather(x, axis).wait() if sequence else x, weight, bias, axis)
+        whole = all_gather(x, axis).wait() if sequence else x
+        ctx.largest = products.largest(axis, whole, weight)
+        return products.linear(whole, weight, bias, ctx.largest)
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> Gradients:
         (x,) = ctx.saved_tensors
         # A product that is put off will gather its input when it is made.
         gathered = all_gather(x, ctx.axis) if ctx.sequence and not are_products_deferred() else Pending(x)
-        grad_x = ctx.products.input_gradient(grad_out, ctx.weight, ctx.axis)
+        of_x, of_weight = ctx.largest
+        (of_grad,) = ctx.products.largest(ctx.axis, grad_out)
+        grad_x = ctx.products.input_gradient(grad_out, ctx.weight, (of_grad, of_weight))
         x = gathered.wait()
         # Started here, so that the product of the weight gradient below hides it; one collective travels at a time.
         reduced = (reduce_scatter if ctx.sequence else all_reduce)(grad_x, ctx.axis)
         axis_of_x = ctx.axis if ctx.sequence else ALONE
-        grad_weight = add_product(
-            ctx.weight, grad_out, x, axis_of_x=axis_of_x, multiply=ctx.products.multiply(ctx.axis)
-        )
+        multiply = ctx.products.multiply((of_grad, of_x))
+        grad_weight = add_product(ctx.weight, grad_out, x, axis_of_x=axis_of_x, multiply=multiply)
         grad_bias = None if ctx.bias is None else add_sum(ctx.bias, grad_out)
         return reduced.wait(), grad_weight, grad_bias, None, None, None
 
@@ -68,10 +71,11 @@ class _RowLinear(Function):
     ) -> Tensor:
         ctx.axis, ctx.sequence, ctx.weight, ctx.bias, ctx.products = axis, sequence, weight, bias, products
         ctx.save_for_backward(x)
+        ctx.largest = products.largest(axis, x, weight)
         if axis.size == 1:
-            return products.linear(x, weight, bias, axis)
+            return products.linear(x, weight, bias, ctx.largest)
         # The bias is added after the sum, or it would be added once by every rank.
-        summand = products.linear(x, weight, None, axis)
+        summand = products.linear(x, weight, None, ctx.largest)
         out = (reduce_scatter if sequence else all_reduce)(summand, axis).wait()
         # In place, because nothing else has the sum, and another tensor of its size would be kept for nothing.
         return out if bias is None else out.add_(bias)
@@ -82,11 +86,13 @@ class _RowLinear(Function):
         gathered = all_gather(grad_out, ctx.axis) if ctx.sequence else Pending(grad_out)
         # From the shard, while the whole is on its way: such a bias is summed over the tensor axis before the update.
         grad_bias = None if ctx.bias is None else add_sum(ctx.bias, grad_out)
-        whole = gathered.wait()
-        grad_x = ctx.products.input_gradient(whole, ctx.weight, ctx.axis)
+        whole, (of_x, of_weight) = gathered.wait(), ctx.largest
+        (of_grad,) = ctx.products.largest(ALONE, whole)  # of which every rank has all
+        grad_x = ctx.products.input_gradient(whole, ctx.weight, (of_grad, of_weight))
         # A product that is put off keeps the shard, and gathers it anew when it is made.
         kept, axis = (grad_out if are_products_deferred() else whole), (ctx.axis if ctx.sequence else ALONE)
-        grad_weight = add_product(ctx.weight, kept, x, axis_of_grad_out=axis, multiply=ctx.products.multiply(ctx.axis))
+        multiply = ctx.products.multiply((of_grad, of_x))
+        grad_weight = add_product(ctx.weight, kept, x, axis_of_grad_out=axis, multiply=multiply)
         return grad_x, grad_weight, grad_bias, None, None, None
 
 

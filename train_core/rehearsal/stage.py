@@ -120,15 +120,13 @@ def take_step(experiment: Experiment, stage: int, num_micro_batches: int) -> Ste
     """Build the first rank of a stage and let it take one step, with so many micro-batches.
 
     Nothing is read or compiled: what tokens and weights hold does not matter to what is computed. Attention goes over
-    whole sequences, as it is priced, since how long separate documents are is not known here. Products are those of the
-    weights' type: narrow ones are as many, and what they are made of is neither kept nor sent.
+    whole sequences, as it is priced, since how long separate documents are is not known here.
     """
     layout = Layout.of(experiment)
     rank = layout.rank(stage)
     shortened = with_micro_batches(experiment, num_micro_batches).model_copy(
         update={
             "data": experiment.data.model_copy(update={"source": "synthetic", "separate_documents": False}),
-            "precision": experiment.precision.model_copy(update={"matmul_recipe": None}),
             "checkpoint": experiment.checkpoint.model_copy(update={"load": None}),
             "training": experiment.training.model_copy(update={"compile_layers": False}),
         }

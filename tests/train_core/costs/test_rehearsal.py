@@ -428,3 +428,24 @@ def test_zero_3_gathers_and_reduces_layer_by_layer(overrides: list[str]) -> None
     assert predicted.stages[0].allocated_bytes == pytest.approx(counted.memory.total_bytes, rel=0.02)
     ranks = experiment.parallel.world_size
     assert counted.flops * ranks == predicted.hardware_flops
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("plan", "stage"),
+    [
+        (["parallel.sequence_parallel=true", "precision.wide_layers=1", "parallel.recompute=full"], 0),
+        (["parallel.pipeline_parallel_size=2", "parallel.schedule=zero-bubble"], 1),
+    ],
+)
+def test_exchanges_of_the_largest_values_of_tensors_are_rehearsed_and_counted(plan: list[str], stage: int) -> None:
+    """One for each product forward and for each column product backward, in layers whose products are narrow."""
+    shared = ["model=llama-2-7b", "model.num_layers=4", "cluster=dgx-h100", "precision=fp8", "model.seq_length=512"]
+    ranks = ["parallel.world_size=4", "parallel.tensor_parallel_size=2", "batch.global_batch_size=4"]
+    experiment = load([*shared, *ranks, *plan]).experiment()
+    assert rehearse_stage(experiment, stage).traffic == stage_traffic(experiment, stage)
+    wide = experiment.precision.model_copy(update={"matmul_recipe": None, "wide_layers": 0})
+    assert (
+        estimate(experiment).step_terms.tensor_seconds
+        > estimate(experiment.model_copy(update={"precision": wide})).step_terms.tensor_seconds
+    )

@@ -20,7 +20,6 @@ from tests.train_core.training.test_layouts import assembled, assert_alike, trai
 from train_core.costs.estimate import estimate, setting_of
 from train_core.parallel.collectives import Axis
 from train_core.parallel.expert_parallel import Groups, _multiply
-from train_core.parallel.main_gradient import ALONE
 from train_core.parallel.narrow import (
     E4M3,
     E5M2,
@@ -62,12 +61,12 @@ def test_a_cast_rounds_to_the_nearest_as_torch_does(dtype: torch.dtype) -> None:
 
 def test_zeros_stay_zeros_and_what_is_not_finite_is_seen() -> None:
     products, weight = ScaledProducts(by_rows=False, emulate=True), torch.randn(16, 16)
-    assert not products.linear(torch.zeros(3, 16), weight, None, ALONE).any()
+    assert not products.linear(torch.zeros(3, 16), weight, None).any()
     assert float(cast(torch.zeros(2, 2), torch.tensor(0.0), E4M3)[1]) == pytest.approx(LEAST / 448)
     for bad in (float("inf"), float("nan")):
         x = torch.ones(3, 16)
         x[1, 2] = bad
-        assert products.linear(x, weight, None, ALONE).isnan().any()
+        assert products.linear(x, weight, None).isnan().any()
 
 
 @pytest.mark.parametrize("by_rows", [False, True])
@@ -77,9 +76,9 @@ def test_an_emulation_multiplies_as_the_kernel_does(by_rows: bool) -> None:
     kernel, emulation = (ScaledProducts(by_rows, emulate) for emulate in (False, True))
     left, right = grad_out.flatten(0, -2).t(), x.flatten(0, -2)
     for made, expected, exact in (
-        (*(each.linear(x, weight, bias, ALONE) for each in (kernel, emulation)), x @ weight.t() + bias),
-        (*(each.input_gradient(grad_out, weight, ALONE) for each in (kernel, emulation)), grad_out @ weight),
-        (*(each.weight_gradient(left, right, torch.float32, ALONE) for each in (kernel, emulation)), left @ right),
+        (*(each.linear(x, weight, bias) for each in (kernel, emulation)), x @ weight.t() + bias),
+        (*(each.input_gradient(grad_out, weight) for each in (kernel, emulation)), grad_out @ weight),
+        (*(each.weight_gradient(left, right, torch.float32) for each in (kernel, emulation)), left @ right),
     ):
         assert made.shape == expected.shape == exact.shape
         assert made.dtype == expected.dtype
@@ -107,8 +106,10 @@ def cast_parts(world: World, x: Tensor, weight: Tensor) -> list[Tensor]:
 
     axis = Axis(world.size, world.rank, dist.group.WORLD)
     x, weight = (tensor.chunk(world.size, dim=1)[world.rank].contiguous() for tensor in (x, weight))
-    shared = ScaledProducts(by_rows=False, emulate=True)._largest(x, weight, axis)
-    parts = [cast(each, largest, E4M3)[0] for each, largest in zip((x, weight), shared, strict=True)]
+    shared = ScaledProducts(by_rows=False, emulate=True).largest(axis, x, weight)
+    parts = [
+        cast(each, largest, E4M3)[0] for each, largest in zip((x, weight), shared, strict=True) if largest is not None
+    ]
     return [part.view(torch.uint8) for part in parts]
 
 
@@ -254,9 +255,9 @@ def test_each_expert_is_multiplied_as_a_linear_layer_of_its_own(by_rows: bool) -
         if not x.size(0):
             assert not made.any()
             continue
-        assert torch.equal(y, narrow.linear(x, matrix, None, ALONE))
-        assert torch.equal(dx, narrow.input_gradient(dy, matrix, ALONE))
-        assert torch.equal(made, narrow.weight_gradient(dy.t(), x, torch.bfloat16, ALONE))
+        assert torch.equal(y, narrow.linear(x, matrix, None))
+        assert torch.equal(dx, narrow.input_gradient(dy, matrix))
+        assert torch.equal(made, narrow.weight_gradient(dy.t(), x, torch.bfloat16))
         exact = dy.t() @ x.detach()
         assert float((made - exact).norm() / exact.norm()) < 0.08
 

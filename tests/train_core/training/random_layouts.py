@@ -6,6 +6,7 @@ again: all but its split, schedule and model family, so that refusals do not mak
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from itertools import count, pairwise, product
 from math import prod
 from pathlib import Path
@@ -19,6 +20,7 @@ from conf.plan.experiment import Experiment
 from tests.composed import compose_tree
 
 Values = dict[str, Any]
+Further = Callable[[Random, Values], Values]
 MOST_RANKS = 8
 SCHEDULES = ("1f1b", "gpipe", "interleaved", "zero-bubble")
 RECOMPUTATIONS = ("none", "selective", "full", "pointwise")
@@ -74,9 +76,9 @@ class Case(NamedTuple):
         return "-".join(word for word in words if word)
 
 
-def case_of(number: int) -> Case:
-    """The same case whenever it is drawn."""
-    random, tree = Random(number), compose_tree(["model=tiny", "cluster=local"])
+def case_of(number: int, further: Further | None = None, base: Sequence[str] = ("model=tiny", "cluster=local")) -> Case:
+    """The same case whenever it is drawn; `further` draws values beside and in place of those drawn here."""
+    random, tree = Random(number), compose_tree(list(base))
     kind = Kind.drawn(random)
     for num_refused in count():
         values = _layout(random, kind) | _batch(random, kind) | _data(random, kind) | _training(random)
@@ -85,6 +87,8 @@ def case_of(number: int) -> Case:
             values |= _experts(random, kind)
         # With a generator of its own, so that what is drawn above stays as it was.
         values |= _parts_of_llamas(Random(f"{number}-{num_refused}"), values)
+        if further is not None:
+            values |= further(Random(f"{number}+{num_refused}"), values)
         try:
             experiment = settings_of(with_values(tree, values)).experiment()
         except ConfigError:

@@ -23,6 +23,7 @@ from train_core.costs.counts.buckets import (
     parameters_of,
     ranks_of_stage,
 )
+from train_core.costs.counts.parameters import attention_matrices
 from train_core.costs.setting import DTYPE_BYTES
 
 INT64_BYTES = 8  # of a count of tokens
@@ -111,11 +112,12 @@ class _Passes(NamedTuple):
     sparse_backward: int
 
 
-def _passes(experiment: Experiment, stage: int, repeating: tuple[Recompute, ...]) -> _Passes:
-    """The passes where these kinds of recomputation repeat a forward pass."""
+def _passes(experiment: Experiment, stage: int, repeating: tuple[Recompute, ...], *, outside: int = 0) -> _Passes:
+    """The passes where these kinds of recomputation repeat a forward pass, without so many layers at each end."""
     parallel, dense = experiment.parallel, experiment.model.num_dense_layers
     times = 2 if parallel.recompute in repeating else 1
-    all_of = [(layer, place) for chunk in experiment.chunk_ranges[stage] for place, layer in enumerate(chunk)]
+    placed = [(layer, place) for chunk in experiment.chunk_ranges[stage] for place, layer in enumerate(chunk)]
+    all_of = [each for each in placed if outside <= each[0] < experiment.model.num_layers - outside]
     # The first of each chunk, and every n-th after it, recompute something.
     forward = [(layer, times if place % parallel.recompute_every == 0 else 1) for layer, place in all_of]
     return _Passes(
@@ -130,6 +132,8 @@ def _add_tensor(tally: TrafficTally, experiment: Experiment, stage: int) -> None
     """Source: arXiv 1909.08053, section 3; with sequence parallelism arXiv 2205.05198, section 4.2.2."""
     parallel, m, hidden = experiment.parallel, experiment.num_micro_batches, _hidden_bytes(experiment)
     passes, is_last = _passes(experiment, stage, ("full",)), stage == parallel.pipeline_parallel_size - 1
+    if experiment.precision.matmul_recipe == "fp8-tensorwise":
+        _add_largest_values(tally, experiment, stage)
     # Of attention, and of a feed-forward network: a product of each kind. Of experts ranks hold whole ones.
     of_experts = 1 if experiment.model.experts is None or experiment.model.experts.shared_ffn_hidden_size else 0
     forward = 2 * passes.forward - (1 - of_experts) * passes.sparse_forward
@@ -150,6 +154,23 @@ def _add_tensor(tally: TrafficTally, experiment: Experiment, stage: int) -> None
     if is_last:
         parts = LOSS_PARTS * _num_tokens(experiment) * parallel.tensor_parallel_size * FLOAT32_BYTES
         tally.add("tensor", "all_gather", m, parts)
+
+
+def _add_largest_values(tally: TrafficTally, experiment: Experiment, stage: int) -> None:
+    """Of operands in fp8 of which each rank has a part: those of every product forward, output gradients backward.
+
+    All ranks have the whole of a row product's output gradient, and each all of what makes latent attention's vectors.
+    """
+    m, t = experiment.num_micro_batches, experiment.parallel.tensor_parallel_size
+    passes = _passes(experiment, stage, ("full",), outside=experiment.precision.wide_layers)
+    of_attention = Counter(matrix.split for matrix in attention_matrices(experiment.model))
+    # Of experts ranks hold whole ones, but the one that all tokens pass through.
+    of_experts = 1 if experiment.model.experts is None or experiment.model.experts.shared_ffn_hidden_size else 0
+    each_forward, each_backward = of_attention["columns"] + of_attention["rows"] + 2, of_attention["columns"] + 1
+    forward = each_forward * passes.forward - 2 * (1 - of_experts) * passes.sparse_forward
+    backward = each_backward * passes.backward - (1 - of_experts) * passes.sparse_backward
+    tally.add("tensor", "all_gather", m * forward, 2 * t * FLOAT32_BYTES)
+    tally.add("tensor", "all_gather", m * backward, t * FLOAT32_BYTES)
 
 
 class _Replaced(NamedTuple):

@@ -15,6 +15,7 @@ import numpy as np
 from train_core.costs.layer.context import buffer_bytes, core_bytes, core_seconds
 from train_core.costs.layer.layer_bytes import deferred_bytes, gradient_bytes, kept_bytes
 from train_core.costs.layer.layer_time import (
+    largest_exchanges,
     projections_forward,
     projections_input_gradient,
     projections_repeated,
@@ -120,9 +121,10 @@ def launch_seconds(setting: Setting, shard: Shard) -> tuple[Floats | float, Floa
     slower = setting.cluster.efficiency.launch
     one, call = trainer.launch_seconds * slower, trainer.collective_call_seconds * slower
     more = np.where(has_fused_softmax(setting, shard), 0, SOFTMAX_LAUNCHES)
-    reduces = np.where(shard.tensor_parallel_size > 1, TENSOR_COLLECTIVES * call, 0.0)
-    forward = (trainer.forward_launches + more) * one + reduces
-    backward = (trainer.backward_launches + more) * one + reduces
+    is_split = shard.tensor_parallel_size > 1
+    calls = [np.where(is_split, (TENSOR_COLLECTIVES + number) * call, 0.0) for number in largest_exchanges(setting)]
+    forward = (trainer.forward_launches + more) * one + calls[0]
+    backward = (trainer.backward_launches + more) * one + calls[1]
     core = (trainer.core_launches + more) * one
     around = REPEATED_SECONDS * slower
     selected = np.where(shard.recompute == SELECTIVE, core + around, 0.0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from conf.units import FLOAT32_BYTES
 from train_core.costs.collectives import ring_of, shown_seconds
 from train_core.costs.counts.flops import selected_shares
 from train_core.costs.kernels import (
@@ -28,6 +29,7 @@ from train_core.costs.layer.shard import (
     Shard,
     activated_bytes,
     held_tokens_of,
+    matrices_of,
     norm_output_bytes,
     num_gathered,
     paired_products_of,
@@ -152,6 +154,8 @@ def tensor_seconds(setting: Setting, shard: Shard, hiding: list[Floats]) -> tupl
         shown = shown + sum(shown_seconds(setting, reduction, gradient) for gradient in hiding)
     else:
         shown = forward + np.where(shard.sequence_parallel, gathers, 0.0)
+    largest_forward, largest_backward = _largest_seconds(setting, shard)
+    forward, shown = forward + largest_forward, shown + largest_backward
     # Full recomputation is a whole forward pass within the backward pass, collectives and all.
     repeated = np.where(shard.recompute == FULL, forward, 0.0)
     if setting.implementation.selective_operators:  # which keeps what was scattered
@@ -166,6 +170,26 @@ def tensor_seconds(setting: Setting, shard: Shard, hiding: list[Floats]) -> tupl
     shown_forward, shown_backward = pipelined_seconds(setting, shard, gather, scatter, hiding)
     is_sharded = shard.sequence_parallel
     return np.where(is_sharded, shown_forward, forward), np.where(is_sharded, shown_backward, backward)
+
+
+def largest_exchanges(setting: Setting) -> tuple[int, int]:
+    """Collectives of a layer, forward and backward, that bring all tensor ranks the largest values of what they cast.
+
+    That is of both operands of every product forward, and of each output gradient of which a rank has a part.
+    """
+    if setting.matmul_recipe != "fp8-tensorwise" or not setting.implementation.casts_anew:
+        return 0, 0
+    splits = [matrix.split for matrix in matrices_of(setting) if matrix.columns and matrix.depth]
+    return len(splits) - splits.count("nothing"), splits.count("columns")
+
+
+def _largest_seconds(setting: Setting, shard: Shard) -> tuple[Floats | float, Floats | float]:
+    forward, backward = largest_exchanges(setting)
+    if not forward:
+        return 0.0, 0.0
+    t = shard.tensor_parallel_size
+    each = ring_of(setting, t, np.ones_like(t)).gather_seconds(2.0 * FLOAT32_BYTES * t)
+    return forward * each, backward * each
 
 
 def selected_seconds(setting: Setting, shard: Shard) -> Floats:
