@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
@@ -16,11 +16,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from cli.output.progress import LiveProgress, PlainProgress, SweepUnderWay, outcome_counts
+from cli.output.progress import LiveProgress, PlainProgress, SweepUnderWay, outcome_counts, worth_showing
 from cli.output.state_table import disturbances_of, duration, state_table
 from conf.nearest import listed
 from conf.types.sweep_spec import Objective
-from conf.units import SECONDS_PER_HOUR
+from conf.units import SECONDS_PER_HOUR, count_of
 from launcher.folder_lock import holder
 from launcher.slurm.answers import WATCHING
 from launcher.state import reconcile
@@ -34,7 +34,7 @@ from train_core.measurement import LIVE, Outcome
 
 MOST_NAMED = 5
 MOST_ROWS = 500
-"""Of more trials than these, those that only wait are counted and not listed."""
+"""Of more trials than these, those that are worth the most are listed; those that only wait are counted alone."""
 
 # The line of such a trial in the table says all that there is to say.
 UNEVENTFUL = (None, Outcome.COMPLETED, Outcome.PENDING, Outcome.INFEASIBLE)
@@ -51,18 +51,22 @@ REPEAT_SECONDS = 60.0
 def status_table(
     states: Sequence[Reading], width: int, *, sought: Sequence[Objective] = ("throughput",)
 ) -> RenderableType:
-    """A table of all chosen trials, and below it details of those that run, stopped or ended badly."""
+    """A table of the chosen trials, and below it details of those that run, stopped or ended badly."""
     chosen = [state for state in in_chains(states) if state.outcome is not None]
-    shown = [state for state in chosen if not _never_began(state)] if len(chosen) > MOST_ROWS else chosen
-    details = _details_of([state for state in chosen if _has_more_to_say(state)])
+    shown, never_began = chosen, list[Reading]()
+    if len(chosen) > MOST_ROWS:
+        never_began = [state for state in chosen if _never_began(state)]
+        waiting = {state.name for state in never_began}
+        shown = worth_showing([state for state in chosen if state.name not in waiting], MOST_ROWS, sought[0])
+    details = _details_of(chosen, {state.name for state in shown})
     impossible = [
         Text.assemble("\n", (f"{state.title} ", "bold"), ("INFEASIBLE ", "dim"), state.cause)
-        for state in chosen
+        for state in shown
         if state.outcome is Outcome.INFEASIBLE
     ]
     disturbed = disturbances_of(chosen, sought)
     table = state_table(shown, width, sought=sought, disturbed=disturbed)
-    unlisted = _unlisted_lines(len(chosen) - len(shown), any(state.is_called_off for state in chosen))
+    unlisted = _unlisted_lines(never_began, len(chosen) - len(shown) - len(never_began))
     counts = Text(f"\n{outcome_counts(states, len(disturbed))}", style="bold")
     return Group(table, *unlisted, *details, *impossible, counts, *_waiting_lines(states), *_left_out_lines(states))
 
@@ -72,13 +76,14 @@ def _never_began(state: Reading) -> bool:
     return state.is_called_off or (state.outcome is Outcome.PENDING and not _has_more_to_say(state))
 
 
-def _unlisted_lines(number: int, is_cancelled: bool) -> list[Text]:
-    if number == 1:
-        how = "was cancelled with the sweep" if is_cancelled else "only waits"
-        return [Text(f"1 trial that {how} is not listed; `trisweep status --json` lists it.", style="dim")]
-    how = "were cancelled with the sweep" if is_cancelled else "only wait"
-    note = f"{number:,} trials that {how} are not listed; `trisweep status --json` lists them."
-    return [Text(note, style="dim")] if number else []
+def _unlisted_lines(never_began: Sequence[Reading], num_others: int) -> list[Text]:
+    """A line that says what the table leaves out, if it leaves anything out."""
+    is_cancelled = any(state.is_called_off for state in never_began)
+    how = "never began, as the sweep was cancelled" if is_cancelled else "only wait"
+    parts = [f"{count_of(len(never_began), 'trial')} that {how}"] if never_began else []
+    parts += [f"{count_of(num_others, 'trial')} that the table has no room for"] if num_others else []
+    note = f"Not listed: {' and '.join(parts)}; `trisweep status --json` lists all."
+    return [Text(note, style="dim")] if parts else []
 
 
 def _has_more_to_say(state: Reading) -> bool:
@@ -86,14 +91,15 @@ def _has_more_to_say(state: Reading) -> bool:
     return state.outcome not in UNEVENTFUL or was_stopped or bool(state.damaged_files)
 
 
-def _details_of(states: Sequence[Reading]) -> list[RenderableType]:
-    """Details of each; those of several that ended alike are the first one's, with the names of the others."""
+def _details_of(states: Sequence[Reading], shown: Container[str]) -> list[RenderableType]:
+    """Details of each that is shown and has some; several that ended alike have the first one's."""
     alike: dict[tuple[object, ...], list[Reading]] = {}
-    for state in states:
+    for state in filter(_has_more_to_say, states):
         is_like_others = state.outcome is not Outcome.RUNNING and state.cause and not state.damaged_files
         alone = "" if is_like_others else state.name
         alike.setdefault((state.outcome, state.cause, state.failing_rank, alone), []).append(state)
-    return [_details(first, others) for first, *others in alike.values()]
+    groups = (group for group in alike.values() if any(each.name in shown for each in group))
+    return [_details(first, others) for first, *others in groups]
 
 
 def _details(state: Reading, others: Sequence[Reading]) -> RenderableType:

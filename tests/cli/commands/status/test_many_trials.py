@@ -13,13 +13,13 @@ from sweeps.folder.journal import ALL_TRIED, Begun, Finished, Journal
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import BuildRecord
-from tests.results.conftest import finish
+from tests.results.conftest import finish, performance
 from train_core.measurement import Outcome
 
 
 @pytest.mark.parametrize(
     ("is_cancelled", "how", "counts"),
-    [(False, "only wait", "3 PENDING"), (True, "were cancelled with the sweep", "3 CANCELLED")],
+    [(False, "only wait", "3 PENDING"), (True, "never began, as the sweep was cancelled", "3 CANCELLED")],
 )
 @pytest.mark.parametrize(("most_rows", "is_listed"), [(2, False), (3, True)])
 def test_of_very_many_trials_those_that_never_began_are_counted(
@@ -40,8 +40,27 @@ def test_of_very_many_trials_those_that_never_began_are_counted(
     Console(width=100, file=file).print(status_table.status_table(readings, 100))
     listed = file.getvalue().partition("\n\n")[0]
     assert ("seed=2" in listed) is is_listed
-    assert (f"3 trials that {how} are not listed" in file.getvalue()) is not is_listed
+    assert (f"Not listed: 3 trials that {how};" in file.getvalue()) is not is_listed
     assert counts in file.getvalue()
+
+
+def test_of_very_many_trials_that_ran_the_best_and_those_that_failed_are_listed(
+    build_record: BuildRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status_table, "MOST_ROWS", 4)
+    folder, record = SweepFolder(tmp_path), build_record([{"training.seed": seed} for seed in range(9)], [])
+    for number, trial in enumerate(record.trials):
+        rate = 100.0 + 100.0 * (number == 5)
+        finish(folder, trial, (Outcome.FAILED, "no such program") if number == 7 else performance(rate))
+    file = StringIO()
+    Console(width=100, file=file).print(status_table.status_table(Sweep(folder, record).read(), 100))
+    table, _, below = file.getvalue().partition("\n\n")
+    assert "seed=5" in table
+    assert "seed=7" in table
+    assert table.count("seed=") == 4
+    assert "Not listed: 5 trials that the table has no room for; `trisweep status --json` lists all." in table
+    assert "cause     no such program" in below
+    assert "8 COMPLETED, 1 FAILED" in below
 
 
 def test_a_cause_that_many_trials_share_is_told_once(build_record: BuildRecord, tmp_path: Path) -> None:
