@@ -113,10 +113,15 @@ def test_a_name_that_means_one_of_our_devices_is_taken(name: str, device: str, s
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_any_other_name_is_no_device_of_ours(name: str, sinfo: Sinfo, tmp_path: Path) -> None:
+def test_any_other_name_is_no_device_of_ours(name: str, sinfo: Sinfo) -> None:
+    sinfo(f"gpu*|up|1-00:00:00|8|64|gpu:{name}:4(S:0-3)")
+    assert not machine("mine", None).is_known
+
+
+@pytest.mark.parametrize("name", ["nvidia_a100_80gb_pcie", "3090", "3g.20gb", "2", "on", "1e3"])
+def test_a_device_of_any_name_is_a_placeholder_that_composes(name: str, sinfo: Sinfo, tmp_path: Path) -> None:
     sinfo(f"gpu*|up|1-00:00:00|8|64|gpu:{name}:4(S:0-3)")
     found = machine("mine", None)
-    assert not found.is_known
     for path, text in texts(found, None).items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text)

@@ -49,15 +49,21 @@ LIMITS = {
 
 @pytest.mark.parametrize(("written", "minutes"), LIMITS.items())
 def test_a_limit_is_what_sbatch_would_take_it_for(site: Site, written: str, minutes: int) -> None:
-    for spelled in (written, f'"{written}"', f"'{written}'  # of a trial"):
-        assert site(f"time_limit_minutes: {spelled}").time_limit_minutes == minutes
-    for spelled in (written, f"'{written}'"):
-        assert load([f"slurm.time_limit_minutes={spelled}"]).slurm.time_limit_minutes == minutes
-    assert load([f"controller.time_limit_minutes={written}"]).controller.time_limit_minutes == minutes
-    assert load([f"launcher.time_limit_minutes={written}"]).launcher.time_limit_minutes == minutes
-    proxy = load(["sweep=175b", f"sweep.proxy.time_limit_minutes={written}"]).sweep.proxy  # type: ignore[union-attr]
-    assert proxy is not None
-    assert proxy.time_limit_minutes == minutes
+    assert site(f"time_limit_minutes: {written}").time_limit_minutes == minutes
+    groups = (f"controller.time_limit_minutes={written}", f"launcher.time_limit_minutes='{written}'")
+    stated = load(
+        [f"slurm.time_limit_minutes={written}", "sweep=175b", f"sweep.proxy.time_limit_minutes={written}", *groups]
+    )
+    assert stated.sweep is not None
+    limits = (stated.slurm, stated.controller, stated.launcher, stated.sweep.proxy)
+    assert [limit and limit.time_limit_minutes for limit in limits] == [minutes] * 4
+
+
+@pytest.mark.parametrize("written", ["720", "30:00", "1-12"])
+def test_a_limit_in_quotes_is_the_same(site: Site, written: str) -> None:
+    for spelled in (f'"{written}"', f"'{written}'  # of a trial"):
+        assert site(f"time_limit_minutes: {spelled}").time_limit_minutes == LIMITS[written]
+    assert load([f"slurm.time_limit_minutes='{written}'"]).slurm.time_limit_minutes == LIMITS[written]
 
 
 @pytest.mark.parametrize(
@@ -71,28 +77,39 @@ def test_what_is_no_limit_is_refused(site: Site, written: str) -> None:
 TEXTS = ["3090", "0123", "12.10", "1e5", "1_000", "0x1F", "1.0", "true", "no", "12:00", "2024-01-01", "+5", ".5", "a=b"]
 
 
-@pytest.mark.parametrize("written", TEXTS)
-@pytest.mark.parametrize("key", ["partition", "account", "qos", "gpu_type", "constraint"])
-def test_digits_are_a_text_where_a_key_takes_texts(site: Site, key: str, written: str) -> None:
-    assert getattr(site(f"{key}: {written}"), key) == written
-    assert getattr(load([f"slurm.{key}={written}"]).slurm, key) == written
+KEYS_OF_TEXTS = ("partition", "account", "qos", "gpu_type", "constraint")
 
 
 @pytest.mark.parametrize("written", TEXTS)
-def test_a_variable_is_what_is_written(site: Site, written: str) -> None:
-    assert site(f"environment: {{X: {written}}}").environment == {"X": written}
-    assert load([f"slurm.environment.X={written}"]).slurm.environment == {"X": written}
-    assert compose_tree([f"trainer.environment.X={written}"])["trainer"]["environment"]["X"] == written
-    assert site(f"components: {{selene: {{partition: {written}}}}}").components["selene"].partition == written
+def test_digits_are_a_text_where_a_key_takes_texts(site: Site, written: str) -> None:
+    in_a_file = site("\n".join(f"{key}: {written}" for key in KEYS_OF_TEXTS))
+    stated = load([f"slurm.{key}={written}" for key in KEYS_OF_TEXTS]).slurm
+    for key in KEYS_OF_TEXTS:
+        assert (getattr(in_a_file, key), getattr(stated, key)) == (written, written)
 
 
-@pytest.mark.parametrize(
-    ("written", "value"),
-    [("0", 0), ("true", True), ("4G", "4G"), ("08", "08"), ("1.5", "1.5"), ("12:00:00", "12:00:00"), ("no", "no")],
-)
-def test_an_option_of_sbatch_keeps_its_kind(site: Site, written: str, value: object) -> None:
-    assert site(f"extra_sbatch: {{comment: {written}}}").extra_sbatch == {"comment": value}
-    assert load([f"slurm.extra_sbatch.comment={written}"]).slurm.extra_sbatch == {"comment": value}
+def test_a_variable_is_what_is_written(site: Site) -> None:
+    variables = {f"X{at}": written for at, written in enumerate(TEXTS)}
+    lines = ", ".join(f"{name}: {written}" for name, written in variables.items())
+    assert site(f"environment: {{{lines}}}").environment == variables
+    for key in ("slurm", "trainer"):
+        tree = compose_tree([f"{key}.environment.{name}={written}" for name, written in variables.items()])
+        assert variables.items() <= tree[key]["environment"].items()
+    components = ", ".join(f"{name}: {{partition: {written}}}" for name, written in variables.items())
+    of = site(f"components: {{{components}}}").components
+    assert {name: component.partition for name, component in of.items()} == variables
+
+
+OPTIONS = ("comment", "wckey", "mcs-label", "profile", "network", "licenses", "bb")
+
+
+def test_an_option_of_sbatch_keeps_its_kind(site: Site) -> None:
+    values = {"0": 0, "true": True, "4G": "4G", "08": "08", "1.5": "1.5", "12:00:00": "12:00:00", "no": "no"}
+    options = dict(zip(OPTIONS, values.values(), strict=True))
+    lines = ", ".join(f"{option}: {written}" for option, written in zip(OPTIONS, values, strict=True))
+    assert site(f"extra_sbatch: {{{lines}}}").extra_sbatch == options
+    stated = [f"slurm.extra_sbatch.{option}={written}" for option, written in zip(OPTIONS, values, strict=True)]
+    assert load(stated).slurm.extra_sbatch == options
 
 
 def test_null_and_an_empty_value_stay_none(site: Site) -> None:
