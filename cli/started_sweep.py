@@ -29,10 +29,8 @@ def started_sweep(name: str, overrides: Sequence[str] | None) -> tuple[SweepFold
     """The folder of a sweep that was started, and the configuration of the command.
 
     The name is a path, a folder of output_dir, or a sweep's name. What was measured can be read by the record alone, so
-    that a sweep whose file was renamed or removed is found by the name that it had.
-
-    Raises:
-        UsageError: there is none.
+    that a sweep whose file was renamed or removed is found by the name that it had. Raises UsageError where there is
+    none.
     """
     from launcher.where import existing_folder
 

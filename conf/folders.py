@@ -37,8 +37,7 @@ _given: tuple[Path, ...] = ()
 def further_folders(paths: Iterable[str | Path]) -> Iterator[None]:
     """Within it, these folders come before all others, in their order.
 
-    Raises:
-        ConfigError: one is no folder of configuration.
+    Raises ConfigError where one is no folder of configuration.
     """
     with draft_first(*(_config_folder(at_home(path, OPTION).absolute(), OPTION) for path in paths)):
         yield
@@ -58,8 +57,7 @@ def draft_first(*new: Path) -> Iterator[None]:
 def keep_folders(paths: Iterable[str], named_by: str) -> None:
     """Put these folders before all others from now on, as they were for the command that is taken up.
 
-    Raises:
-        ConfigError: one is no folder of configuration any more.
+    Raises ConfigError where one is no folder of configuration any more.
     """
     global _given
     _given = (*(_config_folder(Path(path), named_by) for path in paths), *_given)
@@ -73,8 +71,7 @@ def given_words(shown: Callable[[Path], str] = str) -> list[str]:
 def at_home(path: str | Path, named_by: str) -> Path:
     """The path with a home in place of `~` and `~user` at its beginning.
 
-    Raises:
-        ConfigError: nobody knows that home.
+    Raises ConfigError where nobody knows that home.
     """
     try:
         return Path(path).expanduser()
@@ -93,8 +90,7 @@ def _current_folder() -> Path:
 def own_folders() -> tuple[Path, ...]:
     """A person's own folders, those first whose files hold before others'.
 
-    Raises:
-        ConfigError: one does not exist, is no folder, or a `trisweep.yaml` is wrong.
+    Raises ConfigError where one does not exist, is no folder, or a `trisweep.yaml` is wrong.
     """
     variable = [(VARIABLE, at_home(text, VARIABLE)) for text in os.environ.get(VARIABLE, "").split(":") if text]
     file = nearest_site_file(_current_folder())
@@ -268,8 +264,7 @@ def nearest_site_file(start: Path) -> Path | None:
 def site_of(path: Path) -> Site:
     """The values in the file; its paths are relative to its own folder.
 
-    Raises:
-        ConfigError: it cannot be read, or says what is not known.
+    Raises ConfigError where it cannot be read, or says what is not known.
     """
     try:
         return _read_site(path, path.stat().st_mtime_ns)

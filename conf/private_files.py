@@ -47,9 +47,7 @@ def require_own_folders(path: Path) -> None:
 
     Of it and all folders above, the owner has to be the user or root, and nobody else may write there, as sshd asks of
     the folders above its keys (StrictModes). In a folder with the sticky bit others may write, and rename nothing.
-
-    Raises:
-        UsageError: names the first folder that is not so, and what to do.
+    Raises UsageError, which names the first folder that is not so, and what to do.
     """
     folder = path.resolve()
     elsewhere = "or choose a folder that only you may write to with output_dir=PATH"
@@ -113,8 +111,7 @@ def _is_alone_in(group: int) -> bool:
 def read_own(path: Path) -> bytes:
     """The content of a file that runs as a program: nobody but its owner, who runs it, can have written it.
 
-    Raises:
-        UsageError: it, or the folder that it is in, is another's, or others may write there.
+    Raises UsageError where it, or the folder that it is in, is another's, or others may write there.
     """
     with path.open("rb") as file:
         for what, status in ((path, os.fstat(file.fileno())), (path.parent, path.parent.stat())):

@@ -65,8 +65,7 @@ def file_text(path: Path, key: str = "conf", errors: str = "strict") -> str:
 def yaml_content(text: str, path: Path | str, key: str = "conf", adapt: Adapt | None = None) -> Any:
     """The content of a file's text; None of an empty one.
 
-    Raises:
-        ConfigError: it is not valid YAML, or gives a key twice.
+    Raises ConfigError where it is not valid YAML, or gives a key twice.
     """
     try:
         try:

@@ -24,8 +24,7 @@ AnyReading = TypeVar("AnyReading", bound=Reading)
 def reading_called(readings: Sequence[AnyReading], name: str) -> AnyReading:
     """The trial or training of that name or title, or the only one whose name begins with, or holds, what was given.
 
-    Raises:
-        UsageError: there is none, or several.
+    Raises UsageError where there is none, or several.
     """
     # From the most exact to the least, so that what names one outright is never ambiguous.
     found = [reading for reading in readings if name in (reading.name, reading.title)]
@@ -47,10 +46,8 @@ def reading_called(readings: Sequence[AnyReading], name: str) -> AnyReading:
 def most_interesting(readings: Sequence[AnyReading], *, to_follow: bool) -> AnyReading:
     """The trial to look at where none was named: the last that failed, else one that runs, else the last that ended.
 
-    To follow, one that runs comes first, as the others write nothing more.
-
-    Raises:
-        UsageError: none of them has written a log yet, or, where one is to be followed, none was submitted.
+    To follow, one that runs comes first, as the others write nothing more. Raises UsageError where none of them has
+    written a log yet, or, where one is to be followed, none was submitted.
     """
     spoken = [reading for reading in readings if reading.log is not None]
     if to_follow and not spoken:
@@ -65,8 +62,7 @@ def most_interesting(readings: Sequence[AnyReading], *, to_follow: bool) -> AnyR
 def log_file(reading: Reading, rank: int | None) -> Path | None:
     """The log to read: the rank's, else that of the rank that failed, else the newest; None while there is none.
 
-    Raises:
-        UsageError: the rank has no log, although others have.
+    Raises UsageError where the rank has no log, although others have.
     """
     if rank is None:
         return reading.log

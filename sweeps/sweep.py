@@ -131,8 +131,7 @@ class Sweep(NamedTuple):
     def stored_in(cls, folder: SweepFolder) -> Sweep:
         """Read the sweep, with the trials that were asked for since it was planned.
 
-        Raises:
-            UsageError: its record is damaged, or was written by another version.
+        Raises UsageError where its record is damaged, or was written by another version.
         """
         history = History.kept_in(folder)
         with long_lived():

@@ -331,8 +331,7 @@ class SweepFolder:
     def started_in(cls, output_dir: Path, name: str) -> list[SweepFolder]:
         """The folders in `output_dir` whose name matches, and that hold a sweep or may not be looked into.
 
-        Raises:
-            UsageError: `output_dir` may not be read.
+        Raises UsageError where `output_dir` may not be read.
         """
         try:
             names = os.listdir(output_dir)  # noqa: PTH208 (a Path for each name takes long)
@@ -348,10 +347,8 @@ class SweepFolder:
     def planned_last(cls, output_dir: Path, name: str, place: str = "*") -> SweepFolder | None:
         """The folder of the sweep of that name, at that place, which was planned last; None where there is none.
 
-        Copies that were given another name come last: no command for the sweep writes them.
-
-        Raises:
-            UsageError: its record cannot be read, or none can whose folder may be that of the sweep.
+        Copies that were given another name come last: no command for the sweep writes them. Raises UsageError where its
+        record cannot be read, or none can whose folder may be that of the sweep.
         """
         started = cls.started_in(output_dir, f"{name}-{place}")
         # A record is written when its sweep is planned, so that the youngest is that of the last command.
@@ -395,8 +392,7 @@ class SweepFolder:
     def read_record(self) -> SweepRecord:
         """The record of the sweep, from its file.
 
-        Raises:
-            UsageError: the file is damaged or cannot be read, or was written by another version.
+        Raises UsageError where the file is damaged or cannot be read, or was written by another version.
         """
         try:
             return record_of(self.record.read_text(errors="replace"))

@@ -72,8 +72,7 @@ def show(overrides: OverrideTexts = None, everything: All = False, as_json: AsJs
 def _what_is_lacking(composition: Composition, own: Overrides) -> ConfigError | None:
     """What nobody has stated yet, such as the program of trainer=command.
 
-    Raises:
-        ConfigError: something was stated wrongly.
+    Raises ConfigError where something was stated wrongly.
     """
     try:
         assert composition.settings  # reading them validates the configuration

@@ -21,8 +21,7 @@ from train_core.trial_folder import TrialFolder
 def preview_of_job(run: LongRun, place: SweepPlace) -> None:
     """Print the job that would be submitted.
 
-    Raises:
-        ConfigError: its folder cannot be written, or a setting of Slurm is wrong.
+    Raises ConfigError where its folder cannot be written, or a setting of Slurm is wrong.
     """
     slurm = place.settings.slurm
     seconds = _print_plan(run.experiment, run.folder, run.best)

@@ -24,8 +24,7 @@ POLL_SECONDS = 1.0
 def print_log(reading: Reading, rank: int | None) -> None:
     """Print the log, and then the steps, which this package's trainer writes into a file of their own.
 
-    Raises:
-        UsageError: the trial has written no log, and there are no steps of it either.
+    Raises UsageError where the trial has written no log, and there are no steps of it either.
     """
     path, steps = log_file(reading, rank), _steps_beside(reading)
     if path is None and (rank is not None or not steps):

@@ -308,8 +308,7 @@ def _entry_with_dots(key: str, value: object) -> ConfigError | None:
 def require_no_hidden_mapping(overrides: Overrides) -> None:
     """Refuse `slurm` as one mapping: its secrets are hidden by their keys, and would be shown and kept in it.
 
-    Raises:
-        ConfigError: an override states such a mapping.
+    Raises ConfigError where an override states such a mapping.
     """
     if any(each.key == "slurm" and (each.value or "").lstrip().startswith("{") for each in overrides):
         problem = "states all of the group at once, in which what is secret cannot be hidden"
@@ -478,8 +477,7 @@ def _defaults_of(group: str, name: str) -> Iterator[Chosen]:
 def require_sound(group: str, file: str, content: Mapping[str, Any]) -> None:
     """Refuse what Hydra cannot follow in a file, or would follow to no effect, and would not say of which file it is.
 
-    Raises:
-        ConfigError: names the file, its entry, and how that is written.
+    Raises ConfigError, which names the file, its entry, and how that is written.
     """
     defaults, of_hydra = content.get("defaults", []), content.get("hydra") or {}
     if not isinstance(defaults, list):

@@ -90,9 +90,7 @@ class Composition:
         """The tree as settings, validated when they are first asked for.
 
         They are not validated at once, because a search replaces the plan of a tree, which need not be able to exist.
-
-        Raises:
-            ConfigError: names the dotted key, its value and the remedy.
+        Raises ConfigError, which names the dotted key, its value and the remedy.
         """
         return settings_of(self.tree)
 
@@ -100,9 +98,8 @@ class Composition:
 def compose(overrides: Overrides) -> Composition:
     """The configuration with these overrides.
 
-    Raises:
-        ConfigError: an override names an unknown group, option or key, a file is not valid YAML, or a figure of the
-            cluster is impossible in its unit.
+    Raises ConfigError where an override names an unknown group, option or key, a file is not valid YAML, or a figure of
+    the cluster is impossible in its unit.
     """
     tree = _plain_tree(ROOT, overrides)
     wrong = [*_wrong_name("model", tree, overrides), *_wrong_name("cluster", tree, overrides)]
@@ -119,8 +116,7 @@ def compose_tree(texts: Sequence[str] = ()) -> Tree:
 def load(texts: Sequence[str] = ()) -> Settings:
     """The settings alone, for callers that have overrides as texts.
 
-    Raises:
-        ConfigError: names the dotted key, its value and the remedy.
+    Raises ConfigError, which names the dotted key, its value and the remedy.
     """
     return compose(Overrides.parse(texts)).settings
 
@@ -207,8 +203,7 @@ def settings_of(tree: Tree) -> Settings:
 def _with_blocks(tree: Tree, named: str) -> Tree:
     """The tree with a cluster's whole description in place of each name; the chosen cluster keeps what was overridden.
 
-    Raises:
-        ConfigError: the text names no blocks, or an unknown cluster.
+    Raises ConfigError where the text names no blocks, or an unknown cluster.
     """
     counts, cluster, parallel = named_blocks(named), tree.get("cluster"), tree.get("parallel")
     chosen = cluster.get("name") if isinstance(cluster, dict) else None
@@ -293,10 +288,7 @@ def _not_overridable(key: str, overrides: Overrides) -> ConfigError:
 def run_with_hydra(run: Callable[[Tree], None]) -> None:
     """Compose what the command line (`sys.argv`) says and call `run` with it, once for each job of a Hydra sweep.
 
-    The tree is not yet validated: `settings_of` does that.
-
-    Raises:
-        ConfigError: it cannot be composed.
+    The tree is not yet validated: `settings_of` does that. Raises ConfigError where it cannot be composed.
     """
 
     def job(config: DictConfig) -> None:

@@ -45,10 +45,8 @@ Shape = dict[str, Any]
 def expand_model_from(texts: Iterable[str]) -> Overrides:
     """Put the values of a model's file in the place of `model_from=PATH`, and return all overrides.
 
-    They are expanded before anything else, so that records and jobs do not depend on the file any more.
-
-    Raises:
-        ConfigError: the file cannot be read, or says what is not understood; or a model was chosen beside it.
+    They are expanded before anything else, so that records and jobs do not depend on the file any more. Raises
+    ConfigError where the file cannot be read, or says what is not understood; or a model was chosen beside it.
     """
     overrides = Overrides.parse(texts)
     if not (named := overrides.of({KEY}).entries):
@@ -67,8 +65,7 @@ def expand_model_from(texts: Iterable[str]) -> Overrides:
 def model_in(path: Path) -> Shape:
     """The keys of group `model` that a config.json, or the folder that holds one, comes to.
 
-    Raises:
-        ConfigError: it cannot be read, or says what is not understood.
+    Raises ConfigError where it cannot be read, or says what is not understood.
     """
     config = HuggingFaceConfig.read(path / "config.json" if path.is_dir() else path, KEY)
     return {"name": _name(config.path), **shape_of(config)}
@@ -202,11 +199,7 @@ class HuggingFaceConfig:
 
 
 def shape_of(config: HuggingFaceConfig) -> Shape:
-    """The keys of group `model`, but for its name.
-
-    Raises:
-        ConfigError: the file says what is not understood.
-    """
+    """The keys of group `model`, but for its name; raises ConfigError where the file says what is not understood."""
     kind = config.content.get("model_type")
     if not isinstance(kind, str) or kind not in model_types():
         # A program writes the name, so that one that is alike is no slip: none is proposed but the same in other signs.

@@ -58,9 +58,8 @@ PEAKS = "device.peak_flops_per_second"
 def doubts(cluster: Tree, wrong: Sequence[ConfigError] = ()) -> tuple[str, ...]:
     """One sentence for each figure of a composed cluster that is unusual; what is no number is not judged here.
 
-    Raises:
-        ConfigError: something is `wrong` already, a figure is impossible, or the tiers of links cannot connect such
-            nodes. It says then all that is wrong in the cluster.
+    Raises ConfigError where something is `wrong` already, a figure is impossible, or the tiers of links cannot connect
+    such nodes. It says then all that is wrong in the cluster.
     """
     of_figures = [doubt for key, value, unit in _figures(cluster) if (doubt := _doubt(f"cluster.{key}", value, unit))]
     said = [*of_figures, *_doubts_of_tiers(cluster), *_doubts_of_device(cluster)]

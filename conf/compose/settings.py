@@ -141,13 +141,10 @@ class Settings(ExperimentParts):
         return str(at_home(value, "output_dir")) if value.startswith("~") else value
 
     def experiment(self, stage: StagePlace | None = None) -> Experiment:
-        """The experiment that these settings describe.
+        """The experiment that these settings describe; raises InfeasiblePlan where the parts cannot exist together.
 
         Args:
             stage: its place among stages that follow each other; None of a sweep's own point.
-
-        Raises:
-            InfeasiblePlan: the parts cannot exist together.
         """
         require_order(self)
         # Not a rule of the experiment itself: records of earlier sweeps may hold such trials, none of which could run.

@@ -43,8 +43,7 @@ class AsWritten(FileConfigSource):
     def load_config(self, config_path: str) -> ConfigResult:
         """The content of a file, and the place in the configuration that it is for.
 
-        Raises:
-            ConfigError: it is no text, no YAML, or no mapping.
+        Raises ConfigError where it is no text, no YAML, or no mapping.
         """
         path = Path(self.path, self._normalize_file_name(config_path))
         group, shown = Path(config_path).parent.name, path if is_own(path) else path.name

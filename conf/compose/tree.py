@@ -16,8 +16,7 @@ Tree = dict[str, Any]
 def with_values(tree: Tree, values: Mapping[str, Any]) -> Tree:
     """A copy of `tree` in which every dotted key of `values` has its value; it shares with `tree` what is the same.
 
-    Raises:
-        ConfigError: a key that the configuration does not have.
+    Raises ConfigError where the configuration does not have a key.
     """
     changed = dict(tree)
     for dotted, value in values.items():

@@ -17,8 +17,7 @@ PLAIN = {SIZE: 1, TENSOR_SIZE: None, DISPATCHER: "alltoall"}
 def check_expert_axis(setup: SetupParts) -> None:
     """Refuse sizes without experts, and sizes that leave unequal shares of experts, of their matrices or of ranks.
 
-    Raises:
-        InfeasiblePlan: the experts cannot be spread so.
+    Raises InfeasiblePlan where the experts cannot be spread so.
     """
     experts, parallel = setup.model.experts, setup.parallel
     if experts is None:
@@ -91,8 +90,7 @@ def _check_order(setup: SetupParts) -> None:
 def require_own_experts(model: ModelSpec) -> None:
     """Refuse a model whose experts this package's own trainer does not have.
 
-    Raises:
-        InfeasiblePlan: names the key, and what the trainer has.
+    Raises InfeasiblePlan, which names the key, and what the trainer has.
     """
     if model.experts is None:
         return
@@ -114,8 +112,7 @@ def require_own_experts(model: ModelSpec) -> None:
 def check_own_experts(setup: SetupParts) -> None:
     """Refuse experts, and ways to spread them, that can be priced and that this package's own trainer does not have.
 
-    Raises:
-        InfeasiblePlan: as `require_own_experts`.
+    Raises InfeasiblePlan as `require_own_experts`.
     """
     require_own_experts(setup.model)
     parallel = setup.parallel

@@ -50,8 +50,7 @@ def written_blocks(blocks: Sequence[StageBlock]) -> str:
 def named_blocks(text: str, key: str = MIXED, separator: str = "+", example: str = EXAMPLE) -> list[tuple[str, int]]:
     """Clusters and numbers of their devices, from a text such as `selene:512+dgx-h100:512`.
 
-    Raises:
-        ConfigError: the text is something else.
+    Raises ConfigError where the text is something else.
     """
     blocks = []
     for part in text.split(separator):

@@ -37,8 +37,7 @@ def template_value(template: str, names: Names, key: str) -> Plain:
 def fill_text(template: str, names: Names, key: str) -> str:
     """The template as a text, with every value as it would be written on a command line.
 
-    Raises:
-        ConfigError: a name is not known or has no value, or a brace stands alone.
+    Raises ConfigError where a name is not known or has no value, or a brace stands alone.
     """
 
     def replacement(match: re.Match[str]) -> str:

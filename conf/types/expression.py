@@ -103,8 +103,7 @@ class Expression:
     def value(self, lookup: Lookup) -> Value:
         """The value of the expression, given the values of its keys.
 
-        Raises:
-            BadExpression: it divides by zero, or compares or computes with values of the wrong kind.
+        Raises BadExpression where it divides by zero, or compares or computes with values of the wrong kind.
         """
         try:
             result = _value(self.root, lookup)
@@ -124,8 +123,7 @@ class Expression:
 def parse_expression(text: str) -> Expression:
     """The expression that a text states.
 
-    Raises:
-        BadExpression: the text is too long, is no expression, or does what none may do.
+    Raises BadExpression where the text is too long, is no expression, or does what none may do.
     """
     if len(text) > MOST_CHARACTERS:
         problem = f"is an expression of more than {MOST_CHARACTERS} characters"

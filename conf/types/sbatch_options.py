@@ -36,8 +36,7 @@ class OptionTable(NamedTuple):
     def option(self, name: str) -> str:
         """The option that a name means, which may be cut short; a name of no option is a plugin's, and stays.
 
-        Raises:
-            ConfigError: it is cut so short that it means several.
+        Raises ConfigError where it is cut so short that it means several.
         """
         plain = name.lstrip("-").replace("_", "-")
         if plain in self.names:
@@ -158,8 +157,7 @@ def _refusal(table: OptionTable, option: str, value: str | int | bool, beside: s
 def srun_options(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
     """Yield each option among srun's arguments, with its words: `-n 4` and `--ntasks=4` are ntasks.
 
-    Raises:
-        ConfigError: the first word is no option, or an option is cut too short.
+    Raises ConfigError where the first word is no option, or an option is cut too short.
     """
     groups: list[list[str]] = []
     for word in words:
@@ -176,8 +174,7 @@ def srun_options(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
 def require_free_srun_options(words: tuple[str, ...]) -> tuple[str, ...]:
     """The arguments of srun as they are.
 
-    Raises:
-        ConfigError: one would change what our tasks are, or is no option.
+    Raises ConfigError where one would change what our tasks are, or is no option.
     """
     for option, given in srun_options(words):
         text = " ".join(given)

@@ -113,8 +113,7 @@ def require_tree(stages: Mapping[str, StageSpec]) -> None:
 def earlier_stages(name: str, stages: Mapping[str, StageSpec]) -> Iterator[str]:
     """The stages before this one, the last one first.
 
-    Raises:
-        ConfigError: one of them is unknown, or they follow each other in a circle.
+    Raises ConfigError where one of them is unknown, or they follow each other in a circle.
     """
     passed, at = [name], name
     while at != TRAIN:

@@ -298,8 +298,7 @@ def keep_attempt(folder: JobFolder, attempt: EndedAttempt) -> None:
 def read_attempts(folder: JobFolder) -> tuple[EndedAttempt, ...]:
     """The attempts before the present one, the earliest first; a damaged line is left out.
 
-    Raises:
-        UsageError: the file may not be read.
+    Raises UsageError where the file may not be read.
     """
     try:
         lines = folder.attempts.read_text(errors="replace").splitlines()

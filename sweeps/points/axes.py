@@ -72,8 +72,7 @@ class AxisSpace:
     def of(cls, block: AxisBlock, tree: Tree, pinned: Mapping[str, Value]) -> AxisSpace:
         """The space of one block of a sweep's axes, without the values that what is pinned leaves out.
 
-        Raises:
-            ConfigError: an expression names an unknown key, or axes wait for each other in a circle.
+        Raises ConfigError where an expression names an unknown key, or axes wait for each other in a circle.
         """
         axes = [_dimension(key, axis, pinned) for key, axis in block.axes.items()]
         zipped = [Dimension(tuple(group), _rows_with(group, pinned)) for group in block.zip]
@@ -266,8 +265,7 @@ def require_whole_step(tokens: Value, experiment: Experiment) -> None:
 def require_last_step_evaluated(experiment: Experiment) -> None:
     """Refuse a trial whose last held-out loss would be of an earlier step, after fewer tokens than those of others.
 
-    Raises:
-        InfeasiblePlan: the evaluations miss the last step.
+    Raises InfeasiblePlan where the evaluations miss the last step.
     """
     training = experiment.training
     if training.evaluate_every is not None and training.num_steps % training.evaluate_every:
@@ -291,10 +289,8 @@ def spaces_of(point_set: PointSet, tree: Tree, pinned: Mapping[str, Value]) -> l
 def expand(point_set: PointSet, tree: Tree, pinned: Mapping[str, Value]) -> list[Point]:
     """Every point once: the baseline first, then the grid of each block of axes, then the listed points.
 
-    Of what the user pinned, points of another value are left out.
-
-    Raises:
-        ConfigError: no point is left, or there are too many to go through.
+    Of what the user pinned, points of another value are left out. Raises ConfigError where no point is left, or there
+    are too many to go through.
     """
     spaces = spaces_of(point_set, tree, pinned)
     for space in spaces:

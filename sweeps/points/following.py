@@ -40,8 +40,7 @@ class Stages:
     def require_sound(self, trial: Trial) -> None:
         """Draft all that follows a trial once, so that a wrong name is found before anything starts.
 
-        Raises:
-            ConfigError: names the stage and its key.
+        Raises ConfigError, which names the stage and its key.
         """
         for name in following(self.specs, trial.stage or TRAIN):
             draft = self.draft(name, trial, SweepFolder("runs"))

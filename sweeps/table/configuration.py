@@ -58,8 +58,7 @@ class Configuration:
 def configuration_of(row: Row, implementation: str | None = None) -> Configuration:
     """The configuration of a row, priced as `implementation` carries it out unless the row names one itself.
 
-    Raises:
-        ConfigError: what cannot be priced, with the column as its key.
+    Raises ConfigError, with the column as its key, where it cannot be priced.
     """
     require_read(row)
     try:

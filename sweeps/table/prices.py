@@ -79,8 +79,7 @@ class Record:
     def require_whole(self) -> None:
         """Refuse a row with more cells than columns: an unquoted comma has moved its cells, and none can be trusted.
 
-        Raises:
-            ConfigError: it has such cells.
+        Raises ConfigError where it has such cells.
         """
         if self.num_surplus:
             problem = f"has {count_of(self.num_surplus, 'cell')} more than the header has columns"
@@ -98,8 +97,7 @@ class ConfigurationTable:
 def read_table(path: Path) -> ConfigurationTable:
     """The rows of a CSV file with a header; blank lines are left out.
 
-    Raises:
-        UsageError: there is no such file, it is no CSV, or columns are missing (all of them are named).
+    Raises UsageError where there is no such file, it is no CSV, or columns are missing (all of them are named).
     """
     try:
         lines = list(_lines(_text(path)))
@@ -116,8 +114,7 @@ def read_table(path: Path) -> ConfigurationTable:
 def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Write the table with PREDICTED_COLUMNS after its own; what was there stays until all of it is written.
 
-    Raises:
-        UsageError: `path` cannot be such a file; what was there stays.
+    Raises UsageError where `path` cannot be such a file; what was there stays.
     """
     if path.exists() and not path.is_file():
         raise UsageError(f"{path} is not a file", "Name another one with --out.")

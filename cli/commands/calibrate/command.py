@@ -80,8 +80,7 @@ def calibrate(
 def _composition_of(sweep: str, option: str, overrides: Sequence[str] | None) -> Composition:
     """The configuration of the sweep that an option of this command names.
 
-    Raises:
-        ConfigError: there is no such sweep.
+    Raises ConfigError where there is no such sweep.
     """
     from conf.compose.complaints import require_option
 

@@ -132,8 +132,7 @@ def _links_table(rates: DeviceRates) -> Table:
 def propose(composition: Composition) -> dict[str, Any]:
     """Print the points to measure first, the most telling one first, and return them.
 
-    Raises:
-        UsageError: no point of the sweep can run.
+    Raises UsageError where no point of the sweep can run.
     """
     record = plan_sweep(composition, proxy=False, git_sha="")
     points = [(trial, run) for trial in record.trials if (run := _as_predicted(trial)) is not None]
@@ -181,8 +180,7 @@ def _print_proposed(name: str, sweep: str, chosen: Sequence[tuple[Trial, Finishe
 def refine(evidence: Evidence, output: str | None, *, dry_run: bool) -> dict[str, Any]:
     """Fit the constants to what was measured, write the cluster's file, and return what was changed.
 
-    Raises:
-        UsageError: no measurement can be fitted to, or no constant makes predictions better.
+    Raises UsageError where no measurement can be fitted to, or no constant makes predictions better.
     """
     cluster, stamp = evidence.cluster, stamp_of(time.time())
     output = name_to_write(cluster.name, output)

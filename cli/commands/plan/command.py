@@ -118,8 +118,7 @@ class SearchOptions:
     def require_only(self, allowed: Container[str], problem: str) -> None:
         """Refuse every other option than those of these fields: silence would suggest that it counted.
 
-        Raises:
-            UsageError: another was given.
+        Raises UsageError where another was given.
         """
         given = [field.name for field in fields(self) if getattr(self, field.name) != field.default]
         refused = [f"--{name.replace('_', '-')}" for name in given if name not in allowed]
@@ -247,8 +246,7 @@ def _predict(composition: Composition, as_json: bool) -> None:
 def sweep_and_overrides(name: str | None, overrides: Sequence[str]) -> tuple[str | None, list[str]]:
     """The name of the sweep, if one was given, and the overrides: the first argument may be either.
 
-    Raises:
-        UsageError: neither was given.
+    Raises UsageError where neither was given.
     """
     if not name:
         remedy = "Name a sweep, such as `trisweep plan 175b`, or model=NAME cluster=NAME."

@@ -19,10 +19,8 @@ OF_THE_LENGTH = {f"{{{name}}}" for name in (STEPS, WARMUP, "decay_steps")}
 def of_length(composition: Composition, settings: Settings, num_steps: int) -> tuple[Settings, str]:
     """The settings for a training of so many steps, and what is said of them.
 
-    A warm-up that somebody states, by its key or with a file of `training`, stays.
-
-    Raises:
-        ConfigError: `training.num_steps` says another length.
+    A warm-up that somebody states, by its key or with a file of `training`, stays. Raises ConfigError where
+    `training.num_steps` says another length.
     """
     given, training = composition.overrides, settings.training
     stated = training.num_steps

@@ -78,8 +78,7 @@ def run_search(composition: Composition, options: SearchOptions) -> None:
 def choose(wanted: Request, options: SearchOptions, training: Training, top: int) -> Choice:
     """As `choose_plans`, but where no plan is legal it says why the pinned knobs are not, if they alone are not.
 
-    Raises:
-        InfeasiblePlan: no plan fits, or none keeps the limits.
+    Raises InfeasiblePlan where no plan fits, or none keeps the limits.
     """
     try:
         return choose_plans(wanted.spaces, options.chosen_objective, training, top, each=options.pareto)

@@ -90,8 +90,7 @@ def show_jobs(run: SweepRun) -> list[str]:
 def what_keeps_its_settings(sweep: Sweep, overrides: Sequence[str]) -> list[str]:
     """Sentences about live jobs, where an earlier command gave other settings of slurm than these overrides do.
 
-    Raises:
-        UsageError: Slurm does not say whether a job carries the sweep out.
+    Raises UsageError where Slurm does not say whether a job carries the sweep out.
     """
     begun = History.kept_in(sweep.folder).begun
     if begun is None:

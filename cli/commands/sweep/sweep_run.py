@@ -165,8 +165,7 @@ def print_nothing_started(how: str, there: Sequence[TrialReading]) -> None:
 def end_command(sweep: Sweep, wanted: Sequence[TrialReading], place: SweepPlace) -> None:
     """Name the commands that say why wanted trials failed, and run them again; exit if nothing was measured.
 
-    Raises:
-        typer.Exit: no point of the sweep has a measurement.
+    Raises typer.Exit where no point of the sweep has a measurement.
     """
     again = num_run_again(wanted)
     # Whoever cancelled a trial by its name knows why it ended.

@@ -176,9 +176,8 @@ class AxisSearch:
 def search_of_axes(part: SweepPart, record: SweepRecord) -> AxisSearch:
     """The search that draws from the axes of a sweep.
 
-    Raises:
-        ConfigError: there are no axes to draw from, an axis has a value that is wrong wherever it is drawn, or a value
-            that follows from others can be computed nowhere.
+    Raises ConfigError where there are no axes to draw from, an axis has a value that is wrong wherever it is drawn, or
+    a value that follows from others can be computed nowhere.
     """
     spaces = spaces_of(part.points, part.tree, part.pinned)
     plan = part.composition.settings.search

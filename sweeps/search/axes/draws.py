@@ -93,8 +93,7 @@ def draw_point(spaces: Sequence[AxisSpace], chooser: Chooser) -> Point | None:
 def _computed_point(spaces: Sequence[AxisSpace], chooser: Chooser) -> Point | None:
     """One point; None where it breaks a constraint.
 
-    Raises:
-        ConfigError: a value that follows from others, a condition or a constraint cannot be computed at it.
+    Raises ConfigError where a value that follows from others, a condition or a constraint cannot be computed at it.
     """
     number = chooser.row(BLOCK, len(spaces), ordered=False) if len(spaces) > 1 else 0
     space, point = spaces[number], Point()
@@ -206,8 +205,7 @@ def require_computable(spaces: Sequence[AxisSpace]) -> None:
 def space_size(part: SweepPart) -> str:
     """A sentence for people; empty where the sweep has no axes.
 
-    Raises:
-        ConfigError: a value that follows from others can be computed nowhere.
+    Raises ConfigError where a value that follows from others can be computed nowhere.
     """
     spaces = spaces_of(part.points, part.tree, part.pinned)
     if not spaces:

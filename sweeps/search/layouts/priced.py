@@ -166,8 +166,7 @@ def seconds_to_cost(objective: Objective, priced: Priced) -> Floats:
 def require_layouts_decide(objectives: tuple[Objective, ...]) -> Objective:
     """The one objective of a search of layouts.
 
-    Raises:
-        ConfigError: it is several, or one that does not follow from the layout.
+    Raises ConfigError where it is several, or one that does not follow from the layout.
     """
     if len(objectives) > 1:
         problem, remedy = "names several objectives, and this search seeks one", "Name one, or use search=pareto."
