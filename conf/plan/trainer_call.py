@@ -116,7 +116,7 @@ def plan_names(setup: Setup) -> dict[str, Plain]:
         "has_unequal_chunks": has_unequal_chunks(setup),
         "has_uneven_groups": has_uneven_groups(setup),
         "pipeline_layout": _layout_of(setup),
-        **_group_names(setup),
+        "micro_batch_group": _micro_batch_group(setup),
         "first_stage_layers": layers[0],
         "last_stage_layers": layers[-1],
         **_less_layers(layers),
@@ -136,7 +136,6 @@ def plan_names(setup: Setup) -> dict[str, Plain]:
         "loss_scale_power": _power_of_two(setup.precision.initial_loss_scale),
         # Each shares out a whole state; None where all replicas are one group.
         "num_zero_groups": setup.num_replicas // parallel.zero_group_size if parallel.zero_group_size else None,
-        "activation_again": _activation_again(setup),
         **_expert_names(model.experts, model.num_layers),
         **_latent_names(model),
     }
@@ -163,18 +162,6 @@ def _power_of_two(value: float) -> int | None:
     """The exponent of a power of two from 1 on; None of any other number."""
     mantissa, exponent = math.frexp(value)
     return exponent - 1 if mantissa == 0.5 and exponent > 0 else None
-
-
-def _activation_again(setup: Setup) -> str | None:
-    """The activation that pointwise recomputation repeats: `experts` where all layers have theirs there, or `others`.
-
-    None where nothing is recomputed so.
-    """
-    if setup.parallel.recompute != "pointwise":
-        return None
-    experts = setup.model.experts
-    is_theirs = experts is not None and not experts.num_dense_layers and not experts.shared_ffn_hidden_size
-    return "experts" if is_theirs else "others"
 
 
 def _expert_names(experts: ExpertsSpec | None, num_layers: int) -> dict[str, Plain]:
@@ -217,6 +204,12 @@ def has_uneven_groups(setup: Setup) -> bool:
     return setup.parallel.schedule == "interleaved" and bool(remainder)
 
 
+def has_irregular_groups(setup: Setup) -> bool:
+    """True if no one size of the groups but the last makes those that are priced; fewer micro-batches are one group."""
+    sizes = group_sizes(setup.num_micro_batches, setup.parallel.pipeline_parallel_size)
+    return has_uneven_groups(setup) and len(set(sizes[:-1])) > 1
+
+
 def has_few_micro_batches(setup: Setup) -> bool:
     """True if a replica has fewer micro-batches than the pipeline has stages."""
     return setup.num_micro_batches < setup.parallel.pipeline_parallel_size
@@ -229,17 +222,11 @@ def _layout_of(setup: Setup) -> str | None:
     return None if is_even else pipeline_layout(layers, num_chunks)
 
 
-def _group_names(setup: Setup) -> dict[str, Plain]:
-    """The size of all groups of interleaved micro-batches but the last, null where it is the number of stages.
-
-    `has_irregular_groups` is true where no one size of them makes the groups that are priced.
-    """
+def _micro_batch_group(setup: Setup) -> int | None:
+    """The size of all groups of interleaved micro-batches but the last, null where it is the number of stages."""
     if not has_uneven_groups(setup):
-        return {"micro_batch_group": None, "has_irregular_groups": False}
-    num_stages = setup.parallel.pipeline_parallel_size
-    sizes = group_sizes(setup.num_micro_batches, num_stages)
-    is_regular = set(sizes[:-1]) <= {sizes[0]} and sizes[0] >= num_stages
-    return {"micro_batch_group": sizes[0], "has_irregular_groups": not (is_regular or has_few_micro_batches(setup))}
+        return None
+    return group_sizes(setup.num_micro_batches, setup.parallel.pipeline_parallel_size)[0]
 
 
 def _less_layers(layers: Sequence[int]) -> dict[str, int]:

@@ -16,7 +16,13 @@ from conf.errors import InfeasiblePlan
 from conf.folders import CONF_DIR, package_content
 from conf.overrides import value_text
 from conf.plan.setup import Setup
-from conf.plan.trainer_call import has_few_micro_batches, has_unequal_chunks, has_uneven_groups, layer_split
+from conf.plan.trainer_call import (
+    has_few_micro_batches,
+    has_irregular_groups,
+    has_unequal_chunks,
+    has_uneven_groups,
+    layer_split,
+)
 from conf.types.model_spec import ModelSpec
 from conf.types.schema import Dtype, Frozen, MatmulRecipe, PrecisionPlan, Schedule, Value
 from conf.types.trainer_spec import Limit
@@ -24,6 +30,7 @@ from conf.types.trainer_spec import Limit
 LAYER_SPLIT = "layer_split"
 UNEQUAL_CHUNKS = "has_unequal_chunks"
 UNEVEN_GROUPS = "has_uneven_groups"
+IRREGULAR_GROUPS = "has_irregular_groups"
 HAS_BF16 = "device_has_bf16"
 SPLIT_QUERY_GROUPS = "has_split_query_groups"
 FEW_MICRO_BATCHES = "has_few_micro_batches"
@@ -31,14 +38,18 @@ WINDOW = "model.narrow_window"
 
 Beside: TypeAlias = frozenset[str]
 """Features of a plan on which it depends if a trainer can run a value of another key."""
-Feature = Literal["pipeline", "tensor", "context", "replicas", "offload", "experts", "dense", "latent", "wide_values"]
+Feature = Literal[
+    "pipeline", "tensor", "context", "replicas", "offload", "experts", "dense", "plain_layers", "latent", "wide_values"
+]
 BESIDE_NOTHING: Beside = frozenset()
 
 
 def beside(model: ModelSpec, precision: PrecisionPlan | None = None, *words: str, **has: bool) -> Beside:
     """The features of a model and its precision, further words, and the names of what is true."""
-    has |= {"experts": model.experts is not None, "latent": model.latent_attention is not None}
-    flags = {**has, "dense": not has["experts"], "wide_values": model.attended_size > model.query_size}
+    experts = model.experts
+    has |= {"experts": experts is not None, "dense": experts is None, "latent": model.latent_attention is not None}
+    has |= {"plain_layers": experts is None or bool(experts.num_dense_layers or experts.shared_ffn_hidden_size)}
+    flags = {**has, "wide_values": model.attended_size > model.query_size}
     of_precision = (precision.dtype, precision.matmul_recipe) if precision else ()
     return frozenset((*filter(None, of_precision), *words, *(name for name, is_so in flags.items() if is_so)))
 
@@ -50,8 +61,9 @@ class DeclaredLimit(Limit):
         of: a dotted key, or a name of `DERIVED_VALUES`; a group that may be null, such as `model.experts`, is null or
             `given`.
         beside: in which plans alone this holds, by one feature or several that come together: several stages, tensor
-            ranks, context ranks or replicas, offloading, experts or none (dense), latent attention, values wider than
-            queries, a schedule, a type, the recipe of narrow products; nothing: in all.
+            ranks, context ranks or replicas, offloading, experts or none (dense), an activation that is not an
+            expert's (plain_layers), latent attention, values wider than queries, a schedule, a type, the recipe of
+            narrow products; nothing: in all.
         differs: a program runs such plans, but otherwise than they are priced. They are not priced, and the program's
             `trainer.differs` says what is otherwise.
     """
@@ -131,9 +143,12 @@ DERIVED_VALUES = {
         "parallel.pipeline_parallel_size",
         "Use fewer stages, a smaller batch.micro_batch_size or a larger batch.global_batch_size",
     ),
-    UNEVEN_GROUPS: Following(
-        has_uneven_groups, "batch.micro_batch_size", "Choose one with which the stages divide a replica's micro-batches"
-    ),
+    **{
+        name: Following(
+            value, "batch.micro_batch_size", "Choose one with which stages divide a replica's micro-batches"
+        )
+        for name, value in {UNEVEN_GROUPS: has_uneven_groups, IRREGULAR_GROUPS: has_irregular_groups}.items()
+    },
 }
 
 

@@ -64,7 +64,7 @@ def planned_points(space: Space, parts: ExperimentParts, plan: SearchPlan) -> li
         raise _empty_error(space, parts, plan)
     places = ["the fastest", *(f"number {rank}" for rank in range(2, len(best) + 1))]
     points = [
-        PlannedPoint(strategy, f"predicted {place} of all plans that this trainer runs")
+        PlannedPoint(strategy, f"predicted {place} of the plans with even stages that this trainer runs")
         for place, strategy in zip(places, best, strict=True)
     ]
     return points + list(islice(_probes(space, best, parts), plan.num_probes))

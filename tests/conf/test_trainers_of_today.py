@@ -83,7 +83,7 @@ def test_megatron_makes_norms_and_the_activation_of_experts_again_by_its_modules
 )
 def test_megatron_does_not_make_the_activation_of_other_layers_again(experts: str | None) -> None:
     overrides = [] if experts is None else [f"+model.experts={experts}"]
-    with pytest.raises(InfeasiblePlan, match="which its module moe_act does for experts alone"):
+    with pytest.raises(InfeasiblePlan, match="its module moe_act makes the activation of experts again, and no other"):
         words(*overrides, "parallel.recompute=pointwise")
 
 

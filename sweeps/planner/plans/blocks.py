@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from conf.plan.knobs import SCHEDULES
-from conf.plan.trainer_limits import FEW_MICRO_BATCHES, UNEQUAL_CHUNKS, UNEVEN_GROUPS
+from conf.plan.trainer_limits import FEW_MICRO_BATCHES, IRREGULAR_GROUPS, UNEQUAL_CHUNKS, UNEVEN_GROUPS
 from sweeps.planner.plans.runnable import StageLayout, runs
 from sweeps.planner.plans.space import (
     RECOMPUTE_EVERY,
@@ -216,6 +216,10 @@ def _legal(space: Space, plans: Plans, chunk_layers: Integers) -> Booleans:
         # All groups have as many micro-batches as there are stages where the latter divides the former.
         whole = plans.num_micro_batches % plans.pipeline_parallel_size == 0
         legal = legal & ((plans.schedule != INTERLEAVED) | whole)
+    if not runs(space.setting.implementation, IRREGULAR_GROUPS, True):
+        num_groups = np.maximum(plans.num_micro_batches // plans.pipeline_parallel_size, 1)
+        larger = plans.num_micro_batches % num_groups  # of the groups have a micro-batch more than the others
+        legal = legal & ((plans.schedule != INTERLEAVED) | (larger == 0) | (larger == num_groups - 1))
     few = plans.num_micro_batches < plans.pipeline_parallel_size
     for index, schedule in enumerate(SCHEDULES):
         if not runs(space.setting.implementation, FEW_MICRO_BATCHES, True, space.features(schedule)):

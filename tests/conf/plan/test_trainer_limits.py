@@ -32,6 +32,7 @@ JOB = (
     "batch.global_batch_size=512",
 )
 PIPELINE = ("parallel.tensor_parallel_size=2", "parallel.pipeline_parallel_size=4", "parallel.sequence_parallel=true")
+MIXTURE = ("model=qwen3-30b-a3b",)
 AGAIN = "parallel.recompute=pointwise"
 
 LLAMA = ("model=llama-3.1-8b", "cluster=dgx-h100", "precision=bf16", "parallel.world_size=16")
@@ -215,12 +216,27 @@ def test_what_a_program_runs_otherwise_is_not_priced_and_runs_all_the_same() -> 
 
 @pytest.mark.slow
 def test_delayed_scaling_does_not_go_with_pointwise_recomputation_in_megatron_core() -> None:
-    message = refusal("megatron-core", AGAIN, "precision.matmul_recipe=fp8-delayed")
+    message = refusal("megatron-core", *MIXTURE, AGAIN, "precision.matmul_recipe=fp8-delayed")
     assert "parallel.recompute = 'pointwise': is not run by megatron-core: with delayed scaling" in message
-    price("megatron-core", AGAIN, "precision.matmul_recipe=mxfp8")
-    price("megatron-core", AGAIN)
+    price("megatron-core", *MIXTURE, AGAIN, "precision.matmul_recipe=mxfp8")
+    price("megatron-core", *MIXTURE, AGAIN)
     assert not runs("megatron-core", "parallel.recompute", "pointwise", frozenset({"fp8-delayed"}))
     assert runs("megatron-core", "parallel.recompute", "full", frozenset({"fp8-delayed"}))
+
+
+@pytest.mark.parametrize("plain", [(), (*MIXTURE, "model.experts.num_dense_layers=1")])
+def test_megatron_core_makes_no_activation_again_but_that_of_experts(plain: tuple[str, ...]) -> None:
+    """Its own file refuses this by the same list, so that no search proposes what `--as` does not print."""
+    assert "its module moe_act makes the activation of experts again" in refusal("megatron-core", *plain, AGAIN)
+
+
+def test_groups_of_interleaved_micro_batches_are_of_one_size_but_for_the_last() -> None:
+    one_replica = (*CHUNKS, "parallel.world_size=4", "batch.micro_batch_size=1")
+    for size in (16, 19):
+        price("megatron-core", *one_replica, f"batch.global_batch_size={size}")
+    for size in (17, 18):
+        said = refusal("megatron-core", *one_replica, f"batch.global_batch_size={size}")
+        assert "but the last are of one size" in said
 
 
 def test_stages_of_unequal_layers_are_named_by_their_layers() -> None:

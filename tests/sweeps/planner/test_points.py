@@ -8,8 +8,10 @@ import pytest
 
 from conf.errors import ConfigError, InfeasiblePlan
 from conf.plan.experiment import Experiment, ExperimentParts
+from sweeps.planner.choosing.choice import choose_plans
+from sweeps.planner.choosing.objectives import Training
 from sweeps.planner.plans.strategy import Strategy
-from sweeps.planner.points import PROBES, _best, _probes, planned_points
+from sweeps.planner.points import PROBES, _best, _probes, planned_points, refusal_of
 from sweeps.planner.request import search_request
 from sweeps.points.plan import plan_sweep
 from sweeps.trial import SweepRecord, Trial
@@ -222,3 +224,19 @@ def test_a_model_that_fits_nowhere_needs_more_devices() -> None:
 def test_a_planner_that_takes_nothing_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"search\.top_k = 0"):
         load([*ON_FRONTIER, "search.top_k=0"])
+
+
+MEGATRON_JOBS = {
+    "dense": ["model=llama-3.1-70b", "cluster=dgx-h100", "parallel.world_size=64", "batch.global_batch_size=130"],
+    "long": ["model=llama-3.1-8b", "cluster=dgx-h100", "model.seq_length=131072", "parallel.world_size=64"],
+    "mixture": ["model=mixtral-8x7b", "cluster=dgx-h100", "parallel.world_size=64"],
+}
+
+
+@pytest.mark.parametrize("job", MEGATRON_JOBS.values(), ids=MEGATRON_JOBS)
+def test_what_a_search_proposes_for_megatron_core_is_printed_as_its_flags(job: list[str]) -> None:
+    asked = search_request(composed([*job, "precision=bf16"]), implementation="megatron-core")
+    flags = load([*job, "precision=bf16", "trainer=megatron-lm"])
+    choice = choose_plans(asked.spaces, "time", Training(), 10)
+    refused = {str(refusal_of(candidate.strategy, flags)) for candidate in (*choice.best, *choice.families)}
+    assert refused == {"None"}

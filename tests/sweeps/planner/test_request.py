@@ -194,11 +194,11 @@ def test_compiled_layers_are_searched_without_pointwise_recomputation() -> None:
     overrides = ["model=llama-3.1-8b", "cluster=dgx-h100", "precision=bf16", "parallel.world_size=8"]
     overrides += ["batch.global_batch_size=8", "training.compile_layers=true"]
 
-    def searched(trainer: str) -> set[str]:
-        (space,) = search_request(composed(overrides), implementation=trainer).spaces
+    def searched(trainer: str, *more: str) -> set[str]:
+        (space,) = search_request(composed([*overrides, *more]), implementation=trainer).spaces
         return {RECOMPUTES[index] for index, _ in recomputations(space)}
 
-    assert searched("trisweep") == {"none", "selective", "full"}
-    assert searched("megatron-core") == set(RECOMPUTES)
+    assert searched("trisweep") == searched("megatron-core") == {"none", "selective", "full"}
+    assert searched("megatron-core", "model=qwen3-30b-a3b") == set(RECOMPUTES)
     with pytest.raises(ConfigError, match=r"training\.compile_layers = True: traces away what .* = pointwise notes"):
         search_request(composed([*overrides, "parallel.recompute=pointwise"]))
