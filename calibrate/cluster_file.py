@@ -21,7 +21,7 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from conf.compose.load import load_cluster
 from conf.errors import ConfigError, UsageError
-from conf.folders import CONF_DIR, draft_first, options, own_folders, path_of
+from conf.folders import conf_dir, draft_first, options, own_folders, path_of
 from conf.types.cluster_spec import ClusterSpec
 from conf.yaml_text import yaml_content
 from train_core.whole_files import write_atomically
@@ -53,10 +53,10 @@ def path_to_write(name: str) -> Path:
     with_it = (place for place in own if (place / "cluster" / f"{name}.yaml").is_file())
     if (folder_with_it := next(with_it, next(iter(own), None))) is not None:
         return folder_with_it / "cluster" / f"{name}.yaml"
-    if not (CONF_DIR.parent / CHECKOUT).exists():
-        problem = f"The file of cluster {name} would be written into the installed package, {CONF_DIR}"
+    if not (conf_dir().parent / CHECKOUT).exists():
+        problem = f"The file of cluster {name} would be written into the installed package, {conf_dir()}"
         raise UsageError(problem, "Make a folder of your own with `trisweep init`, or name one with --config-dir.")
-    return CONF_DIR / "cluster" / f"{name}.yaml"
+    return conf_dir() / "cluster" / f"{name}.yaml"
 
 
 def require_writable(name: str, output: str) -> None:

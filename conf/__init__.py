@@ -10,6 +10,7 @@ Here is what all of them stand on:
 
 overrides       what a person changes on the command line, taken apart once
 folders         where files of groups are looked for, `trisweep.yaml` among them, and all that can be chosen
+own_files       files of the packages, also where a job imports these from an archive
 yaml_text       YAML files as they are written, by version 1.2
 errors          errors and exit codes, those of the YAML reader in plain words
 nearest         what may have been meant by a wrong word, and right values near a wrong number

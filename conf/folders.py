@@ -8,6 +8,7 @@ this order: those of `--config-dir`, of the variable TRISWEEP_CONFIG_DIR (with c
 from __future__ import annotations
 
 import os
+import pkgutil
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,9 +23,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from conf.errors import ConfigError, UsageError
 from conf.nearest import nearest
 from conf.overrides import quoted_text
+from conf.own_files import at_hand
 from conf.yaml_text import file_text, yaml_content
 
-CONF_DIR = Path(__file__).resolve().parent
 VARIABLE = "TRISWEEP_CONFIG_DIR"
 OPTION = "--config-dir"
 ROOT_FILE = "config.yaml"
@@ -99,9 +100,14 @@ def own_folders() -> tuple[Path, ...]:
     return tuple(dict.fromkeys((*_given, *named)))
 
 
+def conf_dir() -> Path:
+    """The folder of this package."""
+    return at_hand("conf")
+
+
 def folders() -> tuple[Path, ...]:
     """All folders of configuration: a person's own, then the package's."""
-    return (*own_folders(), CONF_DIR)
+    return (*own_folders(), conf_dir())
 
 
 def options(group: str) -> list[str]:
@@ -119,12 +125,12 @@ def site_overrides() -> list[str]:
 
 def groups() -> list[str]:
     """Names of all config groups. Nobody adds one: a group is a part of what the program knows."""
-    return sorted(path.name for path in CONF_DIR.iterdir() if any(path.glob("*.yaml")))
+    return sorted(path.name for path in conf_dir().iterdir() if any(path.glob("*.yaml")))
 
 
-def package_content(path: Path) -> Any:
-    """The content of a YAML file of this package."""
-    return yaml_content(file_text(path), path.name)
+def package_content(name: str, package: str = "conf") -> Any:
+    """The content of a YAML file of a package."""
+    return yaml_content((pkgutil.get_data(package, name) or b"").decode(), name)
 
 
 def path_of(group: str, option: str) -> Path | None:
@@ -140,7 +146,7 @@ def shown_file(group: str, option: str) -> str:
 
 def is_own(path: Path) -> bool:
     """True if a file lies in a person's own folder."""
-    return not path.is_relative_to(CONF_DIR)
+    return not path.is_relative_to(conf_dir())
 
 
 def _config_folder(path: Path, named_by: str) -> Path:
@@ -222,7 +228,7 @@ def unknown_folders() -> list[Path]:
 
 def shown_source(path: Path) -> str:
     """A file of the package's as `conf/group/option.yaml`, an own one with its whole path."""
-    return str(path) if is_own(path) else f"{CONF_DIR.name}/{path.relative_to(CONF_DIR)}"
+    return str(path) if is_own(path) else f"conf/{path.relative_to(conf_dir())}"
 
 
 FILE_NAME = "trisweep.yaml"

@@ -10,23 +10,23 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import marshal
 import os
 import platform
-import py_compile
 import re
+import shlex
 import shutil
 import socket
 import struct
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib.util import MAGIC_NUMBER, cache_from_source, source_hash
+from importlib.util import MAGIC_NUMBER, source_hash
 from pathlib import Path
-from py_compile import PycInvalidationMode
 from typing import Any
+from zipfile import ZIP_DEFLATED, ZipFile
 
 import yaml
 
@@ -35,10 +35,10 @@ from conf.errors import UsageError
 from conf.folders import given_words
 from launcher.tools import ask
 from sweeps.trial import SweepFolder
-from train_core.process.git_sha import GIT, RECORDED, ROOT, git_sha
+from train_core.process.git_sha import GIT, RECORDED, ROOT, git_sha, trainer_code
 from train_core.process.machine import this_user
 from train_core.trial_folder import JobFolder
-from train_core.whole_files import write_atomically
+from train_core.whole_files import replacing, write_atomically
 
 # A trial's job needs no more than these; results and cli stay on the login node.
 PACKAGES = ("conf", "train_core", "sweeps", "launcher")
@@ -46,89 +46,70 @@ ALL_PACKAGES = (*PACKAGES, "results", "calibrate", "cli")
 UNCHECKED = struct.pack("<L", 0b01)
 """How a compiled file says that it has its source's hash, which is not to be compared (PEP 552)."""
 
-CHECKSUM_OF_FILES = (
-    "{ find . -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum; find . -type d -print0 | LC_ALL=C sort -z; "
-    "find . ! -type f ! -type d; OURS='-user '$(id -u)' ! -perm -020 ! -perm -002'; "
-    "find . ! -type l ! \\( $OURS \\) | LC_ALL=C sort; find .. ../.. -prune ! \\( $OURS \\); } "
-    "| sha256sum | cut -d ' ' -f 1"
-)
-"""For a shell in the folder. A job's own script asks so, before any of the code runs, with what every node has.
-
-It covers all that Python could import: the content of files, compiled ones included, and the names of folders, links
-and whatever else is there; and what others may write, two folders above included, as they could once it was checked.
-"""
-
 SUFFIXES = (".py", ".yaml", ".csv", ".html", ".js", ".css", ".md")
 
 
 def snapshot_code(destination: Path, packages: Sequence[str] = PACKAGES) -> Path:
-    """Copy the packages below `destination`, into a folder named after their content, and return that folder.
+    """Put the packages into an archive below `destination`, from which Python imports them, and return its path.
 
-    The same code is copied and compiled once, so that not every rank compiles it.
+    It has its name from their content, and they are compiled in it, so that not every rank compiles them.
 
     Raises:
-        OSError: the folder cannot be written.
+        OSError: the archive cannot be written.
     """
-    sources = _sources(ROOT, packages)
-    contents = {name: source.read_bytes() for name, source in sources.items()}
-    target = destination / _digest(contents)
-    if target.exists():
-        return target
-    destination.mkdir(parents=True, exist_ok=True)
-    # The copy gets its name only when it is whole: an interrupted one would otherwise be taken for the code.
-    with tempfile.TemporaryDirectory(dir=destination) as draft:
-        for name, source in sources.items():
-            copy = Path(draft, "code", name)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            copy.write_bytes(contents[name])
-            if source.suffix == ".py":
-                _compile(source, copy, contents[name])
-        Path(draft, "code", RECORDED).write_text(git_sha() + "\n")
-        Path(draft, "code").replace(target)
+    contents = {name: source.read_bytes() for name, source in _sources(ROOT, packages).items()}
+    target = destination / f"{_digest(contents)}.zip"
+    if not target.exists():
+        with replacing(target) as file, ZipFile(file, "w", ZIP_DEFLATED) as archive:
+            archive.writestr(f"train_core/{RECORDED}", f"{git_sha()}\n{trainer_code()}\n")
+            for name, content in contents.items():
+                archive.writestr(name, content)
+                if name.endswith(".py") and (compiled := _compiled(f"{target}/{name}", content)):
+                    archive.writestr(f"{name}c", compiled)
     return target
 
 
+def checksum_command(code: Path) -> str:
+    """For a shell. A job's own script asks so, before any of the code runs, with what every node has.
+
+    It covers all that Python could import, also from the folder that earlier versions kept: the content of files,
+    compiled ones included, and the names of folders, links and whatever else is there; and what others may write, two
+    folders above included, as they could once it was checked.
+    """
+    place, name = shlex.quote(str(code.parent)), shlex.quote(f"./{code.name}")
+    theirs = "! -type l ! \\( -user $(id -u) ! -perm -020 ! -perm -002 \\)"
+    return (
+        f"cd {place} && {{ find {name} -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum;"
+        f" find {name} -type d -print0 | LC_ALL=C sort -z; find {name} ! -type f ! -type d;"
+        f" find {name} {theirs} | LC_ALL=C sort; find . .. -prune {theirs}; }} | sha256sum | cut -d ' ' -f 1"
+    )
+
+
 @cache  # every job array asks for it, and what replaces the code between two of them is not taken for it
-def checksum_of_files(folder: Path) -> str:
-    """The SHA-256 of all that lies in a folder, as `CHECKSUM_OF_FILES` prints it.
+def checksum_of(code: Path) -> str:
+    """The SHA-256 of an archive or a folder, as `checksum_command` prints it.
 
     Raises:
         UsageError: this machine's shell cannot tell.
     """
-    done = subprocess.run(["sh", "-c", CHECKSUM_OF_FILES], cwd=folder, capture_output=True, text=True, check=False)
+    command = checksum_command(code)
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
     if done.returncode or done.stderr:
-        raise UsageError(
-            f"the checksum of {folder} cannot be told: {done.stderr.strip()}", f"Try there: {CHECKSUM_OF_FILES}"
-        )
+        raise UsageError(f"the checksum of {code} cannot be told: {done.stderr.strip()}", f"Try there: {command}")
     return done.stdout.strip()
 
 
-def _compile(source: Path, copy: Path, content: bytes) -> None:
-    """Write the compiled file of a copy: that of its source, if Python has written one since, or else a new one.
+def _compiled(path: str, source: bytes) -> bytes | None:
+    """What Python keeps of a module it has compiled (PEP 552); None of one that says so in the rank that needs it.
 
-    Python does not compare it with the copy. With thousands of ranks that start at once, the comparison would be a
+    Python does not compare it with the source. With thousands of ranks that start at once, the comparison would be a
     burst of questions to the shared file system.
     """
-    code = _compiled_code(source)
-    if code is None:
-        # A module that cannot be compiled says so in the rank that needs it.
-        py_compile.compile(str(copy), quiet=2, invalidation_mode=PycInvalidationMode.UNCHECKED_HASH)
-        return
-    compiled = Path(cache_from_source(str(copy)))
-    compiled.parent.mkdir(parents=True, exist_ok=True)
-    compiled.write_bytes(MAGIC_NUMBER + UNCHECKED + source_hash(content) + code)
-
-
-def _compiled_code(source: Path) -> bytes | None:
-    """Return Python's compiled form of this file as it is now (the format is of PEP 552); None if there is none."""
     try:
-        content, status = Path(cache_from_source(str(source))).read_bytes(), source.stat()
-    except OSError:
+        code = compile(source, path, "exec", dont_inherit=True)
+    except SyntaxError:
         return None
-    expected = struct.pack(
-        "<4sLLL", MAGIC_NUMBER, 0, *(int(each) % 2**32 for each in (status.st_mtime, status.st_size))
-    )
-    return content[len(expected) :] if content.startswith(expected) else None
+    return MAGIC_NUMBER + UNCHECKED + source_hash(source) + marshal.dumps(code)
 
 
 def _sources(root: Path, packages: Sequence[str]) -> dict[str, Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from zipfile import BadZipFile, ZipFile
 
 import psutil
 
@@ -23,6 +25,7 @@ from launcher.state import reconcile
 from sweeps.folder.submission import JobShape, shape_of
 from sweeps.reading import Reading, TrialReading
 from sweeps.sweep import Sweep
+from train_core.process.git_sha import RECORDED
 from train_core.trial_folder import TrialFolder
 from train_core.whole_files import stored_values
 
@@ -131,9 +134,10 @@ def plan_rerun(sweep: Sweep, trial: TrialReading, slurm: SlurmSpec | None) -> Re
 def _code_of(sweep: Sweep, trial: TrialReading, kept: dict[str, dict[str, str]]) -> Path:
     """The snapshot that the trial ran: as its provenance says, else the only one, or the one of its commit."""
     # The sweep folder may have been moved since, hence the name alone.
-    if (said := sweep.folder.code / Path(str(kept.get("code", ""))).name) != sweep.folder.code and said.is_dir():
+    if (said := sweep.folder.code / Path(str(kept.get("code", ""))).name) != sweep.folder.code and said.exists():
         return said.absolute()
-    snapshots = sorted(path for path in sweep.folder.code.glob("*") if (path / "launcher").is_dir())
+    # Earlier versions kept a folder in the place of an archive.
+    snapshots = sorted(path for path in sweep.folder.code.glob("*") if _commit_of(path))
     environment = trial.measurement.environment if trial.measurement else None
     same = [each for each in snapshots if environment and _commit_of(each) == environment.git_sha]
     for folders in (same, snapshots):
@@ -144,7 +148,9 @@ def _code_of(sweep: Sweep, trial: TrialReading, kept: dict[str, dict[str, str]])
 
 
 def _commit_of(snapshot: Path) -> str:
-    try:
-        return (snapshot / "GIT_SHA").read_text().strip()
-    except OSError:
-        return ""
+    with contextlib.suppress(OSError, BadZipFile, LookupError):
+        if snapshot.is_dir():
+            return (snapshot / "GIT_SHA").read_text().strip()
+        with ZipFile(snapshot) as archive:
+            return archive.read(f"train_core/{RECORDED}").decode().split()[0]
+    return ""

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from math import exp
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
@@ -180,9 +179,6 @@ def _leaves_fast_links(setup: Setup) -> bool:
     return bool(inner) and setup.parallel.tensor_parallel_size > max(inner)
 
 
-VALIDATED = Path(__file__).with_name("validated.yaml")
-
-
 class Range(Frozen):
     """The smallest and the largest value among the rows."""
 
@@ -216,7 +212,7 @@ class Validated(Frozen):
 
 @cache
 def load_validated() -> Validated:
-    return Validated.model_validate(package_content(VALIDATED))
+    return Validated.model_validate(package_content("validated.yaml", "sweeps"))
 
 
 SMALL_LAYER_FLOPS = 2e12

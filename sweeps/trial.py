@@ -298,7 +298,7 @@ class SweepFolder:
     private.json    the overrides of the command whose values the journal does not keep
     sweep.lock      held (flock) by the one process that plans, submits or watches
     trials/ID/      one `TrialFolder` for every trial that was submitted
-    code/           the code as it was when the sweep was submitted
+    code/           the code as it was at submission, `DIGEST.zip`, from which jobs import it
     controller/     the `JobFolder` of the small Slurm job that goes on with the sweep, if one does
     allocation/     that of the job in which trials run as steps, if they do
     provenance/     from where each command was given: commit, uncommitted changes, versions, modules, configuration

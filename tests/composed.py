@@ -19,7 +19,7 @@ import conf.compose.load
 from conf.compose.load import Composition
 from conf.compose.settings import Settings
 from conf.compose.tree import Tree
-from conf.folders import CONF_DIR, own_folders
+from conf.folders import conf_dir, own_folders
 from conf.overrides import Override, Overrides
 from conf.plan.setup import Setup
 from conf.types.cluster_spec import ClusterSpec
@@ -96,6 +96,6 @@ def digest_of(folder: Path) -> str:
     return read.hexdigest()
 
 
-COMPOSITIONS = Path(__file__).parents[1] / ".pytest_cache" / "composed" / digest_of(CONF_DIR)
+COMPOSITIONS = Path(__file__).parents[1] / ".pytest_cache" / "composed" / digest_of(conf_dir())
 """What all processes of these tests compose, as long as no file of conf/ changes. Commands are forked from a process
 that has imported this module, so that they do not read conf/ again."""

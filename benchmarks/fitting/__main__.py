@@ -25,7 +25,7 @@ from benchmarks.published_rows import MeasuredRow, measured_rows, published_rows
 from benchmarks.table_results import table_results
 from benchmarks.target import empty_table, print_table
 from calibrate.robust_fit import Values
-from sweeps.confidence import VALIDATED
+from conf.own_files import at_hand
 from train_core.whole_files import write_atomically
 
 
@@ -52,8 +52,8 @@ def run(arguments: Sequence[str]) -> None:
         write_rows(LEFT_OUT, LeftOutRow, left_out)
         write_rows(LEVEL_RESULTS, LevelResult, level_results(rows, ratios, around))
         write_rows(CALIBRATED, ReplayedCalibration, calibrations, digits=4)
-        write_atomically(VALIDATED, yaml_text(lessons_of(rows, ratios[GENERATION])))
-        print(f"Written: {LEFT_OUT.name}, {LEVEL_RESULTS.name}, {CALIBRATED.name}, {VALIDATED.name}")
+        write_atomically(at_hand("sweeps/validated.yaml"), yaml_text(lessons_of(rows, ratios[GENERATION])))
+        print(f"Written: {LEFT_OUT.name}, {LEVEL_RESULTS.name}, {CALIBRATED.name}, validated.yaml")
     if "--write" in options:
         places = write_constants(found.values)
         print(f"Written: {len(places)} constants in {len({place.path for place in places})} files")

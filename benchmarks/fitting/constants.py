@@ -19,7 +19,7 @@ import yaml
 from calibrate.refit_cluster import Constants
 from calibrate.robust_fit import Constant, Values
 from conf.compose.load import cluster_named
-from conf.folders import CONF_DIR, options
+from conf.folders import conf_dir, options
 from train_core.costs.setting import Scale, Setting
 from train_core.costs.trainers import IMPLEMENTATIONS, Implementation
 from train_core.whole_files import write_atomically
@@ -238,12 +238,12 @@ def own_constants(cluster: str) -> frozenset[str]:
 
 @cache
 def _content(cluster: str) -> dict[str, Any]:
-    content = yaml.safe_load((CONF_DIR / "cluster" / f"{cluster}.yaml").read_text())
+    content = yaml.safe_load((conf_dir() / "cluster" / f"{cluster}.yaml").read_text())
     assert isinstance(content, dict)
     return content
 
 
-COSTS = CONF_DIR.parent / "train_core" / "costs"
+COSTS = conf_dir().parent / "train_core" / "costs"
 
 
 @dataclass(frozen=True)
@@ -275,12 +275,12 @@ def write_constants(values: Values) -> list[WrittenPlace]:
 def places_of(values: Values) -> Iterator[WrittenPlace]:
     """The place of each value."""
     for chip in options("efficiency"):
-        path = CONF_DIR / "efficiency" / f"{chip}.yaml"
+        path = conf_dir() / "efficiency" / f"{chip}.yaml"
         yield from (WrittenPlace(path, field, value) for field, value in chip_values(values, chip).items())
     for cluster in options("cluster"):
         kind = NETWORKS.get(cluster_named(cluster).links[-1].name)
         if kind is not None:
-            yield WrittenPlace(CONF_DIR / "cluster" / f"{cluster}.yaml", "link", values[f"{NETWORK}.{kind}"])
+            yield WrittenPlace(conf_dir() / "cluster" / f"{cluster}.yaml", "link", values[f"{NETWORK}.{kind}"])
     chips = options("efficiency")
     for each in fitted_constants():
         if each.group == SCALE:

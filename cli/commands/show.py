@@ -16,8 +16,8 @@ from conf.compose.model_from import KEY
 from conf.credentials import hide_credentials, hide_variables, shown_tree
 from conf.errors import ConfigError
 from conf.folders import (
-    CONF_DIR,
     Option,
+    conf_dir,
     folders,
     groups,
     is_own,
@@ -148,7 +148,7 @@ def _print_folders() -> None:
     if own_folders():
         console.print("\nFolders, of which the first holds where two have a file of the same name:")
         for number, folder in enumerate(folders(), 1):
-            print_unwrapped(f"  {number}. {shown_path(folder) if is_own(folder) else f'the package ({CONF_DIR})'}")
+            print_unwrapped(f"  {number}. {shown_path(folder) if is_own(folder) else f'the package ({conf_dir()})'}")
     else:
         console.print("\nAll of the package. `trisweep init` makes a folder for files of your own.")
     for path in unknown_folders():

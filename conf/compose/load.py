@@ -46,7 +46,7 @@ from conf.compose.settings import Settings
 from conf.compose.source import AsWritten
 from conf.compose.tree import Tree, dotted_keys, value_at
 from conf.errors import ConfigError
-from conf.folders import CONF_DIR, groups, options, own_folders, shown_file, site_overrides
+from conf.folders import conf_dir, groups, options, own_folders, shown_file, site_overrides
 from conf.nearest import nearest
 from conf.overrides import Override, Overrides
 from conf.plan.knobs import remedy_for
@@ -166,7 +166,7 @@ def _with_hydra(root: str, overrides: Overrides, *, with_its_own: bool = False) 
     own = chain.from_iterable((*cleared_before(each), as_hydra_spells(each)) for each in overrides)
     texts = [*(site_overrides() if root == ROOT else ()), *own]
     try:
-        with initialize_config_dir(str(CONF_DIR), version_base="1.3"):
+        with initialize_config_dir(str(conf_dir()), version_base="1.3"):
             return hydra.compose(root, overrides=texts, return_hydra_config=with_its_own)
     except RecursionError:
         if (circle := circle_of(overrides)) is not None:
@@ -300,6 +300,6 @@ def run_with_hydra(run: Callable[[Tree], None]) -> None:
     sys.argv[1:] = [*site_overrides(), *words]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # its errors come here, instead of being printed with their way through it
     try:
-        hydra.main(config_path=str(CONF_DIR), config_name="config", version_base="1.3")(job)()
+        hydra.main(config_path=str(conf_dir()), config_name="config", version_base="1.3")(job)()
     except (HydraException, OmegaConfBaseException) as error:
         raise _readable_error(error, given) from None

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, field_validator
 
-from conf.folders import CONF_DIR, package_content
+from conf.folders import package_content
 from conf.types.model_spec import Part, Scores
 from conf.types.schema import Family, Frozen
 
@@ -66,7 +66,7 @@ class ModelType(Frozen):
 @cache
 def model_types() -> dict[str, ModelType]:
     """All types by their names in a file."""
-    table = package_content(CONF_DIR / "model_types.yaml")
+    table = package_content("model_types.yaml")
     whole = {name: _with_like(table, name) for name in table if name != "base"}
     return TypeAdapter(dict[str, ModelType]).validate_python(whole)
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import Field, TypeAdapter, field_validator
 
 from conf.errors import InfeasiblePlan
-from conf.folders import CONF_DIR, package_content
+from conf.folders import package_content
 from conf.overrides import value_text
 from conf.plan.setup import Setup
 from conf.plan.trainer_call import (
@@ -214,6 +214,6 @@ def _value_at(setup: Setup, name: str) -> Value:
 
 @cache
 def _declared_limits() -> Mapping[str, tuple[DeclaredLimit, ...]]:
-    tree = package_content(CONF_DIR / "trainer_limits.yaml")
+    tree = package_content("trainer_limits.yaml")
     lists = TypeAdapter(dict[str, Annotated[tuple[DeclaredLimit, ...], Field(strict=False)]])
     return lists.validate_python(tree)

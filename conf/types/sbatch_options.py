@@ -8,7 +8,7 @@ from functools import cache
 from typing import NamedTuple, TypeAlias
 
 from conf.errors import ConfigError
-from conf.folders import CONF_DIR, package_content
+from conf.folders import package_content
 
 PREFIXES = ("SBATCH_", "SLURM_", "SRUN_")
 WARNING = re.compile(r"(R:)?((SIG)?USR2|12)(@\d+)?", re.IGNORECASE)
@@ -64,7 +64,7 @@ class OptionTable(NamedTuple):
 @cache
 def sbatch_table() -> OptionTable:
     """The options of sbatch."""
-    tree = package_content(CONF_DIR / "sbatch_options.yaml")
+    tree = package_content("sbatch_options.yaml")
     refused = {
         option: (group["problem"], group["remedy"])
         for group in tree["refused"]
@@ -87,7 +87,7 @@ def sbatch_table() -> OptionTable:
 @cache
 def srun_table() -> OptionTable:
     """The options of srun: those of sbatch, and its own, whose short forms come first."""
-    table, own = sbatch_table(), package_content(CONF_DIR / "sbatch_options.yaml")["srun"]
+    table, own = sbatch_table(), package_content("sbatch_options.yaml")["srun"]
     refused = dict.fromkeys(
         _names(own["refused"].split()).values(),
         ("changes which tasks there are, or where their output goes", "Leave it out."),

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from conf.own_files import at_hand
 from conf.plan.experiment import Experiment
 from conf.plan.trainer_call import JOB_NAMES, call_of
 from launcher.command_trainer.process import HUGGINGFACE_STARTER
@@ -128,7 +129,7 @@ def present_code(experiment: Experiment, folder: Path) -> str:
     scripts = {
         "trial_folder": str(folder.absolute()),
         "python": python,
-        "huggingface_starter": str(HUGGINGFACE_STARTER),
+        "huggingface_starter": str(at_hand(HUGGINGFACE_STARTER)),
     }
     words = call_of(trainer, experiment, {**dict.fromkeys(JOB_NAMES, "0"), **scripts}).words
     starter = (python,) if trainer.start == "torchrun" else ()

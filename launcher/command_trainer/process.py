@@ -17,6 +17,7 @@ from pathlib import Path
 
 import psutil
 
+from conf.own_files import at_hand
 from conf.plan.experiment import Experiment
 from conf.plan.trainer_call import Call, call_of, torchrun_words
 from launcher.executor import PBS_JOB
@@ -114,7 +115,7 @@ VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 OF_OUR_OWN_CODE = ("PYTHONSAFEPATH", "PYTHONDONTWRITEBYTECODE", "PYTHONPATH")
 """What a job sets so that it runs the snapshot, and the snapshot alone."""
 
-HUGGINGFACE_STARTER = Path(__file__).with_name("huggingface.py")
+HUGGINGFACE_STARTER = "launcher/command_trainer/huggingface.py"
 """Run by a program's own Python, and never imported here: it needs transformers."""
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # from Linux' <sys/prctl.h>, which Python does not pass on
@@ -184,7 +185,7 @@ def _job_names(trial: TrialFolder, experiment: Experiment, seat: ProgramSeat) ->
         "python": experiment.trainer.python or sys.executable,
         "rank": seat.first_rank,
         "local_rank": seat.local_rank,
-        "huggingface_starter": str(HUGGINGFACE_STARTER),
+        "huggingface_starter": str(at_hand(HUGGINGFACE_STARTER)),
     }
 
 

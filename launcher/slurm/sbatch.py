@@ -19,7 +19,7 @@ from conf.types.sbatch_options import sbatch_table, srun_options
 from conf.types.sites import SlurmSpec
 from conf.units import SECONDS_PER_MINUTE
 from launcher.executor import PREFLIGHT, REFUSES
-from launcher.provenance import CHECKSUM_OF_FILES, checksum_of_files
+from launcher.provenance import checksum_command, checksum_of
 from launcher.slurm.shell import shell_options
 from sweeps.folder.submission import JobShape
 
@@ -224,10 +224,10 @@ def _check_of(code: Path) -> list[str]:
 
     Slurm keeps the script, and with it the checksum. Where the code is only shown, its place stands for the checksum.
     """
-    expected = checksum_of_files(code) if code.is_dir() else "SHA256"
+    expected = checksum_of(code) if code.exists() else "SHA256"
     how = "somebody has changed or replaced it, or lets others write there. Give the command again."
     return [
-        f'if [ "$(cd {shlex.quote(str(code))} && {CHECKSUM_OF_FILES})" != {expected} ]; then',
+        f'if [ "$({checksum_command(code)})" != {expected} ]; then',
         f"  echo {shlex.quote(f'{REFUSES}{code} is not the code that was submitted: {how}')} >&2; exit 1",
         "fi",
     ]

@@ -13,12 +13,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from conf.own_files import at_hand
 from conf.units import count_of
 from results.knobs.table import KnobColumn, KnobPoint, KnobTable, RatesAre, Set, columns_of, setting_text
 from results.units import percent
@@ -47,7 +47,6 @@ NUM_DRAWS, NUM_TREES, NUM_TREES_OF_DRAW, SEED = 40, 64, 16, 0
 Draw: TypeAlias = tuple[Floats, list[Floats]]
 """Of one forest the share of each knob, and the rate for each of its values."""
 KnobShare: TypeAlias = tuple[KnobColumn, float]
-ORDERS = Path(__file__).parents[1] / "published_knob_order.csv"
 
 
 @dataclass(frozen=True)
@@ -269,7 +268,7 @@ class PublishedPlace:
 
 def published_order(sweep: str) -> list[PublishedPlace]:
     """Return the order of the study that the sweep of this name repeats; empty for all other sweeps."""
-    with ORDERS.open(newline="") as lines:
+    with at_hand("results/published_knob_order.csv").open(newline="") as lines:
         rows = [row for row in csv.DictReader(lines) if row["sweep"] == sweep]
     return [PublishedPlace(int(row["place"]), row["knob"], row["source"], row["confirmed"]) for row in rows]
 

@@ -114,7 +114,7 @@ class LastImport:
             memory.touch(mode=0o600)
             taken_ns = memory.stat().st_mtime_ns  # now, by the clock of the file system
         glance = glance_at(sweep)
-        whole = repr((FORMAT, experiment, glance.summary, report_digest(sweep.folder), list(_code())))
+        whole = repr((FORMAT, str(ROOT), experiment, glance.summary, report_digest(sweep.folder), list(_code())))
         files = hashlib.sha256(whole.encode()).hexdigest()
         return cls(memory, files, glance.is_sharp(taken_ns), database, experiment, sweep_id)
 

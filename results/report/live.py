@@ -17,8 +17,8 @@ from typing import TypeAlias
 from markupsafe import escape
 
 from conf.errors import UsageError
+from conf.own_files import at_hand
 from conf.units import count_of
-from results.report.page import TEMPLATES
 from results.report.report import report_page
 from sweeps.folder.journal import History
 from sweeps.reading import TrialReading
@@ -28,7 +28,6 @@ from train_core.measurement import LIVE, Outcome
 HOST = "127.0.0.1"
 SHARE_OF_TIME = 5
 """The sweep is read again after so many times as long as the last reading and drawing took, or later."""
-SCRIPT = TEMPLATES / "live.js"
 Read: TypeAlias = Callable[[], tuple[Sweep, Sequence[TrialReading]]]
 
 
@@ -66,7 +65,8 @@ class LiveReport:
             line = f'<p id="live" role="status" data-version="{self.version}">{escape(self.text)}</p>'
             head, _, rest = self.page.partition("</header>")
             body, _, end = rest.rpartition("</body>")
-        return f"{head}{line}</header>{body}<script>\n{SCRIPT.read_text()}</script>\n</body>{end}"
+        script = at_hand("results/report/templates/live.js").read_text()
+        return f"{head}{line}</header>{body}<script>\n{script}</script>\n</body>{end}"
 
     def state(self) -> str:
         with self._lock:

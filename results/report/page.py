@@ -6,12 +6,12 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from functools import cache
-from pathlib import Path
 
 import vl_convert
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup, escape
 
+from conf.own_files import at_hand
 from results.report.section import Block, FactList, Head, Heading, KeyFigures, NamedTable, Paragraph, Plot, Section
 from results.table import LONGEST_CELL, SHOWN_OF_LONG, Table
 
@@ -19,7 +19,6 @@ FEW_COLUMNS = 9
 """A table with no more columns has room for long remarks below its names."""
 LONGEST_WORD = 30
 """Columns whose texts are all shorter are not broken into lines."""
-TEMPLATES = Path(__file__).with_name("templates")
 
 
 def page(head: Head, sections: Sequence[Section], legend: Sequence[tuple[str, str]]) -> str:
@@ -41,7 +40,7 @@ def plot_library() -> str:
 @cache
 def _environment() -> Environment:
     environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
+        loader=FileSystemLoader(at_hand("results/report/templates")),
         autoescape=select_autoescape(["html"]),
         undefined=StrictUndefined,  # a name misspelt in a template is an error and not an empty cell
         trim_blocks=True,

@@ -9,7 +9,7 @@ from typing import Literal
 
 import pytest
 
-from conf.folders import CONF_DIR, draft_first
+from conf.folders import conf_dir, draft_first
 from conf.types.cluster_spec import ClusterSpec
 from train_core.measurement import Environment
 from train_core.rates.plan import rates_plan
@@ -25,7 +25,7 @@ def folder(tmp_path: Path) -> RatesFolder:
 def conf_copy(tmp_path: Path) -> Iterator[Path]:
     """The configuration in a folder of its own, which holds before all others, to be written to."""
     copy = tmp_path / "conf"
-    shutil.copytree(CONF_DIR, copy, ignore=shutil.ignore_patterns("__pycache__", "*.py"))
+    shutil.copytree(conf_dir(), copy, ignore=shutil.ignore_patterns("__pycache__", "*.py"))
     with draft_first(copy):
         yield copy
 

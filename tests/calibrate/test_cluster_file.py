@@ -10,7 +10,7 @@ from calibrate.calibration import draft_of_rates
 from calibrate.cluster_file import Change, cluster_path, replace_cluster_file, require_writable, rewrite
 from conf.compose.load import load_cluster
 from conf.errors import ConfigError, UsageError
-from conf.folders import CONF_DIR, draft_first
+from conf.folders import conf_dir, draft_first
 from tests.calibrate.conftest import rates_of
 
 CPU = {"product": 8e10, "attention": 1e10, "memory": 9e9, "kernel_seconds": 7e-6, "bandwidth": 2e9, "latency": 3e-5}
@@ -119,7 +119,7 @@ def test_another_name_leaves_the_first_file_alone_and_is_the_name_inside(conf_co
     assert path == conf_copy / "cluster" / "mine.yaml"
     mine = load_cluster("mine")
     assert (mine.name, mine.gpu_names) == ("mine", ())  # a table's GPU name goes on to mean selene
-    assert cluster_path("selene").read_text() == (CONF_DIR / "cluster" / "selene.yaml").read_text()
+    assert cluster_path("selene").read_text() == (conf_dir() / "cluster" / "selene.yaml").read_text()
 
 
 def test_a_file_that_builds_on_another_gets_a_list_of_links_of_its_own(conf_copy: Path) -> None:

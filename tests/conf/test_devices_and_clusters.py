@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from conf.compose.load import load
-from conf.folders import CONF_DIR, options
+from conf.folders import conf_dir, options
 from conf.types.cluster_spec import ClusterSpec, DeviceSpec
 from tests.composed import load_cluster
 
@@ -118,7 +118,7 @@ def test_a_sweep_keeps_its_cluster_and_takes_another_device() -> None:
 
 
 def test_a_copied_cluster_file_overrides_device_keys_inline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    text = (CONF_DIR / "cluster" / "selene.yaml").read_text()
+    text = (conf_dir() / "cluster" / "selene.yaml").read_text()
     changed = text.replace("name: selene\n", "name: mine\ndevice:\n  watts: 330\n  price_per_hour: 1.5\n")
     (tmp_path / "cluster").mkdir()
     (tmp_path / "cluster" / "mine.yaml").write_text(changed)

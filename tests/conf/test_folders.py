@@ -11,12 +11,12 @@ import pytest
 from conf.compose.load import load, load_cluster
 from conf.compose.model_from import expand_model_from
 from conf.errors import ConfigError, UsageError
-from conf.folders import CONF_DIR, VARIABLE, further_folders, groups, options, options_of, own_folders, path_of
+from conf.folders import VARIABLE, conf_dir, further_folders, groups, options, options_of, own_folders, path_of
 from conf.overrides import Overrides
 from launcher.where import compose_for_slurm
 
 Own = Callable[..., Path]
-SELENE = (CONF_DIR / "cluster" / "selene.yaml").read_text()
+SELENE = (conf_dir() / "cluster" / "selene.yaml").read_text()
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_an_own_cluster_is_chosen_by_its_name_like_any_other(own: Own) -> None:
 def test_an_own_file_holds_before_the_packages_of_the_same_name(own: Own) -> None:
     with further_folders([own("a", cluster("selene", num_nodes=3))]):
         assert load(["cluster=selene"]).cluster.num_nodes == 3
-        assert path_of("cluster", "selene") != CONF_DIR / "cluster" / "selene.yaml"
+        assert path_of("cluster", "selene") != conf_dir() / "cluster" / "selene.yaml"
     assert load(["cluster=selene"]).cluster.num_nodes > 3
 
 
@@ -86,7 +86,7 @@ def test_a_file_that_builds_on_itself_is_named(own: Own, files: dict[str, str], 
 
 
 def test_slurm_settings_with_the_name_of_an_own_cluster_are_taken_without_asking(own: Own) -> None:
-    text = (CONF_DIR / "slurm" / "default.yaml").read_text().replace("partition: null", "partition: ours")
+    text = (conf_dir() / "slurm" / "default.yaml").read_text().replace("partition: null", "partition: ours")
     with further_folders([own("a", {**cluster("mine"), "slurm/mine.yaml": text})]):
         assert compose_for_slurm(Overrides.parse(["cluster=mine"])).settings.slurm.partition == "ours"
 
@@ -96,7 +96,7 @@ def test_slurm_settings_with_the_name_of_an_own_cluster_are_taken_without_asking
     [("model", "tiny", "name"), ("sweep", "smoke", "name"), ("trainer", "megatron-lm", "name")],
 )
 def test_every_group_takes_own_files(own: Own, group: str, of: str, change: str) -> None:
-    text = (CONF_DIR / group / f"{of}.yaml").read_text().replace(f"{change}: {of}", f"{change}: ours")
+    text = (conf_dir() / group / f"{of}.yaml").read_text().replace(f"{change}: {of}", f"{change}: ours")
     with further_folders([own("a", {f"{group}/ours.yaml": text})]):
         chosen = load([f"{group}=ours"])
         assert getattr(chosen, group).name == "ours"

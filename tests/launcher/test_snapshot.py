@@ -3,42 +3,81 @@
 from __future__ import annotations
 
 import os
-import py_compile
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
 from launcher import provenance
-from launcher.provenance import CHECKSUM_OF_FILES, checksum_of_files, snapshot_code
-from train_core.process.git_sha import ROOT, git_sha
+from launcher.provenance import ALL_PACKAGES, checksum_command, checksum_of, snapshot_code
+from launcher.rerun import _commit_of
+from train_core.process.git_sha import ROOT, git_sha, trainer_code
 
 
-def test_the_copy_is_compiled_and_can_be_imported_and_holds_the_configuration(tmp_path: Path) -> None:
-    code = snapshot_code(tmp_path / "code")
-    assert (code / "conf" / "slurm" / "frontier.yaml").exists()
-    compiled = set(code.rglob("*.pyc"))
-    assert len(compiled) == len(list(code.rglob("*.py")))
-    check = "import conf, launcher.job, train_core.trial_folder; print(launcher.job.run_in_slurm.__code__.co_filename)"
-    environment = {**os.environ, "PYTHONPATH": str(code), "PYTHONSAFEPATH": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", check], env=environment, cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.startswith(str(code))
-    assert set(code.rglob("*.pyc")) == compiled, "it was compiled anew"
+@pytest.fixture(scope="module")
+def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The whole code, at a path with a blank in it."""
+    return snapshot_code(tmp_path_factory.mktemp("a sweep") / "code", ALL_PACKAGES)
 
 
-def test_a_snapshot_knows_the_commit_it_was_made_from(tmp_path: Path) -> None:
-    code = snapshot_code(tmp_path / "code")
-    ask = "from train_core.process.git_sha import git_sha; print(git_sha())"
-    environment = {**os.environ, "PYTHONPATH": str(code), "PYTHONSAFEPATH": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", ask], env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == git_sha() != ""
+def run_in(code: Path, program: str, **variables: str) -> str:
+    """What a program prints that imports our packages from `code`, as a job does."""
+    environment = {**os.environ, "PYTHONPATH": str(code), "PYTHONSAFEPATH": "1", **variables}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=environment, cwd=code.parent, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or done.stderr.strip()
+
+
+def test_a_snapshot_is_one_file_that_is_compiled_and_can_be_imported(snapshot: Path) -> None:
+    assert [path.name for path in snapshot.parent.iterdir()] == [snapshot.name]
+    with ZipFile(snapshot) as archive:
+        names = archive.namelist()
+    assert len([name for name in names if name.endswith(".py")]) == len([name for name in names if name[-4:] == ".pyc"])
+    check = "import launcher.job; print(launcher.job.run_in_slurm.__code__.co_filename, launcher.job.__file__)"
+    assert run_in(snapshot, check) == f"{snapshot}/launcher/job.py {snapshot}/launcher/job.pyc"
+
+
+def test_a_traceback_in_a_snapshot_shows_the_lines_of_the_snapshot(snapshot: Path) -> None:
+    fail = """
+import launcher.job, traceback
+try:
+    launcher.job.run_on_this_machine('/nowhere', (), None)
+except OSError:
+    traceback.print_exc()
+"""
+    said = run_in(snapshot, fail)
+    assert "if TrialFolder(folder).read_experiment().trainer.is_own:" in said
+
+
+def test_a_snapshot_knows_its_commit_and_the_digest_of_its_trainer(snapshot: Path) -> None:
+    ask = "from train_core.process.git_sha import *; print(git_sha(), trainer_code())"
+    assert run_in(snapshot, ask) == f"{git_sha()} {trainer_code()}"
+
+
+def test_a_job_reads_what_lies_beside_its_code_and_leaves_no_copy_on_its_node(snapshot: Path, tmp_path: Path) -> None:
+    """A controller composes configurations and writes reports."""
+    ask = """
+from conf.compose.load import compose
+from conf.own_files import at_hand
+from conf.overrides import Overrides
+from conf.types.sbatch_options import sbatch_table
+from launcher.command_trainer.process import HUGGINGFACE_STARTER
+from results.knobs.sensitivity import published_order
+from results.report.page import _environment
+from results.report.sections.published import published_figures
+from sweeps.confidence import load_validated
+
+assert sbatch_table() and published_figures() and load_validated() and published_order("nothing") == []
+assert _environment().get_template("report.html") and "Trainer" in at_hand(HUGGINGFACE_STARTER).read_text()
+print(compose(Overrides.parse(["sweep=smoke"])).settings.sweep.name)
+"""
+    assert run_in(snapshot, ask, TMPDIR=str(tmp_path)) == "smoke"
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_checkout_of_another_user_tells_its_commit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,6 +91,7 @@ def test_the_same_code_is_copied_once_and_changed_code_beside_it(
 ) -> None:
     root = tmp_path / "checkout"
     (root / "conf").mkdir(parents=True)
+    (root / "conf" / "__init__.py").touch()
     (root / "conf" / "a.py").write_text("A = 1")
     monkeypatch.setattr(provenance, "ROOT", root)
     first = snapshot_code(tmp_path / "code")
@@ -59,15 +99,27 @@ def test_the_same_code_is_copied_once_and_changed_code_beside_it(
     (root / "conf" / "a.py").write_text("A = 2")
     second = snapshot_code(tmp_path / "code")
     assert second != first
-    assert (first / "conf" / "a.py").read_text() == "A = 1"
-    assert (second / "conf" / "a.py").read_text() == "A = 2"
+    assert [run_in(code, "import conf.a; print(conf.a.A)") for code in (first, second)] == ["1", "2"]
+
+
+def test_two_that_keep_the_same_code_at_once_and_one_that_is_killed_leave_whole_archives(tmp_path: Path) -> None:
+    ask = "import sys; from pathlib import Path; from launcher.provenance import *; snapshot_code(Path(sys.argv[1]))"
+    command, code = [sys.executable, "-c", ask, str(tmp_path / "code")], tmp_path / "code"
+    killed, *others = (subprocess.Popen(command, cwd=ROOT) for _ in range(3))
+    while not code.exists() and killed.poll() is None:
+        time.sleep(0.001)
+    killed.kill()
+    assert [each.wait() for each in (killed, *others)][1:] == [0, 0]
+    (kept,) = code.glob("*.zip")
+    with ZipFile(kept) as archive:
+        assert archive.testzip() is None
 
 
 def test_what_replaces_a_snapshot_is_not_taken_for_it_when_further_jobs_are_submitted(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("A = 1")
-    submitted = checksum_of_files(tmp_path)
+    submitted = checksum_of(tmp_path)
     (tmp_path / "a.py").write_text("A = 2")
-    assert checksum_of_files(tmp_path) == submitted
+    assert checksum_of(tmp_path) == submitted
 
 
 PLANTS = {
@@ -96,7 +148,7 @@ def test_whatever_is_planted_in_the_code_changes_its_checksum(tmp_path: Path, pl
     (code / "empty").mkdir()
     (code / "conf" / "a.py").write_text("A = 1")
     before = _asked_by_the_job(code)
-    assert checksum_of_files(code) == before
+    assert checksum_of(code) == before
     plant(code)
     assert _asked_by_the_job(code) != before
 
@@ -125,30 +177,27 @@ def test_what_belongs_to_somebody_else_changes_the_checksum(tmp_path: Path, name
 
 def _asked_by_the_job(code: Path) -> str:
     return subprocess.run(
-        ["sh", "-c", CHECKSUM_OF_FILES], cwd=code, capture_output=True, text=True, check=True
+        ["sh", "-c", checksum_command(code)], capture_output=True, text=True, check=True
     ).stdout.strip()
 
 
-def test_what_python_has_compiled_is_taken_over_unless_the_source_has_changed_since(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_compiled", [True, False])
+def test_a_module_that_cannot_be_compiled_says_so_in_the_rank_that_needs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_compiled: bool
 ) -> None:
-    source = tmp_path / "checkout" / "conf" / "a.py"
-    source.parent.mkdir(parents=True)
-    source.write_text("A = 1")
-    py_compile.compile(str(source))
-    source.with_name("b.py").write_text("B = 2")
+    (tmp_path / "checkout" / "conf").mkdir(parents=True)
+    (tmp_path / "checkout" / "conf" / "__init__.py").touch()
+    (tmp_path / "checkout" / "conf" / "a.py").write_text("print('ran')" if is_compiled else "print('ran'")
     monkeypatch.setattr(provenance, "ROOT", tmp_path / "checkout")
-    first = snapshot_code(tmp_path / "code")
-    source.write_text("A = 'changed'")
-    second = snapshot_code(tmp_path / "code")
-    shown = [_printed(first, "conf.a", "A"), _printed(first, "conf.b", "B"), _printed(second, "conf.a", "A")]
-    assert shown == ["1", "2", "changed"]
+    said = run_in(snapshot_code(tmp_path / "code"), "import conf.a")
+    assert said == "ran" if is_compiled else "SyntaxError" in said
 
 
-def _printed(code: Path, module: str, name: str) -> str:
-    ask = f"import {module}; print({module}.{name}); assert {module}.__spec__.cached.startswith({str(code)!r})"
-    environment = {"PYTHONPATH": str(code), "PYTHONSAFEPATH": "1"}
-    done = subprocess.run(
-        [sys.executable, "-S", "-c", ask], env=environment, capture_output=True, text=True, check=True
-    )
-    return done.stdout.strip()
+def test_the_commit_is_told_of_an_archive_and_of_the_folder_that_earlier_versions_kept(
+    snapshot: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "0a1b").mkdir()
+    (tmp_path / "0a1b" / "GIT_SHA").write_text("cf288b80b1f0\n")
+    (tmp_path / "torn.zip").write_bytes(snapshot.read_bytes()[:1000])
+    told = [_commit_of(path) for path in (snapshot, tmp_path / "0a1b", tmp_path / "torn.zip", tmp_path / "none")]
+    assert told == [git_sha(), "cf288b80b1f0", "", ""]

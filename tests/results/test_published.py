@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from conf.errors import ConfigError
-from conf.folders import CONF_DIR
+from conf.folders import conf_dir
 from results.report.sections.published import chosen_figures, published_figures, published_table
 from tests.composed import load
 from tests.results.conftest import WriteSweep
@@ -44,7 +44,7 @@ def test_an_unknown_id_is_refused_with_the_nearest_and_all_known_ones() -> None:
 
 @pytest.mark.slow
 def test_every_sweep_asks_for_figures_that_exist() -> None:
-    for path in (CONF_DIR / "sweep").glob("*.yaml"):
+    for path in (conf_dir() / "sweep").glob("*.yaml"):
         spec = load([f"sweep={path.stem}"]).sweep
         assert spec is not None
         chosen_figures(spec.published)

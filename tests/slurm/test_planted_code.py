@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
@@ -27,21 +27,25 @@ pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.usefixtures("slur
 ANOTHER_USER = 12345
 
 
-def plant_compiled_code(folder: SweepFolder, planted: Path) -> Path:
-    """Python does not compare what is compiled with its source."""
+def plant_code(folder: SweepFolder, planted: Path) -> Path:
+    """Python imports a module of this name before any other, and does not compare what is compiled with its source."""
     (code,) = folder.code.iterdir()
-    task = code / "launcher" / "slurm" / "task.py"
-    before = task.read_text()
-    shutil.copy(planted, task)
-    shutil.rmtree(task.parent / "__pycache__")
-    subprocess.run(["python3", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", task], check=True)
-    task.write_text(before)
+    with ZipFile(code, "a") as archive:
+        archive.writestr("sitecustomize.py", planted.read_text())
     return code
 
 
 def plant_link(folder: SweepFolder, planted: Path) -> Path:
-    """Python imports a module of this name before any other."""
+    code = plant_code(folder, planted)
+    code.rename(planted.with_suffix(".zip"))
+    code.symlink_to(planted.with_suffix(".zip"))
+    return code
+
+
+def plant_folder(folder: SweepFolder, planted: Path) -> Path:
     (code,) = folder.code.iterdir()
+    code.unlink()
+    code.mkdir()
     (code / "sitecustomize.py").symlink_to(planted)
     return code
 
@@ -49,7 +53,7 @@ def plant_link(folder: SweepFolder, planted: Path) -> Path:
 def share_code(folder: SweepFolder, planted: Path) -> Path:
     """Whoever may write there could plant something once it has been checked."""
     (code,) = folder.code.iterdir()
-    (code / "launcher").chmod(0o770)
+    code.chmod(0o660)
     return code
 
 
@@ -96,8 +100,9 @@ def plant_where_nothing_looks(folder: SweepFolder, planted: Path) -> None:
 
 
 PLANTS: list[Callable[[SweepFolder, Path], Path | None]] = [
-    plant_compiled_code,
+    plant_code,
     plant_link,
+    plant_folder,
     share_code,
     plant_work,
     plant_link_to_work,

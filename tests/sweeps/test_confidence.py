@@ -9,11 +9,11 @@ import pytest
 from benchmarks.fitting.learned import yaml_text
 from conf.compose.load import settings_of
 from conf.compose.tree import with_values
+from conf.own_files import at_hand
 from conf.plan.experiment import Experiment
 from conf.types.cluster_spec import FittedRuns
 from sweeps.confidence import (
     FEW_IS_WIDER,
-    VALIDATED,
     half_width,
     interval_around,
     interval_of,
@@ -84,7 +84,7 @@ def test_a_trainer_that_no_row_shows_is_outside() -> None:
 
 def test_what_was_learned_is_as_it_is_written() -> None:
     assert 0 < load_validated().rivals < load_validated().half < 0.5
-    assert VALIDATED.read_text() == yaml_text(load_validated())
+    assert at_hand("sweeps/validated.yaml").read_text() == yaml_text(load_validated())
 
 
 def test_small_layers_are_less_certain_than_large_ones_as_far_as_rows_show() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import pkgutil
 import subprocess
 from functools import lru_cache
 from pathlib import Path
@@ -12,15 +14,14 @@ ROOT = Path(__file__).resolve().parents[2]
 GIT = ("git", "-C", str(ROOT), "-c", f"safe.directory={ROOT}")
 """Git in this checkout, which may belong to the colleague who installed it: Git refuses a folder of another user."""
 
-RECORDED = "GIT_SHA"
-"""The file beside the packages of a snapshot that names their commit, since a snapshot is no checkout."""
+RECORDED = "CODE"
+"""The file in a snapshot's trainer that names its commit and digest, since a snapshot is no checkout."""
 
 
 def git_sha() -> str:
     """The commit in twelve digits, `-dirty` where the checkout has changes; `unknown` without checkout and record."""
-    recorded = ROOT / RECORDED
-    if recorded.is_file():
-        return recorded.read_text().strip()
+    if recorded := _recorded():
+        return recorded[0]
     # --exclude=* leaves tags out, so that the commit itself is printed.
     command = [*GIT, "describe", "--always", "--exclude=*", "--dirty", "--abbrev=12"]
     try:
@@ -29,9 +30,17 @@ def git_sha() -> str:
         return "unknown"
 
 
+def _recorded() -> list[str]:
+    with contextlib.suppress(OSError):
+        return (pkgutil.get_data("train_core", RECORDED) or b"").decode().split()
+    return []
+
+
 @lru_cache(maxsize=1)
 def trainer_code() -> str:
     """Twelve digits of the trainer's code; the cost model, which is never measured, and the rest do not count."""
+    if recorded := _recorded():
+        return recorded[1]
     digest = hashlib.sha256()
     for path in sorted((ROOT / "train_core").rglob("*.py")):
         if "costs" not in path.parts:

@@ -7,12 +7,12 @@ import difflib
 import re
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from conf.errors import ConfigError
+from conf.own_files import at_hand
 from conf.units import count_of
 from results.report.section import Block, NamedTable, Paragraph, ReportSubject, Section
 from results.table import Cell, Table, number, text
@@ -21,8 +21,6 @@ from sweeps.reading import TrialReading
 from sweeps.trial import SweepRecord, Trial
 from train_core.costs import Estimate
 from train_core.measurement import Performance
-
-PUBLISHED = Path(__file__).parents[2] / "published.csv"
 
 HARDWARE = (
     "Rows that count hardware FLOPs count recomputation too: they may be held against hardware TFLOPS of the same model"
@@ -84,7 +82,7 @@ class PublishedFigure(BaseModel):
 @cache
 def published_figures() -> dict[str, PublishedFigure]:
     """The whole table by id, in the order of the file."""
-    with PUBLISHED.open(newline="") as file:
+    with at_hand("results/published.csv").open(newline="") as file:
         rows = [{name: cell for name, cell in row.items() if cell} for row in csv.DictReader(file)]
     figures = [PublishedFigure.model_validate(row) for row in rows]
     return {figure.id: figure for figure in figures}

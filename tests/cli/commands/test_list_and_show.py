@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from conf.folders import CONF_DIR, first_sentence, groups, options
+from conf.folders import conf_dir, first_sentence, groups, options
 from tests.cli.conftest import Command
 
 
@@ -18,11 +18,11 @@ def own(tmp_path: Path) -> Path:
     """A folder with a cluster of its own, one in place of the package's, and a misspelt group."""
     (tmp_path / "own" / "cluster").mkdir(parents=True)
     (tmp_path / "own" / "clusters").mkdir()
-    selene = (CONF_DIR / "cluster" / "selene.yaml").read_text()
+    selene = (conf_dir() / "cluster" / "selene.yaml").read_text()
     (tmp_path / "own" / "cluster" / "mine.yaml").write_text(
         "# Ours, e.g. here. More.\n" + selene.replace(": selene", ": mine")
     )
-    shutil.copy(CONF_DIR / "cluster" / "selene.yaml", tmp_path / "own" / "cluster")
+    shutil.copy(conf_dir() / "cluster" / "selene.yaml", tmp_path / "own" / "cluster")
     (tmp_path / "own" / "clusters" / "lost.yaml").touch()
     return tmp_path / "own"
 
@@ -44,7 +44,7 @@ def test_a_group_says_of_each_option_whose_it_is_and_what(own: Path, trisweep: C
 
 
 def test_every_file_of_the_package_says_what_it_is() -> None:
-    silent = [path for group in groups() for path in (CONF_DIR / group).glob("*.yaml") if not first_sentence(path)]
+    silent = [path for group in groups() for path in (conf_dir() / group).glob("*.yaml") if not first_sentence(path)]
     assert silent == []
 
 

@@ -11,7 +11,7 @@ import pytest
 from conf.compose.load import compose_tree, load, settings_of
 from conf.compose.tree import part_at, value_at, with_values
 from conf.errors import ConfigError, InfeasiblePlan
-from conf.folders import CONF_DIR, options
+from conf.folders import conf_dir, options
 
 FRONTIER_175B = [
     "model=gpt-175b",
@@ -342,7 +342,7 @@ def test_what_files_say_now_is_what_is_composed(tmp_path: Path, monkeypatch: pyt
     hidden_size = load(["model=tiny"]).model.hidden_size
     tiny = tmp_path / "model" / "tiny.yaml"
     tiny.parent.mkdir()
-    shutil.copy(CONF_DIR / "model" / "tiny.yaml", tiny)
+    shutil.copy(conf_dir() / "model" / "tiny.yaml", tiny)
     monkeypatch.setenv("TRISWEEP_CONFIG_DIR", str(tmp_path))
     assert load(["model=tiny"]).model.hidden_size == hidden_size
     tiny.write_text(tiny.read_text().replace(f"hidden_size: {hidden_size}", "hidden_size: 96"))

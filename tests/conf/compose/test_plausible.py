@@ -11,7 +11,7 @@ from conf.compose.load import compose_tree, load, load_cluster
 from conf.compose.plausible import doubts
 from conf.compose.tree import Tree
 from conf.errors import ConfigError
-from conf.folders import CONF_DIR, options
+from conf.folders import conf_dir, options
 
 SELENE = "cluster=selene"
 
@@ -128,7 +128,7 @@ def test_nodes_without_a_link_between_them_are_doubted() -> None:
 
 def test_all_that_is_wrong_in_a_cluster_s_file_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures in a wrong unit hid values of a wrong type, of which each hid the next, and a wrong name hid all."""
-    cluster = yaml.safe_load((CONF_DIR / "cluster" / "selene.yaml").read_text())
+    cluster = yaml.safe_load((conf_dir() / "cluster" / "selene.yaml").read_text())
     cluster |= {"reserved_memory_bytes": -1, "fragmentation": "lots", "num_node": 3}
     cluster["links"][0]["bandwidth_bytes_per_second"] = 300
     del cluster["links"][1]["latency_seconds"]

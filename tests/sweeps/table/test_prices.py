@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from conf.errors import UsageError
-from conf.folders import CONF_DIR
+from conf.folders import conf_dir
 from conf.units import GIBIBYTE
 from sweeps.table.prices import PREDICTED_COLUMNS, price, read_table, write_table
 
@@ -158,7 +158,7 @@ def test_a_record_knows_its_line_though_lines_before_it_are_blank_or_within_a_qu
 def test_all_that_is_wrong_in_a_row_s_cluster_stands_on_its_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cluster = yaml.safe_load((CONF_DIR / "cluster" / "selene.yaml").read_text())
+    cluster = yaml.safe_load((conf_dir() / "cluster" / "selene.yaml").read_text())
     (tmp_path / "cluster").mkdir()
     wrong = cluster | {"name": "mine", "fragmentation": "lots", "num_nodes": "many"}
     (tmp_path / "cluster" / "mine.yaml").write_text(yaml.safe_dump(wrong))

@@ -18,7 +18,7 @@ from calibrate.calibration import Draft
 from calibrate.refit_cluster import FinishedTrial, finished_trials, priced_runs
 from cli.commands.calibrate.work import _write_file, propose
 from conf.compose.load import load_cluster
-from conf.folders import CONF_DIR, draft_first
+from conf.folders import conf_dir, draft_first
 from conf.types.cluster_spec import ClusterSpec
 from sweeps.points.plan import plan_sweep
 from sweeps.sweep import Sweep
@@ -37,7 +37,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of configuration with a file of cluster `local`, which holds before the package's."""
     folder = tmp_path_factory.mktemp("own")
     (folder / "cluster").mkdir()
-    shutil.copy(CONF_DIR / "cluster" / "local.yaml", folder / "cluster")
+    shutil.copy(conf_dir() / "cluster" / "local.yaml", folder / "cluster")
     return folder
 
 
@@ -194,7 +194,7 @@ def test_a_file_of_the_package_that_was_rewritten_is_called_so(
     is_ours: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nobody named it: --from-results takes the cluster of the trials, and in a checkout that is a tracked file."""
-    path = (CONF_DIR if is_ours else tmp_path) / "cluster" / "local.yaml"
+    path = (conf_dir() if is_ours else tmp_path) / "cluster" / "local.yaml"
     new = Draft(load_cluster("local"), "local", (), (), "")
     monkeypatch.setattr(Draft, "write", lambda _: path)
     assert _write_file(new) == path
