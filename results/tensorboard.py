@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -38,7 +38,7 @@ def require_trackers(tracking: TrackingSpec) -> None:
         raise ConfigError("tracking.also", [TENSORBOARD], problem, "Run pip install tensorboard, or leave it out.")
 
 
-def write_events(contents: Sequence[RunContent], tracking: TrackingSpec, folder: Path) -> None:
+def write_events(contents: Iterable[RunContent], tracking: TrackingSpec, folder: Path) -> None:
     """Bring the event files of all runs up to date, if any are wanted; a run without steps gets none."""
     if TENSORBOARD not in tracking.also:
         return

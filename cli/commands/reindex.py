@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.arguments import OverrideTexts, complete_sweep, composition_of
+from cli.output.bar import bar
 from cli.output.console import complaints, print_unwrapped, shown_path
 from conf.credentials import hide_credentials
 from conf.errors import EXIT_FAILED, TrisweepError, UsageError
@@ -123,7 +124,8 @@ def _write_anew(sweep: Sweep, configured: TrackingSpec, chosen: TrackingSpec | N
     from results.mlflow.sweep_import import import_sweep
 
     tracking = chosen or sweep.record.tracking.signed_in_as(configured)
-    done = import_sweep(sweep, tracking, root, lambda sweep: reconcile(sweep.read()), anew=True)
+    with bar(f"Writing runs of {sweep.folder.path.name}") as tell:
+        done = import_sweep(sweep, tracking, root, lambda sweep: reconcile(sweep.read()), anew=True, tell=tell)
     print_unwrapped(f"{sweep.folder.path.name}: {count_of(done.created, 'run')} written")
     # Only those whose plan is of a trial of this very sweep: sweeps of one name may stand in several folders.
     trial_ids = {trial.trial_id for trial in sweep.record.trials}

@@ -12,6 +12,7 @@ import typer
 from cli.arguments import AsJson, OverrideTexts, SweepName
 from cli.commands.reindex import chosen_store, write_all_anew
 from cli.commands.ui import print_way_in
+from cli.output.bar import bar
 from cli.output.console import complaints, console, print_json, print_sentences, print_unwrapped, shown_path
 from cli.output.next_command import folder_words, ui_command
 from cli.started_sweep import started_sweep
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from conf.compose.load import Composition
     from conf.types.sites import TrackingSpec
     from results.comparison import ComparedPoint
+    from results.mlflow.sweep_import import ImportSummary
     from sweeps.later_command import Restriction
     from sweeps.reading import TrialReading
     from sweeps.sweep import Sweep
@@ -121,12 +123,17 @@ def report_on(
     keep_job_records(readings)
     content = _write_report_into(None, sweep, readings)
     tracking, root = chosen or sweep.record.tracking.signed_in_as(configured), sweep.folder.path.parent
+
+    def bring_up_to_date() -> ImportSummary:
+        with bar("Writing runs into MLflow") as tell:
+            return import_sweep(whole, tracking, root, lambda sweep: reconcile(sweep.read()), tell=tell)
+
     try:
-        imported = import_sweep(whole, tracking, root, lambda sweep: reconcile(sweep.read()))
+        imported = bring_up_to_date()
     except DamagedStore as damage:
         print_unwrapped(f"{damage.problem}, so it is made anew from the sweeps' folders:")
         write_all_anew(tracking, None, root)
-        imported = import_sweep(whole, tracking, root, lambda sweep: reconcile(sweep.read()))
+        imported = bring_up_to_date()
     changed = imported.created + imported.updated
     console.print(f"MLflow: {count_of(changed, 'run')} written, {imported.unchanged} unchanged. Look at them with:")
     print_unwrapped(f"  {ui_command(root, tracking)}")

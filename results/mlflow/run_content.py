@@ -6,6 +6,7 @@ import hashlib
 import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -163,10 +164,13 @@ def log_sweep_files(repository: Any, folder: SweepFolder) -> None:
 
 def log_trial_files(repository: Any, reading: Reading) -> None:
     """The resolved configuration, the prediction, the measurement, the end of the log, and what sbatch was given."""
-    with tempfile.TemporaryDirectory() as folder:
+    here = getattr(repository, "artifact_dir", None)  # of a folder of this machine, which needs no copies
+    with nullcontext(here) if here else tempfile.TemporaryDirectory() as folder:
+        Path(folder).mkdir(parents=True, exist_ok=True)
         for name, text in _trial_files(reading).items():
             (Path(folder) / name).write_text(text)
-        repository.log_artifacts(folder)
+        if not here:
+            repository.log_artifacts(folder)
 
 
 def _trial_files(reading: Reading) -> Mapping[str, str]:

@@ -15,12 +15,12 @@ import hashlib
 import json
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from results.mlflow.run_content import FORMAT, SWEEP, RunContent, report_digest
+from results.mlflow.run_content import FORMAT, SWEEP, report_digest
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep, glance_at, is_settled
 from train_core.process.git_sha import ROOT
@@ -59,16 +59,6 @@ class StoredRun:
     experiment_id: str
     digest: str | None
     parent: str | None
-
-
-def first_if_all_stored(
-    contents: Sequence[RunContent], database: Path, experiment: str, sweep_id: str
-) -> StoredRun | None:
-    """The run of the first content, if the store holds every content as it is now; None where that is not known."""
-    stored = _runs_of_points(database, experiment, sweep_id)
-    if {key: run.digest for key, run in stored.items()} == {content.key: content.digest for content in contents}:
-        return stored[contents[0].key]
-    return None
 
 
 def stored_runs(database: Path, experiment: str, sweep_id: str) -> dict[str, StoredRun] | None:
@@ -126,11 +116,10 @@ class LastImport:
         stored = self._read_stored_runs()
         return stored.get(SWEEP) if record.get("runs") == _digest_of(stored) else None
 
-    def remember(self, readings: Sequence[TrialReading], contents: Sequence[RunContent]) -> None:
+    def remember(self, readings: Sequence[TrialReading], keys: Collection[str]) -> None:
         """Keep what was seen, after the store got all of it; nothing while a job may still change a trial."""
         stored = self._read_stored_runs()
-        is_whole = stored.keys() == {content.key for content in contents}
-        if self.is_sharp and is_whole and all(map(is_settled, readings)):
+        if self.is_sharp and stored.keys() == keys and all(map(is_settled, readings)):
             record = {"files": self.files, "runs": _digest_of(stored)}
             with contextlib.suppress(OSError):  # the next import reads the sweep, as this one did
                 write_atomically(self.memory, json.dumps(record, indent=1) + "\n", durable=False)

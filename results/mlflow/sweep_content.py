@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -43,8 +43,8 @@ BEST = ("TFLOPS", "MFU_pct", "step_s", "tok_per_s", "mem_GiB")
 
 def sweep_runs(
     record: SweepRecord, results: Sequence[TrialReading], report: str = "", ended: str = ""
-) -> list[RunContent]:
-    """The parent, and after it one child for every trial in the order of the results.
+) -> Iterator[RunContent]:
+    """The parent, and after it one child for every trial in the order of the results, each made when it is asked for.
 
     Args:
         ended: the limit that has ended the sweep while trials were left; else empty.
@@ -56,11 +56,9 @@ def sweep_runs(
     ends = [each.measurement.ended for each, relation in both if relation.kind == "baseline" and each.measurement]
     since = max(ends, default=0.0)
     keys = dict.fromkeys(key for result in results for key in result.trial.point)
-    trials = [
-        _trial_run(record, result, relation, name, since, disturbed.get(result.name, ""), keys)
-        for result, relation in both
-    ]
-    return [_parent(record, results, relations, report, ended), *trials]
+    yield _parent(record, results, relations, report, ended)
+    for result, relation in both:
+        yield _trial_run(record, result, relation, name, since, disturbed.get(result.name, ""), keys)
 
 
 def _parent(
@@ -212,8 +210,8 @@ def _common_tags(record: SweepRecord) -> dict[str, str]:
 
 def _shared_content(record: SweepRecord, result: Reading, prediction: Estimate | None) -> RunContent:
     """Return the content that the runs of a trial and of a long training share."""
-    experiment, measurement = result.experiment, result.measurement
-    first = next(steps_of(result.step_lines), None)
+    experiment, measurement, lines = result.experiment, result.measurement, result.step_lines
+    first = next(steps_of(lines), None)
     # It begins with its first step, while the trial runs and afterwards. MLflow changes no start, and a run whose page
     # somebody has open must not be replaced when the trial ends.
     began = measurement.started if measurement else record.created
@@ -234,7 +232,7 @@ def _shared_content(record: SweepRecord, result: Reading, prediction: Estimate |
             *(at(milliseconds(record.created), metric_keys.predicted_metrics(prediction)) if prediction else ()),
             *_measured_metrics(result, prediction, milliseconds(ended)),
         ),
-        steps=StepHistory(result.step_lines, partial(_step_metrics, result)),
+        steps=StepHistory(lines, partial(_step_metrics, lines)),
         artifacts=result.submission.job_id or "" if result.submission else "",
     )
 
@@ -277,10 +275,10 @@ def _params(experiment: Experiment | None) -> dict[str, str]:
     return knobs | sizes | {f"{group}.{name}": param(value) for group in GROUPS for name, value in tree[group].items()}
 
 
-def _step_metrics(result: Reading) -> list[LoggedMetric]:
+def _step_metrics(lines: bytes) -> list[LoggedMetric]:
     return [
         LoggedMetric(key, value, milliseconds(step.time), step.step)
-        for step in result.steps
+        for step in steps_of(lines)
         for key, value in metric_keys.step_metrics(step).items()
     ]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -24,10 +24,10 @@ from conf.errors import UsageError
 from conf.types.sites import TrackingSpec
 from results.mlflow.reachable import remedy_of, require_writable
 from results.mlflow.run_content import RunContent, log_sweep_files, log_trial_files, report_digest
-from results.mlflow.store import artifact_dir, connect, database_path, experiment_id, flush, journals_of, tracking_uri
-from results.mlflow.stored_runs import LastImport, StoredRun, first_if_all_stored, stored_runs
+from results.mlflow.store import artifact_dir, database_path, flush, journals_of, tracking_uri
+from results.mlflow.stored_runs import LastImport, StoredRun
 from results.mlflow.sweep_content import sweep_runs, training_run
-from results.mlflow.views import keep_view
+from results.mlflow.views import RunsSeen, keep_view
 from results.mlflow.writer import RunWriter
 from results.tensorboard import TENSORBOARD, write_events
 from sweeps.folder.journal import History
@@ -58,12 +58,14 @@ def import_sweep(
     read: Callable[[Sweep], Sequence[TrialReading]] = Sweep.read,
     *,
     anew: bool = False,
+    tell: Callable[[int, int], None] = lambda done, total: None,
 ) -> ImportSummary:
     """Bring the runs of this sweep up to date with its folder.
 
     Args:
         read: called once no other import runs, as an older state could undo a newer one.
         anew: delete what the store has of the sweep first.
+        tell: is told of how many runs so many are done.
 
     Raises:
         UsageError: the server does not answer or refuses, or another import holds the store for two minutes.
@@ -79,28 +81,38 @@ def import_sweep(
             return _summary_of_no_change(parent, 1 + len(sweep.record.trials), tracking, output_dir)
         results = read(sweep)
         ended = History.kept_in(sweep.folder).why_cut_short([each.outcome for each in results])
-        contents = sweep_runs(sweep.record, results, report_digest(sweep.folder), ended)
-        done = None if anew else _nothing_to_do(contents, tracking, output_dir, sweep_id)
-        done = done or _write(sweep, results, contents, _writer(tracking, output_dir, sweep_id, anew=anew))
-        write_events(contents, tracking, sweep.folder.path)
+        contents = partial(sweep_runs, sweep.record, results, report_digest(sweep.folder), ended)
+        writer = RunWriter(tracking, output_dir, sweep_id, anew=anew)
+        done, keys = _write(sweep, results, contents(), writer, tell)
+        write_events(contents(), tracking, sweep.folder.path)
         if last:
             flush(database_path(output_dir))
-            last.remember(results, contents)
+            last.remember(results, keys)
     return done
 
 
 def _write(
-    sweep: Sweep, results: Sequence[TrialReading], contents: Sequence[RunContent], writer: RunWriter
-) -> ImportSummary:
-    whole, *trials = contents
-    parent = writer.write(whole, None, lambda repository: log_sweep_files(repository, sweep.folder))
-    written: dict[str, str] = {}
-    for trial, result in zip(trials, results, strict=True):  # a later stage is the child of what it follows
+    sweep: Sweep,
+    results: Sequence[TrialReading],
+    contents: Iterable[RunContent],
+    writer: RunWriter,
+    tell: Callable[[int, int], None],
+) -> tuple[ImportSummary, set[str]]:
+    """The contents pass by one after the other, as thousands would not fit into memory; and the keys of them."""
+    seen, written = RunsSeen(), dict[str, str]()  # a later stage is the child of what it follows
+    for content, result in zip(contents, (None, *results), strict=True):
+        seen.add(content)
+        if result is None:
+            parent = writer.write(content, None, partial(log_sweep_files, folder=sweep.folder))
+            continue
         above = written.get(result.trial.after, parent)
-        written[result.name] = writer.write(trial, above, partial(log_trial_files, reading=result))
-    writer.leave(contents)
-    keep_view(writer.client, writer.experiment_id, writer.sweep_id, sweep.record, contents)
-    return ImportSummary(writer.uri, writer.experiment_id, parent, **writer.counts)
+        written[result.name] = writer.write(content, above, partial(log_trial_files, reading=result))
+        tell(len(written), len(results))
+    writer.write_waiting()
+    writer.leave(seen.keys)
+    if writer.is_connected:
+        keep_view(writer.client, writer.experiment_id, writer.sweep_id, sweep.record, seen)
+    return ImportSummary(writer.uri, writer.experiment_id, parent, **writer.counts), seen.keys
 
 
 def import_training(
@@ -121,10 +133,9 @@ def import_training(
         content = training_run(record, training, from_trial)
         training_id = _tracking_id(training.folder.tracking_id, tracking)
         write_events([content], tracking, training.folder.path)
-        if not anew and (unchanged := _nothing_to_do([content], tracking, output_dir, training_id)):
-            return unchanged
-        writer = _writer(tracking, output_dir, training_id, anew=anew)
+        writer = RunWriter(tracking, output_dir, training_id, anew=anew)
         run_id = writer.write(content, None, partial(log_trial_files, reading=training))
+        writer.write_waiting()
         return ImportSummary(writer.uri, writer.experiment_id, run_id, **writer.counts)
 
 
@@ -136,28 +147,6 @@ def move_store_aside(output_dir: Path) -> list[Path]:
             journal.rename(database.with_name(f"{database.name}.old-{now}{end}"))
         paths = (database, artifact_dir(output_dir))
         return [path.rename(path.with_name(f"{path.name}.old-{now}")) for path in paths if path.exists()]
-
-
-def _writer(tracking: TrackingSpec, output_dir: Path, sweep_id: str, *, anew: bool) -> RunWriter:
-    client = connect(tracking, output_dir)
-    uri, experiment = tracking_uri(tracking, output_dir), experiment_id(client, tracking, output_dir)
-    stored = None
-    if tracking.kind == "sqlite":
-        stored = stored_runs(database_path(output_dir), tracking.experiment, sweep_id)
-    writer = RunWriter(client, uri, experiment, sweep_id, stored)
-    if anew:
-        writer.delete_all()
-    return writer
-
-
-def _nothing_to_do(
-    contents: Sequence[RunContent], tracking: TrackingSpec, output_dir: Path, sweep_id: str
-) -> ImportSummary | None:
-    """The summary of an import that would change nothing, without waiting for MLflow; None where one is needed."""
-    if tracking.kind != "sqlite":
-        return None
-    first = first_if_all_stored(contents, database_path(output_dir), tracking.experiment, sweep_id)
-    return None if first is None else _summary_of_no_change(first, len(contents), tracking, output_dir)
 
 
 def _summary_of_no_change(first: StoredRun, num_runs: int, tracking: TrackingSpec, output_dir: Path) -> ImportSummary:

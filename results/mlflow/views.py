@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from conf.types.sweep_spec import Objective
 from results.mlflow.metric_keys import objective_key
-from results.mlflow.run_content import RunContent
+from results.mlflow.run_content import RunContent, milliseconds
 from results.mlflow.stored_runs import SWEEP_ID
 from sweeps.points.objectives import is_better_when_larger
 from sweeps.trial import SweepRecord
@@ -51,17 +51,35 @@ def view_key(sweep_id: str) -> str:
     return f"trisweep-{sweep_id[:12]}"
 
 
-def keep_view(
-    client: MlflowClient, experiment_id: str, sweep_id: str, record: SweepRecord, contents: Sequence[RunContent]
-) -> None:
+class RunsSeen:
+    """What the runs of a sweep hold, which pass by one after the other: their keys, metrics, and values of params."""
+
+    def __init__(self) -> None:
+        self.keys, self.metrics = set[str](), set[str]()
+        self.values: dict[str, set[str]] = {}
+
+    def add(self, content: RunContent) -> None:
+        self.keys.add(content.key)
+        self.metrics.update(metric.key for metric in content.metrics)
+        for key, value in content.params.items():
+            self.values.setdefault(key, set()).add(value)
+
+    @property
+    def varied(self) -> list[str]:
+        """The parameters in which the trials differ: those beside layout and batch have dotted names."""
+        others = sorted(key for key in self.values if "." in key and not key.startswith(LAYOUT))
+        return [key for key in (*KNOBS, *others) if len(self.values.get(key, ())) > 1]
+
+
+def keep_view(client: MlflowClient, experiment_id: str, sweep_id: str, record: SweepRecord, seen: RunsSeen) -> None:
     """Have the experiment offer a sweep's trials, the best first, and long trainings apart from them."""
-    made_ms, objectives = contents[0].start_ms, record.objective
+    made_ms, objectives = milliseconds(record.created), record.objective
     clusters = [trial.experiment.place for trial in record.trials if trial.experiment is not None]
     where = "proxy" if record.mode == "proxy" else next(iter(clusters), record.mode)  # as its folder is called
     tags = client.get_experiment(experiment_id).tags
     trials = f"tags.kind = 'trial' AND tags.in_sweep = 'true' AND tags.`{SWEEP_ID}` = '{sweep_id}'"
-    table = _table(trials, _columns(contents, objectives), ascending=not is_better_when_larger(objectives[0]))
-    charts = _charts(_varied_params(contents), objectives)
+    table = _table(trials, _columns(seen, objectives), ascending=not is_better_when_larger(objectives[0]))
+    charts = _charts(seen.varied, objectives)
     wanted = {
         view_key(sweep_id): _view(f"{record.name} {where}: trials", made_ms, table | charts),
         TRAININGS: _view("Long trainings", 0, _table("tags.kind = 'training'", TRAINING_COLUMNS)),
@@ -89,11 +107,10 @@ def _view(name: str, made_ms: int, state: dict[str, Any]) -> str:
     return json.dumps({"name": name, "createdAt": made_ms, "updatedAt": made_ms, "state": json.dumps(state)})
 
 
-def _columns(contents: Sequence[RunContent], objectives: Sequence[Objective]) -> tuple[str, ...]:
+def _columns(seen: RunsSeen, objectives: Sequence[Objective]) -> tuple[str, ...]:
     """The columns of what is sought, then of what any trial has; without those that hold one value alone."""
-    measured = {metric.key for run in contents for metric in run.metrics}
-    metrics = [key for key in METRICS if key in measured or key == METRICS[0]]
-    sought, varied = list(map(objective_key, objectives)), _varied_params(contents)
+    metrics = [key for key in METRICS if key in seen.metrics or key == METRICS[0]]
+    sought, varied = list(map(objective_key, objectives)), seen.varied
     others = [key for key in varied if key not in KNOBS]
     first = [*(f"metrics.`{key}`" for key in sought), *(f"params.`{key}`" for key in others)]
     rest = [f"metrics.`{key}`" for key in metrics if key not in sought]
@@ -125,13 +142,6 @@ def _table(search: str, columns: tuple[str, ...], *, ascending: bool = False) ->
         "hideEmptyCharts": True,
         "useGroupedValuesInCharts": True,
     }
-
-
-def _varied_params(contents: Sequence[RunContent]) -> list[str]:
-    """The parameters in which the sweep's trials differ: those beside layout and batch have dotted names."""
-    trials = [run.params for run in contents if run.params]
-    others = sorted({key for params in trials for key in params if "." in key and not key.startswith(LAYOUT)})
-    return [key for key in (*KNOBS, *others) if len({params[key] for params in trials if key in params}) > 1]
 
 
 def _charts(knobs: list[str], objectives: Sequence[Objective]) -> dict[str, Any]:

@@ -6,15 +6,24 @@ next import completes it: the store takes every value of a metric once, however 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection
+from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from conf.types.sites import TrackingSpec
+from results.mlflow.new_runs import NewRun, engine_of, insert_runs, new_run, seal_runs
 from results.mlflow.run_content import SWEEP, RunContent
-from results.mlflow.stored_runs import ATTEMPT, DIGEST, KEY, LAST_STEP, LEFT, PARENT, SWEEP_ID, StoredRun
+from results.mlflow.store import connect, database_path, experiment_id, tracking_uri
+from results.mlflow.stored_runs import ATTEMPT, DIGEST, KEY, LAST_STEP, LEFT, PARENT, SWEEP_ID, StoredRun, stored_runs
 from train_core.process.machine import this_user
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from sqlalchemy import Engine
+
+TOGETHER = 100
+"""So many new runs are one transaction of a database."""
 
 # MLflow refuses a request with more entries than this in all, or with more params or tags than this.
 BATCH_LIMIT = 1000
@@ -24,29 +33,54 @@ LogFiles = Callable[[Any], None]
 
 
 class RunWriter:
-    """The one writer of a sweep's runs, and what it has done so far.
+    """The one writer of a sweep's runs, and what it has done so far. Of MLflow it asks nothing before it must write.
 
-    Args:
-        stored: the sweep's runs by key, where the store's tables could be asked. Else MLflow is, which takes a hundred
-            times as long, because it gives whole runs.
+    Where the store is a database, new runs wait for each other until there are enough for a transaction.
     """
 
-    def __init__(
-        self,
-        client: MlflowClient,
-        uri: str,
-        experiment_id: str,
-        sweep_id: str,
-        stored: Mapping[str, StoredRun] | None = None,
-    ) -> None:
-        self.client, self.uri = client, uri
-        self.experiment_id, self.sweep_id = experiment_id, sweep_id
+    def __init__(self, tracking: TrackingSpec, output_dir: Path, sweep_id: str, *, anew: bool = False) -> None:
+        self.tracking, self.output_dir, self.sweep_id = tracking, output_dir, sweep_id
+        self.uri = tracking_uri(tracking, output_dir)
         self.counts = {"created": 0, "updated": 0, "unchanged": 0}
         self._whole: dict[str, Any] = {}
-        self._existing = self._find() if stored is None else dict(stored)
+        self._waiting: list[NewRun] = []
+        stored = None
+        if tracking.kind == "sqlite":  # its tables are asked, as MLflow takes a hundred times as long for whole runs
+            stored = stored_runs(database_path(output_dir), tracking.experiment, sweep_id)
+        self._existing = self._find() if stored is None else stored
+        if anew:
+            for run in self._existing.values():
+                self.client.delete_run(run.run_id)
+            self._existing = {}
+
+    @cached_property
+    def _opened(self) -> tuple[MlflowClient, str]:
+        client = connect(self.tracking, self.output_dir)
+        return client, experiment_id(client, self.tracking, self.output_dir)
+
+    @property
+    def is_connected(self) -> bool:
+        return "_opened" in vars(self)
+
+    @property
+    def client(self) -> MlflowClient:
+        return self._opened[0]
+
+    @property
+    def experiment_id(self) -> str:
+        known = None if self.is_connected else next(iter(self._existing.values()), None)
+        return known.experiment_id if known else self._opened[1]
+
+    @cached_property
+    def _engine(self) -> Engine | None:
+        return engine_of(self.client)
+
+    @cached_property
+    def _artifact_location(self) -> str:
+        return str(self.client.get_experiment(self.experiment_id).artifact_location)
 
     def write(self, content: RunContent, parent_run_id: str | None, log_files: LogFiles) -> str:
-        """The id of the run of `content`, which is created or brought up to date as needed."""
+        """The id of the run of `content`, which is created or brought up to date as needed; see `write_waiting`."""
         stored = self._existing.get(content.key)
         if stored is not None and (stored.digest, stored.parent) == (content.digest, parent_run_id):
             # Its parent counts too, because somebody may have deleted the parent's run.
@@ -57,19 +91,38 @@ class RunWriter:
             self.client.delete_run(run.info.run_id)
             run = None
         self.counts["updated" if run else "created"] += 1
-        previous = run
-        if run is None:
-            tags = self._tags(content, parent_run_id) | {"mlflow.user": this_user()}
+        if run is not None:
+            return self._complete(run, content, run, parent_run_id, log_files)
+        tags = self._tags(content, parent_run_id) | {"mlflow.user": this_user()}
+        if self._engine is None:
             run = self.client.create_run(self.experiment_id, content.start_ms, tags, content.name)
+            return self._complete(run, content, None, parent_run_id, log_files)
+        new = new_run(self._artifact_location, content, tags, _seal(content), log_files)
+        self._waiting.append(new)
+        if len(self._waiting) >= TOGETHER:
+            self.write_waiting()
+        return new.run_id
+
+    def write_waiting(self) -> None:
+        """Write the new runs that still wait for others."""
+        runs, self._waiting = self._waiting, []
+        if runs and self._engine is not None:
+            insert_runs(self._engine, self.experiment_id, runs)
+            for run in runs:
+                run.log_files(self._repository(run.artifact_uri))
+            seal_runs(self._engine, runs)
+
+    def _complete(
+        self, run: Any, content: RunContent, previous: Any | None, parent_run_id: str | None, log_files: LogFiles
+    ) -> str:
         # Files, status and values come before the digest: a run with a digest is whole, whenever an import dies.
         log_files(self._repository(run.info.artifact_uri))
         self._close(run.info.run_id, content)
         self._log(run.info.run_id, content, previous, parent_run_id)
         return str(run.info.run_id)
 
-    def leave(self, contents: Sequence[RunContent]) -> None:
-        """Runs of points that the sweep no longer has: those that measured something are marked, others deleted."""
-        current = {content.key for content in contents}
+    def leave(self, current: Collection[str]) -> None:
+        """Runs of points whose keys the sweep no longer has: those that measured are marked, others deleted."""
         for key, stored in self._existing.items():
             if key in current or stored.digest == LEFT:
                 continue
@@ -80,11 +133,6 @@ class RunWriter:
             else:
                 self.client.delete_run(stored.run_id)
 
-    def delete_all(self) -> None:
-        for stored in self._existing.values():
-            self.client.delete_run(stored.run_id)
-        self._existing = {}
-
     def _whole_run(self, stored: StoredRun) -> Any:
         return self._whole.get(stored.run_id) or self.client.get_run(stored.run_id)
 
@@ -93,7 +141,7 @@ class RunWriter:
         token: str | None = None
         while True:
             page = self.client.search_runs(
-                [self.experiment_id], f"tags.`{SWEEP_ID}` = '{self.sweep_id}'", max_results=1000, page_token=token
+                [self._opened[1]], f"tags.`{SWEEP_ID}` = '{self.sweep_id}'", max_results=1000, page_token=token
             )
             self._whole |= {run.info.run_id: run for run in page if KEY in run.data.tags}
             token = page.token
@@ -120,9 +168,8 @@ class RunWriter:
         """Params, metrics but for the steps that the known run holds, and tags, the digest among the very last."""
         from mlflow.entities import Metric, Param, RunTag
 
-        seal = {LAST_STEP: str(content.last_step), DIGEST: content.digest}
         changed = self._tags(content, parent_run_id) if stored else {}
-        tags = [RunTag(key, value) for key, value in (changed | seal).items()]
+        tags = [RunTag(key, value) for key, value in (changed | _seal(content)).items()]
         known_params, last_step = (stored.data.params, int(stored.data.tags.get(LAST_STEP, 0))) if stored else ({}, 0)
         # MLflow refuses another value for a parameter that a run has, so that none is sent twice.
         params = [Param(key, value) for key, value in content.params.items() if key not in known_params]
@@ -138,6 +185,10 @@ class RunWriter:
         for metrics in rest:
             self.client.log_batch(run_id, metrics)
         self.client.log_batch(run_id, last, params, tags)
+
+
+def _seal(content: RunContent) -> dict[str, str]:
+    return {LAST_STEP: str(content.last_step), DIGEST: content.digest}
 
 
 def _stored_run(run: Any) -> StoredRun:

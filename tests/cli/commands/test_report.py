@@ -147,7 +147,7 @@ def test_a_report_goes_into_the_store_that_its_command_names_else_into_the_recor
     own = SQLITE.model_copy(update={"kind": "server", "uri": "https://runs.example"})
     sweep.folder.write_record(sweep.record.model_copy(update={"tracking": own}))
 
-    def import_into(_: Sweep, tracking: TrackingSpec, *__: object) -> sweep_import.ImportSummary:
+    def import_into(_: Sweep, tracking: TrackingSpec, *__: object, **___: object) -> sweep_import.ImportSummary:
         taken.append(tracking)
         return sweep_import.ImportSummary("", "", "", created=1, updated=0, unchanged=0)
 

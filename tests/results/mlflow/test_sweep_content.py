@@ -39,5 +39,5 @@ def test_a_point_that_leaves_a_key_has_the_value_of_the_configuration(
 ) -> None:
     program = ["trainer=command", "trainer.command=[fit.py]", "+trainer.flags={width:8}"]
     record = build_record([{}, {"trainer.flags.width": 16}], program)
-    runs = sweep_runs(record, Sweep(SweepFolder(tmp_path / "own"), record).read())
+    runs = list(sweep_runs(record, Sweep(SweepFolder(tmp_path / "own"), record).read()))
     assert [run.params["trainer.flags.width"] for run in runs[1:]] == ["8", "16"]

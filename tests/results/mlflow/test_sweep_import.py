@@ -17,7 +17,7 @@ import pytest
 
 from conf.errors import UsageError
 from conf.types.sites import TrackingSpec
-from results.mlflow import run_content, sweep_import
+from results.mlflow import run_content, sweep_import, writer
 from results.mlflow.store import QUIET_SETTINGS, connect, database_path
 from results.mlflow.sweep_import import ImportSummary, import_sweep, import_training
 from sweeps.reading import Reading
@@ -209,7 +209,7 @@ def test_importing_twice_changes_nothing(store: Store) -> None:
 
 def test_an_import_that_changes_nothing_does_not_wait_for_mlflow(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     first = store.load()
-    monkeypatch.setattr(sweep_import, "connect", None)
+    monkeypatch.setattr(writer, "connect", None)
     again = store.load()
     assert (again.created, again.updated, again.unchanged) == (0, 0, 6)
     assert (again.uri, again.experiment_id, again.run_id) == (first.uri, first.experiment_id, first.run_id)
@@ -272,12 +272,14 @@ def test_an_import_that_was_interrupted_is_completed_by_the_next_one(
             raise KeyboardInterrupt
         real(repository, reading)
 
+    monkeypatch.setattr(writer, "TOGETHER", 2)
     monkeypatch.setattr(sweep_import, "log_trial_files", interrupted)
     with pytest.raises(KeyboardInterrupt):
         store.load()
     monkeypatch.undo()
     summary = store.load()
-    assert (summary.created, summary.updated, summary.unchanged) == (2, 1, 3)
+    assert (summary.created, summary.updated, summary.unchanged) == (2, 2, 2)
+    assert store.runs()["two"].info.status == "SCHEDULED"
     assert store.runs()["dead"].info.status == "FAILED"
     assert len(store.runs()) == 6
 
@@ -333,16 +335,26 @@ def test_a_second_process_waits_for_the_lock_and_then_says_so(store: Store, monk
         store.load()
 
 
-def test_twenty_trials_take_seconds(write_sweep: WriteSweep, tmp_path: Path, empty_store: Path) -> None:
+def test_many_new_runs_are_few_transactions(write_sweep: WriteSweep, tmp_path: Path, empty_store: Path) -> None:
+    from sqlalchemy import event
+    from sqlalchemy.engine import Engine
+
     trials = [trial(f"t{number}", number == 0, global_batch_size=8 * (number + 1)) for number in range(20)]
     folder, record, _ = write_sweep(trials)
     for member in trials:
         write_steps(folder, member.trial_id, range(1, 7))
         finish(folder, member, performance(100.0))
     shutil.copy(empty_store, database_path(tmp_path / "runs"))
-    start = time.monotonic()
-    import_sweep(Sweep(folder, record), SQLITE, tmp_path / "runs")
-    assert time.monotonic() - start < 20, "on a busy machine; about 2 s alone"
+    commits, told = list[object](), list[tuple[int, int]]()
+    count = commits.append
+    event.listen(Engine, "commit", count)
+    try:
+        sweep = Sweep(folder, record)
+        import_sweep(sweep, SQLITE, tmp_path / "runs", tell=lambda *done: told.append(done))
+    finally:
+        event.remove(Engine, "commit", count)
+    assert len(commits) < 20, "one by one, each run takes ten"
+    assert told == [(number, 20) for number in range(1, 21)]
 
 
 @pytest.mark.slow

@@ -228,7 +228,7 @@ def test_a_sweep_that_a_limit_has_ended_is_not_called_unfinished(
     assert says in text
     assert "not finished" not in text
     assert "measured yet" not in text
-    parent = sweep_runs(sweep.record, sweep.read(), ended=LIMIT)[0]
+    parent = next(sweep_runs(sweep.record, sweep.read(), ended=LIMIT))
     assert parent.status == "FINISHED"
 
 

@@ -150,7 +150,7 @@ def test_the_step_of_a_point_is_its_middle_run_s_in_tables_and_in_mlflow(
 def test_the_run_of_a_sweep_in_mlflow_has_the_best_loss(sweep: Sweep) -> None:
     readings = measured(sweep, 4.0, 3.0, 5.0, 5.2, 6.0)
     by_loss, by_rate = (
-        {metric.key: metric.value for metric in sweep_runs(record, readings)[0].metrics}
+        {metric.key: metric.value for metric in next(sweep_runs(record, readings)).metrics}
         for record in (sweep.record.model_copy(update={"objective": each}) for each in (("loss",), ("throughput",)))
     )
     assert by_loss["best/loss"] == pytest.approx(3.5)
