@@ -1,32 +1,28 @@
 """Complaints about values that are not of their type, and about overrides, without pydantic's and Hydra's own words.
 
-Files that build on themselves by their `defaults` are among the faults: Hydra would follow them for ever. Here stands
-too how Hydra wants right overrides spelled.
+Here stands too how Hydra wants right overrides spelled.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cache, reduce
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from operator import eq
-from types import UnionType
-from typing import Annotated, Any, TypeAlias, TypeVar, Union, get_args, get_origin
+from typing import Any, TypeVar
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from conf.compose.settings import Settings
+from conf.compose.kinds import field_names, kind_at, kinds_of
 from conf.credentials import HIDDEN, shown_value
 from conf.errors import ConfigError, all_at_once
-from conf.folders import groups, options, options_of, own_folders, path_of, shown_file
+from conf.folders import groups, options, own_folders
 from conf.nearest import listed, most_like, nearest
 from conf.overrides import OTHER_TYPES, PLAIN, Override, Overrides, command_line, for_a_shell, quoted_text, shell_word
 from conf.types.sbatch_options import remedy_for_option
-from conf.yaml_text import file_text, yaml_content
 
 Model = TypeVar("Model", bound=BaseModel)
 KEY_ITSELF = "[key]"
@@ -63,8 +59,6 @@ POINTS = tuple(f"{of}.{name}" for of in ("sweep", "sweep.proxy") for name in ("a
 """Mappings that are what the sweep is of, as lists of points are: what is stated of them is all of them."""
 EXAMPLE = ("'a=b'", "c")
 """Entries of a list, of which one needs quotes."""
-MOST_OF_HYDRA = 300
-"""Characters of a message of Hydra's that are passed on where no better one is known."""
 LOOK_LIKE = "Overrides look like cluster=frontier or batch.micro_batch_size=2."
 
 
@@ -150,81 +144,6 @@ def _problem(complaint: ErrorDetails) -> str:
     # pydantic speaks of an input; ours begin with a verb, since they follow the key and its value.
     words = complaint["msg"].replace("Input should", "must", 1).replace("String should", "must", 1)
     return words[0].lower() + words[1:]
-
-
-@cache
-def dotted_fields() -> frozenset[str]:
-    """Every dotted key that a composed configuration may have, of groups and of values."""
-    return frozenset(_below(Settings, "", ()))
-
-
-@cache
-def kinds_of(key: str) -> frozenset[Any]:
-    """The types that the value of a dotted key may be of; empty of a key that can be none."""
-    return kinds_in(kind_at(key))
-
-
-def kinds_in(kind: Any) -> frozenset[Any]:
-    """The types without what they hold: `tuple` of a list of any entries."""
-    return frozenset(get_origin(part) or part for part in _parts(kind))
-
-
-@cache
-def kind_at(key: str) -> Any:
-    """The type of what stands at a dotted key, entries of mappings included; None where nothing can."""
-    return reduce(kind_below, key.split("."), Settings)
-
-
-def kind_below(kind: Any, name: str | None) -> Any:
-    """The type of what stands under a name in a value of a type, or in its list (no name); None where nothing can."""
-    for part in _parts(kind):
-        if isinstance(part, type) and issubclass(part, BaseModel):
-            field = part.model_fields.get(name or "")
-            return field.annotation if field else None
-        if get_origin(part) in ((tuple, list) if name is None else (dict,)):
-            return get_args(part)[0 if name is None else 1]
-    return None
-
-
-def _parts(kind: Any) -> Iterator[Any]:
-    """The types of which a value may be one."""
-    if get_origin(kind) is Annotated:
-        yield from _parts(get_args(kind)[0])
-    elif get_origin(kind) in (Union, UnionType):
-        for part in get_args(kind):
-            yield from _parts(part)
-    elif hasattr(kind, "__value__"):  # a type that has a name
-        yield from _parts(kind.__value__)
-    elif kind is not None:
-        yield kind
-
-
-def _below(model: type[BaseModel], prefix: str, above: tuple[type[BaseModel], ...]) -> Iterator[str]:
-    for name, field in model.model_fields.items():
-        yield f"{prefix}{name}"
-        models = (part for part in _parts(field.annotation) if isinstance(part, type) and issubclass(part, BaseModel))
-        if (inner := next(models, None)) is not None and inner not in above:
-            yield from _below(inner, f"{prefix}{name}.", (*above, model))
-
-
-def field_names(model: type[BaseModel], path: Sequence[str]) -> list[str]:
-    """The keys that can stand at a path inside a model; none where plain values stand."""
-    for part in path:
-        field = model.model_fields.get(part)
-        if field is None:  # a key or a number inside a mapping or list of models
-            continue
-        inner = model_in(field.annotation)
-        if inner is None:
-            return []
-        model = inner
-    return list(model.model_fields)
-
-
-def model_in(kind: Any) -> type[BaseModel] | None:
-    """The X of `X`, `X | None`, `dict[str, X]` and `tuple[X, ...]`."""
-    if isinstance(kind, type) and issubclass(kind, BaseModel):
-        return kind
-    return next((model for part in get_args(kind) if (model := model_in(part))), None)
 
 
 def as_hydra_spells(override: Override) -> str:
@@ -317,11 +236,11 @@ def require_no_hidden_mapping(overrides: Overrides) -> None:
 
 def require_none_of_hydra(overrides: Overrides) -> None:
     """Raises ConfigError for settings of Hydra's own start of programs, which would change nothing here."""
-    if wrong := next(filter(None, (_of_hydra(each.key, each.value) for each in overrides)), None):
+    if wrong := next(filter(None, (wrong_of_hydra(each.key, each.value) for each in overrides)), None):
         raise wrong
 
 
-def _of_hydra(key: str, value: object, where: str = "") -> ConfigError | None:
+def wrong_of_hydra(key: str, value: object, where: str = "") -> ConfigError | None:
     """The error in a key that is a setting of Hydra's; None of any other."""
     of, *inside = re.split("[/.]", key, maxsplit=2)
     if of != "hydra" or not inside:
@@ -433,88 +352,3 @@ def _several(key: str, values: str) -> ConfigError:
     elif key in groups():
         remedy = "Give one of them."
     return ConfigError(key, values, "are several values, and the configuration takes one", remedy)
-
-
-Chosen: TypeAlias = tuple[str, str]
-"""A group, and an option of it."""
-
-
-def circle_of(overrides: Overrides) -> ConfigError | None:
-    """The error that names files that build on each other in a circle, chosen ones first; None if none do."""
-    own = [(option.group, option.name) for group in groups() for option in options_of(group) if option.is_own]
-    for first in (*((each.key, each.value or "") for each in overrides), *own):
-        if circle := _circle_from((first,)):
-            return _builds_on_itself(circle)
-    return None
-
-
-def _circle_from(path: tuple[Chosen, ...]) -> tuple[Chosen, ...]:
-    """The files from the one that comes twice to where it comes again; empty where none does."""
-    for following in _defaults_of(*path[-1]):
-        if following in path:
-            return path[path.index(following) :]
-        if circle := _circle_from((*path, following)):
-            return circle
-    return ()
-
-
-def _defaults_of(group: str, name: str) -> Iterator[Chosen]:
-    """The files on which one builds, as Hydra reads its `defaults`."""
-    path = path_of(group, name)
-    if path is None:
-        return
-    content = yaml_content(file_text(path), path)
-    stated = content.get("defaults") if isinstance(content, dict) else None
-    for entry in stated if isinstance(stated, list) else ():
-        if isinstance(entry, str) and entry != "_self_":
-            of, _, option = entry.removesuffix(".yaml").rpartition("/")
-            yield of.strip("/") or group, option
-        elif isinstance(entry, dict):
-            for key, option in entry.items():
-                yield re.sub(r"^(override|optional)\s+|@.*", "", str(key)).strip("/ "), str(option)
-
-
-def require_sound(group: str, file: str, content: Mapping[str, Any]) -> None:
-    """Refuse what Hydra cannot follow in a file, or would follow to no effect, and would not say of which file it is.
-
-    Raises ConfigError, which names the file, its entry, and how that is written.
-    """
-    defaults, of_hydra = content.get("defaults", []), content.get("hydra") or {}
-    if not isinstance(defaults, list):
-        remedy = "Write `defaults: [default, _self_]`, or each entry on a line that begins with a dash."
-        raise ConfigError("defaults", defaults, f"are no list in {file}", remedy)
-    settings = [(f"hydra.{key}", value) for key, value in of_hydra.items()] if isinstance(of_hydra, dict) else []
-    for key, option in (*settings, *(pair for entry in defaults if isinstance(entry, dict) for pair in entry.items())):
-        of = re.sub(r"^(override|optional)\s+", "", str(key)).strip("/ ")
-        if wrong := _of_hydra(of, option, f", in {file}"):
-            raise wrong
-        if group == "sweep" and of in groups() and key != f"override /{of}":
-            problem = f"does not override the choice of a {of}, in {file}"
-            raise ConfigError("defaults", f"{key}: {option}", problem, f"Write `- override /{of}: {option}`.")
-
-
-def wrong_defaults(text: str) -> ConfigError | None:
-    """The error in the `defaults` of a file, by what Hydra says of it; None where it speaks of something else."""
-    if (of := re.search(r"\bIn '?([\w.-]+)/([\w.-]+?)'?: (?!Could not find)(.*)", text)) is None:
-        return None
-    file, complaint = shown_file(of[1], of[2]), of[3]
-    if "Cannot merge DictConfig with ListConfig" in complaint and (path := path_of(of[1], of[2])):
-        stated = yaml_content(file_text(path), path)
-        lists = [key for key, value in stated.items() if isinstance(value, list) and dict in kinds_of(f"{of[1]}.{key}")]
-        return ConfigError(
-            f"{of[1]}.{', '.join(lists)}", file, "is a list there", "Write lines of the form `NAME: VALUE`."
-        )
-    if (key := re.match(r"Could not override '([^'@:]+)", complaint)) is None:
-        return ConfigError("defaults", file, complaint[:MOST_OF_HYDRA], "Correct them.")
-    group = key[1].rpartition("/")[2]
-    remedy = f"Give it in a sweep's file, or as {group}=NAME." if group in groups() else nearest(group, groups())
-    return ConfigError("defaults", f"override {key[1]}", f"is nothing that {file} can override", remedy)
-
-
-def _builds_on_itself(circle: tuple[Chosen, ...]) -> ConfigError:
-    group, name = circle[0]
-    if len(circle) == 1:
-        problem = f"builds on itself: {shown_file(group, name)} has its own name among its `defaults`"
-        return ConfigError(group, name, problem, f"Give it another name, such as my-{name}.yaml.")
-    files = " on ".join(shown_file(*each) for each in (*circle, circle[0]))
-    return ConfigError(group, name, f"builds on itself: {files}", "Take one of them out of the `defaults` of another.")

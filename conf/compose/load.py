@@ -28,18 +28,16 @@ from omegaconf.errors import OmegaConfBaseException
 
 from conf.compose.complaints import (
     LOOK_LIKE,
-    MOST_OF_HYDRA,
     as_hydra_spells,
-    circle_of,
     cleared_before,
-    dotted_fields,
     no_option,
     require_no_hidden_mapping,
     require_none_of_hydra,
     validate,
     wrong_alone,
-    wrong_defaults,
 )
+from conf.compose.defaults import MOST_OF_HYDRA, circle_of, wrong_defaults
+from conf.compose.kinds import dotted_fields
 from conf.compose.plausible import doubts, not_modelled
 from conf.compose.references import following
 from conf.compose.settings import Settings

@@ -17,7 +17,8 @@ from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra.plugins.config_source import ConfigResult
 from omegaconf import OmegaConf
 
-from conf.compose.complaints import kind_at, kind_below, kinds_in, require_sound
+from conf.compose.defaults import require_sound
+from conf.compose.kinds import kind_at, kind_below, kinds_in
 from conf.compose.settings import Settings
 from conf.errors import ConfigError
 from conf.folders import is_own

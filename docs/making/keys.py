@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from conf.compose.complaints import model_in
+from conf.compose.kinds import model_in
 from conf.compose.load import compose_tree
 from conf.compose.settings import Settings
 from conf.compose.tree import Tree
