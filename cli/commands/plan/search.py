@@ -52,7 +52,7 @@ def run_search(composition: Composition, options: SearchOptions) -> None:
     training = training_of(wanted, options)
     # Many numbers of devices take seconds.
     waits = len(wanted.spaces) > MOST_SEARCHED_WHOLE and complaints.is_terminal
-    message = f"Searching all plans on {len(wanted.spaces):,} numbers of devices, 2 to 10 s ..."
+    message = f"Searching all plans on {len(wanted.spaces):,} numbers of devices ..."
     try:
         with complaints.status(message) if waits else nullcontext():
             choice = choose(wanted, options, training, options.num_shown)

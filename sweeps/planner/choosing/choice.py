@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, repeat
 from math import inf
 from typing import NamedTuple
 
@@ -87,7 +87,8 @@ class Choice:
         family_values: what the objective says of the best plan of each of them, ascending, but of those far behind.
         num_left_out: families that were not priced, because their bounds tell that they can be none of the best; then
             the numbers of plans are of those that were.
-        best_of_each: the best of each space, best first by the objective; where families were left out, of some spaces.
+        best_of_each: the best of each space, best first by the objective; of many spaces those that others do not beat
+            in time and money, and some more.
         search_seconds: the whole search took so long.
     """
 
@@ -106,18 +107,25 @@ class Choice:
 def choose_plans(
     spaces: Sequence[Space], objective: PlanObjective, training: Training, top: int, *, each: bool = False
 ) -> Choice:
-    """The `top` best families and plans of all spaces; with `each`, the best plan of each space, too.
+    """The `top` best families and plans of all spaces; with `each`, too, the best of each that may be on the front.
 
     Raises:
         InfeasiblePlan: there is no plan, none fits, or none keeps the limits; says what comes closest.
         ConfigError: money was asked for and a cluster names no price.
     """
     start = time.perf_counter()
-    founds, num_left_out = _search_all(spaces, objective, training, top, each=each)
+    longest = [longest_step_seconds(space, training) for space in spaces]
+    is_whole = len(spaces) <= MOST_SEARCHED_WHOLE
+    prospects = Prospects(() if is_whole else spaces)
+    if is_whole:
+        founds, num_left_out = [search_space(*asked) for asked in zip(spaces, repeat(top), longest)], 0
+    else:
+        founds, num_left_out = prospects.search(range(len(spaces)), objective, top, longest)
     best = _best_first(objective, spaces, [found.best for found in founds])
     if not best:
         raise _empty_error(spaces, founds, training)
     families = _best_first(objective, spaces, [found.families for found in founds])
+    firsts = _on_front(spaces, prospects, longest) if each and not is_whole else [found.best for found in founds]
     return Choice(
         num_strategies=sum(found.num_strategies for found in founds),
         num_fitting=sum(found.num_fitting for found in founds),
@@ -127,23 +135,29 @@ def choose_plans(
         num_families=sum(found.num_families for found in founds),
         family_values=tuple(one.value for one in families),
         num_left_out=num_left_out,
-        best_of_each=_candidates(spaces, [picked for picked in best if picked.is_first]),
+        best_of_each=_candidates(spaces, [one for one in _best_first(objective, spaces, firsts) if one.is_first]),
         search_seconds=time.perf_counter() - start,
     )
 
 
-def _search_all(
-    spaces: Sequence[Space], objective: PlanObjective, training: Training, top: int, *, each: bool
-) -> tuple[list[Found], int]:
-    """Search every space; return what was found, and how many families were left out: none of few spaces."""
-    longest = [longest_step_seconds(space, training) for space in spaces]
-    if len(spaces) <= MOST_SEARCHED_WHOLE:
-        return [search_space(space, top, seconds) for space, seconds in zip(spaces, longest, strict=True)], 0
-    prospects, numbers = Prospects(spaces), range(len(spaces))
-    if not each:
-        return prospects.search(numbers, objective, top, longest)
-    alone = [prospects.search([number], objective, top, longest) for number in numbers]
-    return [found for (found,), _ in alone], sum(left_out for _, left_out in alone)
+def _on_front(spaces: Sequence[Space], prospects: Prospects, longest: Sequence[float]) -> list[Ranked | None]:
+    """The fastest plan of each space that no other beats in both time and money; of some others, too.
+
+    Numbers of devices with many factors of two come first, since their plans are good and rule out most of the others.
+    """
+    firsts: list[Ranked | None] = [None] * len(spaces)
+    known: list[tuple[float, float]] = []  # seconds and dollars of a step
+    for number in sorted(
+        range(len(spaces)), key=lambda number: -(spaces[number].world_size & -spaces[number].world_size)
+    ):
+        rate = required_dollars_per_second(spaces[number])
+        below = min((max(seconds, dollars / rate) for seconds, dollars in known), default=inf)
+        (found,), _ = prospects.search([number], "time", 1, longest, below)
+        if found.best:
+            firsts[number] = found.best.first(1)
+            seconds = float(found.best.step_seconds[0])
+            known.append((seconds, seconds * rate))
+    return firsts
 
 
 def best_of(spaces: Sequence[Space]) -> list[Candidate | None]:

@@ -57,18 +57,24 @@ class Prospects:
         self._bounds = {kind: Bounds(alike) for kind, alike in grouped(spaces, _kind).items()}
 
     def search(
-        self, numbers: Sequence[int], objective: PlanObjective, top: int, longest_step_seconds: Sequence[float]
+        self,
+        numbers: Sequence[int],
+        objective: PlanObjective,
+        top: int,
+        longest_step_seconds: Sequence[float],
+        below: float = inf,
     ) -> tuple[list[Found], int]:
         """Return what was found in each of the spaces of these numbers, and how many of their families were left out.
 
-        The `top` best families of all and the `top` best plans of all are among what was found.
+        The `top` best families of all and the `top` best plans of all are among what was found, as far as the objective
+        is below a limit.
         """
         prospects = self._in_order(numbers, objective, top)
         tallies = {number: Tally(top, longest_step_seconds[number]) for number in numbers}
         best: list[float] = []
         taken = 0
         for prospect in prospects:
-            limit = best[top - 1] if len(best) >= top else inf
+            limit = min(below, best[top - 1] if len(best) >= top else inf)
             if prospect.least >= limit:
                 continue
             taken += 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sweeps.planner.choosing.choice import Choice, best_of, choose_plans
+from sweeps.planner.choosing.choice import Choice, best_of, choose_plans, pareto_front
 from sweeps.planner.choosing.objectives import PlanObjective, Training
 from sweeps.planner.plans.blocks import blocks, blocks_of, families
 from sweeps.planner.plans.bounds import Bounds
@@ -106,6 +106,18 @@ def test_the_best_of_many_numbers_of_devices_are_those_of_pricing_all(
     assert shown(promising) == shown(whole)
     assert promising.num_left_out > 0 == whole.num_left_out
     assert promising.num_strategies < whole.num_strategies
+
+
+@pytest.mark.slow
+def test_the_front_over_many_numbers_of_devices_is_that_of_pricing_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    spaces = search_request(composed(GPT_22B), devices="8-16").spaces
+    fronts = []
+    for most_searched_whole in (0, len(spaces)):
+        monkeypatch.setattr("sweeps.planner.choosing.choice.MOST_SEARCHED_WHOLE", most_searched_whole)
+        each = choose_plans(spaces, "time", Training(), 5, each=True).best_of_each
+        fronts.append([(one.space.world_size, one.step_seconds, one.strategy) for one in pareto_front(each)])
+    assert fronts[0] == fronts[1]
+    assert len(fronts[0]) > 1
 
 
 def shown(choice: Choice) -> list[tuple[float, int, float]]:
