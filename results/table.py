@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 LONGEST_CELL = 400
 """A cell with more characters is cut, because every row of a Markdown table is as wide as its widest."""
 SHOWN_OF_LONG = 200
+FIRST_ROWS = 100
+"""So many rows of a longer table are shown at once."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,11 @@ class Table:
             numeric=self.numeric & frozenset(columns),
             choices=tuple(name for name in self.choices if name in columns),
         )
+
+    @property
+    def beginning(self) -> Table:
+        """The table with its first rows alone."""
+        return replace(self, rows=self.rows[:FIRST_ROWS])
 
     def without_empty_columns(self) -> Table:
         """The table without the columns of numbers in which no row has any."""

@@ -150,15 +150,17 @@ def _write_report_into(out: Path | None, sweep: Sweep, readings: Sequence[TrialR
     from results.report.findings.verdict import verdict
     from results.report.report import write_report
     from results.report.sections.provenance import job_words
+    from results.table import FIRST_ROWS
     from results.terminal.tables import ranked_table, sought_table
     from sweeps.folder.journal import History
     from sweeps.sweep import points_of
 
     paths = write_report(sweep, readings, out)
-    if sweep.record.seeks_rate:
-        console.print(ranked_table(points_of(readings), sweep.record.labels))
-    else:
-        console.print(sought_table(sweep.record, points_of(readings)))
+    record, points = sweep.record, points_of(readings)
+    table = ranked_table(points, record.labels) if record.seeks_rate else sought_table(record, points)
+    console.print(table.beginning)
+    if len(table.rows) > FIRST_ROWS:
+        console.print(f"The first {FIRST_ROWS} of {len(table.rows):,} rows; the page has all of them.")
     ended = History.kept_in(sweep.folder).why_cut_short([each.outcome for each in readings])
     further_words = [*job_words(sweep.folder), *folder_words(sweep.folder.path.parent)]
     said = verdict(sweep.record, readings, further_words, ended)

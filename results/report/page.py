@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Sequence
 from functools import cache
+from typing import Any
 
 import vl_convert
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
@@ -13,7 +15,7 @@ from markupsafe import Markup, escape
 
 from conf.own_files import at_hand
 from results.report.section import Block, FactList, Head, Heading, KeyFigures, NamedTable, Paragraph, Plot, Section
-from results.table import LONGEST_CELL, SHOWN_OF_LONG, Table
+from results.table import FIRST_ROWS, LONGEST_CELL, SHOWN_OF_LONG, Cell, Table
 
 FEW_COLUMNS = 9
 """A table with no more columns has room for long remarks below its names."""
@@ -51,8 +53,34 @@ def _environment() -> Environment:
     environment.filters["script_json"] = _script_json
     environment.filters["kind"] = lambda block: type(block).__name__
     environment.filters["column_classes"] = _column_classes
-    environment.globals |= {"longest_cell": LONGEST_CELL, "shown_of_long": SHOWN_OF_LONG}
+    environment.filters["later_rows"] = _later_rows
+    environment.globals |= {"first_rows": FIRST_ROWS, "longest_cell": LONGEST_CELL, "shown_of_long": SHOWN_OF_LONG}
     return environment
+
+
+def _later_rows(table: Table) -> dict[str, Any]:
+    """What the page makes further rows of when they are asked for: a tenth of their size, and nothing to draw yet."""
+    rows = table.rows[FIRST_ROWS:]
+    return {
+        "count": len(rows),
+        "longest": LONGEST_CELL,
+        "shown": SHOWN_OF_LONG,
+        "marked": [position - FIRST_ROWS for position in sorted(table.marked) if position >= FIRST_ROWS],
+        "columns": [_later_cells([row[column] for row in rows]) for column in range(len(table.columns))],
+    }
+
+
+def _later_cells(cells: Sequence[Cell]) -> dict[str, Any]:
+    """One column: a text of all cells alone, and the values that it sorts by with six digits."""
+    texts = [cell.text for cell in cells]
+    sorts = [None if cell.sort is None or math.isinf(cell.sort) else float(f"{cell.sort:.6g}") for cell in cells]
+    values = [int(sort) if sort is not None and sort.is_integer() else sort for sort in sorts]
+    notes = {position: cell.note for position, cell in enumerate(cells) if cell.note}
+    return (
+        {"texts": texts if len(set(texts)) > 1 else texts[0]}
+        | ({} if set(values) == {None} else {"sorts": values})
+        | ({"notes": notes} if notes else {})
+    )
 
 
 def _column_classes(table: Table) -> list[Markup]:
@@ -111,4 +139,6 @@ def _block(block: Block) -> Iterator[str]:
         case NamedTable(_, table, folded_as):
             if folded_as:
                 yield f"**{folded_as}**"
-            yield table.markdown()
+            yield table.beginning.markdown()
+            if len(table.rows) > FIRST_ROWS:
+                yield f"The first {FIRST_ROWS} of {len(table.rows):,} rows; the HTML page beside has all of them."

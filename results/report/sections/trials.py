@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from conf.grouped import grouped
+from conf.nearest import listed
 from conf.plan.experiment import Experiment
 from conf.units import TERA, count_of
 from results.report.charts import MOST_BARS, Spec, bars, category, layer, quantity
@@ -17,7 +18,7 @@ from results.report.findings.comparable import display_name, outcome_words
 from results.report.findings.ranking import measured_cells, relations_of_points
 from results.report.section import Block, FactList, Heading, NamedTable, Paragraph, Plot, ReportSubject, Section
 from results.scaling import Scaling
-from results.table import Cell, Table, number, text
+from results.table import FIRST_ROWS, Cell, Table, number, text
 from results.units import ABSENT, round_to_digits, significant
 from sweeps.labels import distinct_names
 from sweeps.reading import TrialReading
@@ -214,15 +215,16 @@ def _loss_blocks(best_first: Sequence[TrialReading]) -> tuple[Block, ...]:
         sentences.append("No two trials differ in their layout alone, so that there are no losses to compare.")
     diverged = [result.label for result in best_first if _has_diverged(result)]
     if diverged:
-        sentences.append(f"A loss that is not a finite number: {', '.join(diverged)}.")
+        sentences.append(f"A loss that is not a finite number: {listed(diverged, FIRST_ROWS)}.")
+    drawn = dict(list(groups.items())[:MOST_BARS])
     caption = (
         "Training loss, measured: the mean of the trials that train on the same batches, between the lowest and the"
-        " highest of them."
+        f" highest of them.{f' The {MOST_BARS} fastest kinds of {len(groups):,}.' if len(groups) > MOST_BARS else ''}"
     )
     return (
         Heading("Loss"),
         Paragraph(" ".join(sentences), is_caution=bool(diverged)),
-        Plot("loss", caption, _plot(groups)),
+        Plot("loss", caption, _plot(drawn)),
     )
 
 

@@ -14,7 +14,8 @@ function keepPlace() {
   const field = document.activeElement?.closest(".tools");
   const focused = field && { table: field.dataset.table, at: [...field.querySelectorAll("input, select")].indexOf(document.activeElement) };
   const open = [...document.querySelectorAll("details[open][id]")].map((each) => each.id);
-  sessionStorage.setItem(keptPlace, JSON.stringify({ scroll: scrollY, tools, sorted, focused, open }));
+  const whole = [...tables.values()].filter((table) => table.most === Infinity).map((table) => table.element.id);
+  sessionStorage.setItem(keptPlace, JSON.stringify({ scroll: scrollY, tools, sorted, focused, open, whole }));
 }
 
 function restorePlace() {
@@ -22,6 +23,7 @@ function restorePlace() {
   sessionStorage.removeItem(keptPlace);
   if (!kept) return;
   const fieldsOf = (table) => [...document.querySelectorAll(`.tools[data-table="${CSS.escape(table)}"] :is(input, select)`)];
+  for (const id of kept.whole) if (tables.has(id)) tables.get(id).most = Infinity;
   for (const { table, values } of kept.tools) fieldsOf(table).forEach((field, at) => {
     field.value = values[at] ?? "";
     field.dispatchEvent(new Event(field.tagName === "SELECT" ? "change" : "input"));
