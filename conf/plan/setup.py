@@ -7,7 +7,7 @@ Here are the rules that its parts must keep between each other; rules within a p
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Self
 
 from pydantic import model_validator
@@ -83,12 +83,18 @@ def _check_blocks(setup: SetupParts) -> None:
         remedy = f"Choose cluster={setup.mixed[0].cluster.name}, whose Slurm settings and folders the job then has."
         raise InfeasiblePlan(MIXED, blocks_text, f"does not name the chosen cluster, {setup.cluster.name}", remedy)
     _check_numbers_of_blocks(setup, setup.mixed, blocks_text)
-    if len({block.cluster.device.kind for block in setup.mixed}) > 1:
-        problem = "mixes CPUs and GPUs, which cannot send to each other"
-        raise InfeasiblePlan(MIXED, blocks_text, problem, "Choose one of them.")
+    require_one_maker(MIXED, blocks_text, [block.cluster.device for block in setup.mixed])
     if setup.parallel.schedule == "interleaved":
         problem = f"cannot be interleaved: the last stage would send to the first, over types ({blocks_text})"
         raise InfeasiblePlan("parallel.schedule", "interleaved", problem, "Use schedule=1f1b.")
+
+
+def require_one_maker(key: str, value: str, devices: Iterable[DeviceSpec]) -> None:
+    """Raises InfeasiblePlan for devices of one job that no library of collectives joins, as NCCL and RCCL do not."""
+    kinds = {(device.kind, device.maker): device.name for device in devices}
+    if len(kinds) > 1:
+        problem = f"joins {' and '.join(kinds.values())}, whose libraries for collectives do not work together"
+        raise InfeasiblePlan(key, value, problem, "Choose clusters with GPUs of one maker.")
 
 
 def _check_numbers_of_blocks(setup: SetupParts, blocks: Sequence[StageBlock], blocks_text: str) -> None:

@@ -21,7 +21,7 @@ from conf.folders import is_own, path_of
 from conf.overrides import Overrides, value_text
 from conf.plan.experiment import require_compilable, require_whole_attention
 from conf.plan.knobs import KNOBS, KnobValue, knob_value
-from conf.plan.setup import require_layers_of_stages, require_precision, require_whole_weights
+from conf.plan.setup import require_layers_of_stages, require_one_maker, require_precision, require_whole_weights
 from conf.plan.setup_parts import MIXED, is_count, named_blocks, written_blocks
 from conf.types.cluster_spec import ClusterSpec, DeviceSpec
 from conf.types.model_spec import ModelSpec
@@ -230,6 +230,7 @@ def mixed_request(asked: Composition, text: str, implementation: str | None) -> 
     for name, number in offers(text):
         device_counts(load_cluster(name), str(number), stated_by="--mixed")
         parts.append(search_request(asked, devices=str(number), clusters=[name], implementation=implementation))
+    require_one_maker("--mixed", text, (part.spaces[0].setting.cluster.device for part in parts))
     for knob in NOT_IN_MIXED:
         if knob in parts[0].spaces[0].pinned:
             value = parts[0].spaces[0].pinned[knob]

@@ -88,7 +88,11 @@ def test_a_world_size_that_is_left_out_is_that_of_all_blocks() -> None:
             [MIXED, "cluster.num_nodes=1"],
             "asks selene for 16 devices, and it has 1 node of 8, which a job fills if it needs more than one",
         ),
-        (["mixed=selene:16+local:8"], "mixes CPUs and GPUs"),
+        (
+            ["mixed=selene:16+local:8"],
+            "joins A100-80GB-SXM and .*, whose libraries for collectives do not work together",
+        ),
+        (["mixed=selene:16+frontier:8"], "joins A100-80GB-SXM and MI250X GCD"),
         (
             [MIXED, "parallel.schedule=interleaved", "parallel.virtual_pipeline_size=2"],
             "cannot be interleaved: the last stage would send to the first",
