@@ -140,7 +140,7 @@ def _wait(folder: RatesFolder, submission: Submission, tell: Tell) -> None:
     """Wait until the rates are there. Raises UsageError where the job has ended without them."""
     while not folder.rates.exists():
         try:
-            state = standings([submission])[0].state
+            submission, state, _ = standings([submission])[0]
         except SlurmSilent:
             tell(f"job {submission.job_id}: Slurm does not answer")
         else:

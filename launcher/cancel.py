@@ -192,15 +192,18 @@ def cancel_jobs(submissions: Sequence[Submission]) -> list[str]:
     if living:
         forget_answers()
     left = _still_live(living) if complaints else []
-    ended = [each.job_id or "" for each in living if each.job_id not in left]
+    unsure = [job for job in jobs if job.unsure]
+    not_ended = {*left, *(job.submission.job_id for job in unsure)}
+    ended = [each.job_id or "" for each in living if each.job_id not in not_ended]
     kind = PartlyRefused if ended else UsageError
     done = f"{count_of(len(ended), 'job', 'was', 'were')} cancelled"
     if left:
         problem = f"{done}, and {listed(left, MOST_NAMED)} {'goes' if len(left) == 1 else 'go'} on: {complaints[0]}"
         raise kind(f"scancel failed: {problem}", "Cancel what is left by hand, or as its owner.")
-    if elsewhere := [job.elsewhere for job in jobs if job.elsewhere]:
-        others = f"{len(elsewhere)} {'was' if len(elsewhere) == 1 else 'were'} not: of the first, {elsewhere[0]}"
-        raise kind(f"{done}, and {others}", "Give the same command there.")
+    if unsure:
+        others = f"{len(unsure)} {'was' if len(unsure) == 1 else 'were'} not: of the first, {unsure[0].unsure}"
+        where = "there" if unsure[0].elsewhere else "again in some minutes"
+        raise kind(f"{done}, and {others}", f"Give the same command {where}.")
     return ended
 
 

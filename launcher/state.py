@@ -80,7 +80,8 @@ def _conclude(reading: AnyReading, job: JobStanding) -> AnyReading:
     """
     # The number of a job whose submitter died before it could write it down, unless another job came meanwhile.
     if job.submission != reading.submission and read_submission(reading.folder) == reading.submission:
-        write_submission(reading.folder, job.submission)
+        with contextlib.suppress(OSError):  # the disk is full, or the sweep is another's
+            write_submission(reading.folder, job.submission)
     answered = replace(reading, job=_state_of(job))
     if not (_has_ended(answered, job) and answered.awaits_slurm and answered.submission == job.submission):
         return answered

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shutil
@@ -106,16 +105,6 @@ def without_job(environment: Mapping[str, str]) -> dict[str, str]:
     # On a login node a person's own module may set some of them, for their jobs.
     in_a_job = "SLURM_JOB_ID" in environment
     return {name: value for name, value in environment.items() if not (in_a_job and name.startswith(OF_A_JOB))}
-
-
-@contextlib.contextmanager
-def seeing_only(environment: Mapping[str, str]) -> Iterator[None]:
-    """Hide from what is called all variables that are not in this environment."""
-    hidden = {name: os.environ.pop(name) for name in os.environ.keys() - environment.keys()}
-    try:
-        yield
-    finally:
-        os.environ.update(hidden)
 
 
 def _environment_of(tool: str) -> dict[str, str]:

@@ -105,5 +105,7 @@ def _how_controller_stands(sweep: Sweep, patience: float) -> str:
         return f" has ended; {f'{other} goes on with the sweep' if other else again}"
     if live.state.name == "RUNNING":
         return "; it goes on with the sweep"
-    said = ", ".join(word for word in (live.state.name, live.state.reason) if word not in ("", "None"))
+    said = ", ".join(
+        word for word in (live.state.cause or live.state.name, live.state.reason) if word not in ("", "None")
+    )
     return f" ({said}){'; it goes on with the sweep once it starts' if live.state.is_waiting else ''}"

@@ -18,7 +18,7 @@ from conf.errors import UsageError
 from conf.types.durations import seconds
 from launcher.slurm.own_jobs import own_job_id
 from launcher.slurm.own_words import SLURM_SAYS, TASK_END, outcome_in_words, own_lines
-from launcher.slurm.query import SlurmJobState, SlurmSilent
+from launcher.slurm.query import SCRIPT, SlurmJobState, SlurmSilent
 from launcher.slurm.silent_jobs import verdict
 from launcher.tools import ask, gpus_in, node_names, numbers
 from sweeps.folder.submission import Submission
@@ -111,9 +111,11 @@ def own_allocation(environment: Mapping[str, str] = os.environ) -> SlurmAllocati
     # From two durations, so that it does not matter whose clock is off. Now, as the next answer may take its time.
     ends = time.monotonic() + limit - _seconds(_field(shown, "RunTime"))
     draining, lost = _unfit_nodes(nodes)
+    own_name = environment.get("SLURM_JOB_NAME", "")
     return SlurmAllocation(
         job_id=own_job_id(environment),
-        job_name=_field(shown, "JobName"),
+        # One of ours knows the name that it was submitted under, which its script has too.
+        job_name=own_name if own_name in SCRIPT.findall(shown) else _field(shown, "JobName"),
         restarts=int(_field(shown, "Restarts")),
         nodes=tuple(node for node in nodes if node.name not in draining | lost),
         # As at its start, because Slurm no longer lists a node that has failed.

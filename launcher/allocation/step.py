@@ -120,9 +120,8 @@ class StepExecutor:
             *("--unbuffered", "--open-mode=append", f"--job-name={submission.job_name}"),
             *(f"--output={submission.output}", f"--error={submission.error}"),
         ]
-        # A step knows itself by its name, which not every version of Slurm tells it.
-        program = ["env", f"SLURM_JOB_NAME={submission.job_name}", *shlex.split(python_command(self.slurm))]
-        srun = ["srun", *srun_args(self.slurm, shape), *step, *program, "-u", *words_of_task(task), "0"]
+        program = [*shlex.split(python_command(self.slurm)), "-u", *words_of_task(task), "0"]
+        srun = ["srun", *srun_args(self.slurm, shape), *step, *program]
         if not (self.runs_setup and self.slurm.setup):
             return srun
         # exec leaves srun in the place of the shell, so that the signal that ends the step reaches it.

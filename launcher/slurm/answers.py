@@ -20,7 +20,7 @@ from typing import Annotated
 from pydantic import Field, ValidationError
 
 from conf.types.schema import Frozen
-from launcher.tools import ask
+from launcher.tools import ANSWER_SECONDS, ask
 from train_core.whole_files import write_atomically
 
 SLOW_FACTOR = 10.0
@@ -78,16 +78,17 @@ WATCHING = 30.0
 """Of those who look again and again: sites ask that squeue is not called in a loop; folders may be read at any time."""
 
 
-def answer_of(command: Sequence[str], patience: float) -> CommandAnswer:
+def answer_of(command: Sequence[str], patience: float, seconds: float = ANSWER_SECONDS) -> CommandAnswer:
     """Return the command's answer: a stored one if it is fresh enough, else a new one.
 
     Args:
         patience: how old it may be, in seconds.
+        seconds: after which a new one is not waited for any longer.
     """
     kept = _stored_answer(command)
     if kept is not None and kept.is_good_for(patience):
         return kept
-    answer = _ask(command)
+    answer = _ask(command, seconds)
     if answer.has_failed and kept is not None and kept.has_failed:
         answer = answer.model_copy(update={"failures": kept.failures + 1})
     if patience:  # who asks once keeps nothing, so that only questions that come again are kept
@@ -95,9 +96,9 @@ def answer_of(command: Sequence[str], patience: float) -> CommandAnswer:
     return answer
 
 
-def _ask(command: Sequence[str]) -> CommandAnswer:
+def _ask(command: Sequence[str], seconds: float) -> CommandAnswer:
     began, started = time.time(), time.monotonic()
-    exit_code, said, complained = ask(*command)
+    exit_code, said, complained = ask(*command, seconds=seconds)
     took = time.monotonic() - started
     return CommandAnswer(asked=began, took=took, exit_code=exit_code, said=said, complained=complained)
 

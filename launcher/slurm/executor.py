@@ -1,8 +1,8 @@
 """Hands a function, and the folders that it is to work in, to sbatch. Nothing is lost if this process dies on the way.
 
 Every folder gets its `submission.json` first, with the name that the job will have; the name ends with a token that no
-other job has. A job knows by its name that a folder is its own, and whoever finds a submission without a job number
-asks Slurm for the job of that name.
+other job has. The job's script has it too, and so has the file that tells its tasks what to do: whatever Slurm calls
+the job later, a job knows by that file that a folder is its own, and others know it by its script.
 
 A job over several types of devices is one of Slurm's heterogeneous jobs, which submitit cannot write. The options of
 each component are those that it writes for a job of that shape alone. What was found on Slurm 22.05: ranks are numbered
@@ -13,9 +13,7 @@ where.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import io
 import re
 import secrets
 import shlex
@@ -26,7 +24,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from conf.errors import UsageError
+from conf.errors import TrisweepError, UsageError
 from conf.private_files import read_own, require_own_folders
 from conf.types.sites import SlurmSpec
 from launcher.executor import FolderWork
@@ -35,7 +33,7 @@ from launcher.slurm.cluster import this_cluster
 from launcher.slurm.query import SlurmSilent, query_named
 from launcher.slurm.sbatch import python_command, require_plain_path, sbatch_parameters, sbatch_text
 from launcher.slurm.shell import environment_of_sbatch
-from launcher.tools import ask, seeing_only
+from launcher.tools import ask
 from sweeps.folder.submission import JobShape, Submission, new_submission, write_submission
 from train_core.whole_files import replacing
 
@@ -90,7 +88,9 @@ class SlurmExecutor:
 
     def text(self, shape: JobShape, num_folders: int) -> str:
         """Return what sbatch gets for one job array, or for one job if there is a single folder. Needs no Slurm."""
-        job_name = f"{self.name}-{TOKEN}"
+        return self._text(f"{self.name}-{TOKEN}", shape, num_folders)
+
+    def _text(self, job_name: str, shape: JobShape, num_folders: int) -> str:
         if shape.parts:
             return self._hetjob_text(job_name, shape)
         return sbatch_text(self._parameters(job_name, shape), self.logs, num_folders, self._command(job_name))
@@ -141,67 +141,34 @@ class SlurmExecutor:
         # No other job ever has this name. A number says less: Slurm gives it out again once it has lost its memory.
         job_name = f"{self.name}-{secrets.token_hex(TOKEN_BYTES)}"
         assert not shape.parts or len(work) == 1, "a heterogeneous job is no array"
-        parameters = self._parameters(job_name, shape)
-        require_plain_path(self.logs)
         # They are on disk before sbatch is called, so that a submitter that dies leaves no job that nobody knows.
-        intents = self._intents(job_name, work, shape)
+        intents, script = self._intents(job_name, work, shape), self.logs / f"{job_name}.sh"
         write_work(self._pickle(job_name), function, work)
-        heterogeneous = self._hetjob_text(job_name, shape) if shape.parts else None
-        for (folder, _), intent in zip(work, intents, strict=True):
-            write_submission(folder, intent)
         try:
-            if heterogeneous is None:
-                job_id = self._sbatch(job_name, parameters, len(work))
-            else:
-                job_id = self._sbatch_text(job_name, heterogeneous)
+            script.write_text(self._text(job_name, shape, len(work)))
+            for (folder, _), intent in zip(work, intents, strict=True):
+                write_submission(folder, intent)
+            job_id = self._sbatch(job_name, script)
         except Unanswered:
             # The jobs may run all the same, so whatever they need stays.
             raise
-        except UsageError:
-            # No job runs, so nothing may look as if one did. A link is the script of jobs that Slurm took: submitit
-            # renames such a script and leaves a link in its place.
-            refused = (path for path in self.logs.glob(".submission_file_*") if not path.is_symlink())
-            for path in (*refused, self._pickle(job_name), *(folder.submission for folder, _ in work)):
+        except TrisweepError:
+            # No job runs, so nothing may look as if one did.
+            for path in (script, self._pickle(job_name), *(folder.submission for folder, _ in work)):
                 path.unlink(missing_ok=True)
             raise
+        script.rename(self.logs / f"{job_id}_submission.sh")  # so submitit calls its own
         for (folder, _), intent in zip(work, intents, strict=True):
             write_submission(folder, intent.adopted_by(job_id))
         return job_id
 
-    def _sbatch(self, job_name: str, parameters: dict[str, Any], num_folders: int) -> str:
-        """The id of the job, or of the array, that submitit submits.
-
-        submitit's own way to a job array writes a pickle for each element and renames it once the number is known, so
-        that a job whose submitter died waits for a file that never comes. Ours reads one file, which is there before.
-        """
-        import submitit
-        from submitit.core.utils import FailedJobError, FailedSubmissionError
-
-        # No time-outs for submitit to requeue after: jobs that can save do so themselves.
-        executor = submitit.SlurmExecutor(self.logs, max_num_timeout=0, python=python_command(self.slurm))
-        executor.update_parameters(**parameters)
-        if num_folders > 1:  # a single job needs no array
-            executor.parameters["map_count"] = num_folders
-        try:
-            # submitit calls sbatch in the environment of this process, and repeats on stderr what the exception says.
-            with seeing_only(environment_of_sbatch(self.slurm)), contextlib.redirect_stderr(io.StringIO()):
-                job = executor._submit_command(self._command(job_name))
-        except (FailedJobError, FailedSubmissionError) as complaint:
-            return _find_accepted_job(job_name, " ".join(str(complaint).split()) or "sbatch gave no reason")
-        return str(job.job_id)
-
-    def _sbatch_text(self, job_name: str, text: str) -> str:
-        """The id of the job of this text, which stays beside its output under that id, as submitit leaves its own."""
-        script = self.logs / f".submission_file_{job_name}.sh"
-        script.write_text(text)
+    def _sbatch(self, job_name: str, script: Path) -> str:
+        """The id of the job, or of the array, of this script."""
         result = ask("sbatch", str(script), seconds=None, environment=environment_of_sbatch(self.slurm))
         submitted = SUBMITTED.search(result.stdout)
-        if not result.ok or submitted is None:
-            job_id = _find_accepted_job(job_name, result.complaint or "sbatch gave no reason")
-        else:
-            job_id = submitted.group(1)
-        script.rename(self.logs / f"{job_id}_submission.sh")
-        return job_id
+        if result.ok and submitted is not None:
+            return submitted.group(1)
+        return _find_accepted_job(job_name, result.complaint or "sbatch gave no reason")
 
     def _pickle(self, job_name: str) -> Path:
         return self.logs / f"{job_name}.pkl"

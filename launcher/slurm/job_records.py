@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
 from typing import NamedTuple, TypeVar
 
 from pydantic_core import to_json
 
-from launcher.slurm.query import ENDED_STATES
-from launcher.tools import MANY_JOBS_SECONDS, ask, in_calls
+from launcher.slurm.answers import FRESH
+from launcher.slurm.query import ENDED_STATES, SUBMIT_LINE, ask_accounting, names_of
+from launcher.tools import MANY_JOBS_SECONDS, in_calls
 from sweeps.reading import Reading
 from train_core.whole_files import write_atomically
 
 COLUMNS = (
     *("JobID", "JobName", "Cluster", "State", "ExitCode", "Submit", "Start", "End", "ElapsedRaw", "Partition"),
-    *("Account", "QOS", "NNodes", "NodeList", "AllocTRES", "TimelimitRaw", "ConsumedEnergyRaw"),
+    *("Account", "QOS", "NNodes", "NodeList", "AllocTRES", "TimelimitRaw", "ConsumedEnergyRaw", SUBMIT_LINE),
 )
 AnyReading = TypeVar("AnyReading", bound=Reading)
 
@@ -62,7 +64,7 @@ def charged_times(readings: Iterable[Reading]) -> Mapping[str, ChargedTime]:
     runs: dict[str, list[Mapping[str, str]]] = {}
     for part in in_calls(list(by_job)):
         # With --duplicates the accounting also shows the runs before a requeue, which are charged too.
-        if (records := _fetch_part(part, ["--duplicates"])) is None:
+        if (records := _fetch_part(part, "--duplicates")) is None:
             continue
         runs |= {by_job[job_id].name: [] for job_id in part}
         for job_id, record in records:
@@ -100,8 +102,9 @@ def _charged_time(runs: Sequence[Mapping[str, str]]) -> ChargedTime:
 
 
 def _is_of(record: Mapping[str, str], reading: Reading) -> bool:
-    # A number is given out again once Slurm has lost its memory; a job's name is not.
-    return reading.submission is not None and record["JobName"] == reading.submission.job_name
+    # A number is given out again once Slurm has lost its memory.
+    names = names_of(f"{record['JobName']}|{record[SUBMIT_LINE]}")
+    return reading.submission is not None and reading.submission.job_name in names
 
 
 def _has_own_job(reading: Reading) -> bool:
@@ -119,12 +122,11 @@ def _lacks_record(reading: Reading) -> bool:
     return reading.measurement is not None and (is_old or not path.exists())
 
 
-def _fetch_part(job_ids: Sequence[str], options: Sequence[str] = ()) -> list[tuple[str, dict[str, str]]] | None:
+def _fetch_part(job_ids: Sequence[str], *options: str) -> list[tuple[str, dict[str, str]]] | None:
     """Ids and records of these jobs; None where the accounting does not answer."""
-    # --allocations shows a line for each job, and none for its steps.
-    command = ["sacct", "--noheader", "--parsable2", "--allocations", f"--format={','.join(COLUMNS)}", *options]
-    told = ask(*command, f"--jobs={','.join(job_ids)}", seconds=MANY_JOBS_SECONDS)
-    if not told.ok:
+    told = ask_accounting(COLUMNS, job_ids, FRESH, *options, seconds=MANY_JOBS_SECONDS)
+    if told.has_failed:
         return None
-    lines = (line.split("|") for line in told.stdout.splitlines())
-    return [(cells[0], dict(zip(COLUMNS, cells, strict=True))) for cells in lines if len(cells) == len(COLUMNS)]
+    lines = (line.removesuffix("|").split("|", len(COLUMNS) - 1) for line in told.said.splitlines())
+    records = (dict(zip_longest(COLUMNS, cells, fillvalue="")) for cells in lines if len(cells) >= len(COLUMNS) - 1)
+    return [(record["JobID"], record) for record in records]

@@ -1,13 +1,15 @@
 """The state of the job of each submission: Slurm's word if the job is ours, and no conclusion if it is another's.
 
 A number alone names no job. Another cluster gives the same numbers to its own jobs, and a slurmctld that lost its
-memory gives them out again. A job is ours where the cluster and the job's name are those of the submission, and where
-the folder is the one that it works in: in a copy the same file names the same job.
+memory gives them out again. A job is ours where the cluster is that of the submission, and the job or its script has
+the name that was written down, and where the folder is the one that it works in: in a copy the same file names the same
+job. Slurm tells the script's name for good, whatever a person, or a site's own sbatch, calls the job.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -15,7 +17,7 @@ from conf.errors import UsageError
 from launcher.slurm.answers import FRESH
 from launcher.slurm.cluster import this_cluster
 from launcher.slurm.pbs import states_in_pbs, submit_host
-from launcher.slurm.query import SlurmJobState, SlurmSilent, query_jobs, query_named
+from launcher.slurm.query import UNKNOWN_HERE, SlurmJobState, SlurmSilent, query_jobs, query_named
 from launcher.tools import ask
 from sweeps.folder.journal import History
 from sweeps.folder.submission import Submission, read_submission, write_submission
@@ -25,12 +27,16 @@ from train_core.trial_folder import JobFolder
 ENDING = "COMPLETING"
 """So Slurm shows a job whose processes end, or have ended: it looks at nothing any more."""
 
+IN_BOOKS_SECONDS = 300.0
+"""For so long a job counts that lives in the accounting and that squeue does not know, so that an answer that lacks it
+for once ends nothing. squeue knows an ended job for that long, too, unless the site says otherwise (MinJobAge)."""
+
 
 class JobStanding(NamedTuple):
     """The knowledge about the job of one submission.
 
     Attributes:
-        submission: with the number of its job, if Slurm knew the job by its name.
+        submission: with the number of its job, if Slurm knew the job by its name, and since when it is missing.
         state: Slurm's word; None where it knows no such job.
         elsewhere: why this machine's Slurm cannot tell; empty where it can.
     """
@@ -42,6 +48,11 @@ class JobStanding(NamedTuple):
     @property
     def is_live(self) -> bool:
         return self.state is not None and self.state.is_live
+
+    @property
+    def unsure(self) -> str:
+        """The reason why nobody can say here how the job stands; empty if Slurm does."""
+        return self.elsewhere or (self.state.cause if self.state else "")
 
     @property
     def is_unknown(self) -> bool:
@@ -128,7 +139,7 @@ def _add_job_ids(
 ) -> list[Submission]:
     """The submissions with the numbers of the jobs of their names, where they have none or are among those in `of`."""
     # squeue shows an array element by element; a submission knows which element is its own.
-    masters = {state.job_name: job_id.split("_")[0] for job_id, state in named.items()}
+    masters = {name: job_id.split("_")[0] for job_id, state in named.items() for name in state.names}
     return [
         each.adopted_by(masters[each.queue_name])
         if each.queue_name in masters and (each.queue_id is None or each.queue_name in of)
@@ -139,9 +150,13 @@ def _add_job_ids(
 
 def _job_standing(submission: Submission, states: dict[str, SlurmJobState], here: str | None) -> JobStanding:
     state = states.get(submission.queue_id) if submission.queue_id else None
-    if state is not None and state.job_name == submission.queue_name:
-        return JobStanding(submission, state, "")
-    return JobStanding(submission, None, _why_elsewhere(submission, here))
+    if state is None or submission.queue_name not in state.names:
+        return JobStanding(submission, None, _why_elsewhere(submission, here))
+    if state.name != UNKNOWN_HERE:
+        return JobStanding(submission.missing_since(None), state, "")
+    now = time.time()
+    missing = submission.missing_since(submission.missing or now)
+    return JobStanding(missing, state if now - (missing.missing or now) < IN_BOOKS_SECONDS else None, "")
 
 
 def _why_elsewhere(submission: Submission, here: str | None) -> str:

@@ -84,7 +84,7 @@ def states_in_pbs(submissions: Sequence[Submission], patience: float) -> list[tu
         state = SlurmJobState(name) if name else _end_of(own) if own.job_id else None
         # `node1/0*4+node2/0*4`, in which a node may stand as often as it has cores.
         hosts = dict.fromkeys(part.split("/")[0] for part in fields.get("exec_host", "").split("+"))
-        states.append((own, state and state._replace(job_name=each.job_name or "", nodes=",".join(hosts))))
+        states.append((own, state and state._replace(nodes=",".join(hosts))))
     return states
 
 

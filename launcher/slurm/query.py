@@ -1,11 +1,12 @@
 """Ask Slurm how jobs stand. A question never hangs; a job that Slurm has forgotten is absent from the answer.
 
-Every state comes with the job's name (see `own_jobs`). `SlurmSilent` is raised where nothing can be said now.
+Every state comes with the job's names (see `own_jobs`). `SlurmSilent` is raised where nothing can be said now.
 """
 
 from __future__ import annotations
 
 import datetime
+import os
 import re
 import shutil
 import time
@@ -14,7 +15,7 @@ from typing import Literal, NamedTuple
 
 from launcher.slurm.answers import FRESH, CommandAnswer, answer_of
 from launcher.slurm.cluster import this_cluster
-from launcher.tools import in_calls, numbers
+from launcher.tools import ANSWER_SECONDS, in_calls, numbers
 
 ENDED_STATES = (
     *("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY"),
@@ -28,11 +29,21 @@ TELLING = (
 )
 """Of several components' ends, the earlier here says more: Slurm cancels the others of a job whose component failed."""
 
-LINE = re.compile(r"(\d+(?:\+\d+|_\d+|_\[[^]|]*\])?)\|([A-Z_]+)([^|]*)\|([^|]*)\|([^|]*)\|(.*)\|\n")
-"""The last `|` proves that the line is whole; a state may go on: `CANCELLED by 1000`, `PENDING Resources`."""
+LINE = re.compile(
+    r"^(\d+(?:\+\d+|_\d+|_\[[^]|]*\])?)\|([A-Z_]+)([^|\n]*)\|([^|\n]*)\|([^|\n]*)\|(.*(?:\n(?!\d\S*\|[A-Z]).*)*?)\|\n",
+    re.M,
+)
+"""The last `|` proves that the line is whole; a state may go on: `CANCELLED by 1000`, `PENDING Resources`. A person's
+names of jobs and scripts may have several lines."""
 
-BROKEN_LINE = re.compile(r"\d+([_+]|\||$)")
+BROKEN_LINE = re.compile(r"^\d+([_+]|\||$)", re.MULTILINE)
 """A line that begins like one about a job; if it is not whole, the tool was cut off while it wrote."""
+
+SCRIPT = re.compile(r"([^/|\s]+)\.sh(?!\S)")
+"""The name of a job's script in the command of its submission, which nobody can change."""
+
+NO_SUCH_FIELD, SUBMIT_LINE = "Invalid field requested", "SubmitLine"
+"""What sacct says of a field that it lacks; it has this one since Slurm 21.08."""
 
 NO_NODES = ("(null)", "None assigned")
 WAITING_STATES = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
@@ -56,7 +67,7 @@ class SlurmJobState(NamedTuple):
         ended: seconds since the epoch; None while it lives, or where Slurm does not say. Of a heterogeneous job that
             waits, the end of the component that has ended.
         asked: when Slurm said so, by the same clock as `ended`; None where that is this machine's clock.
-        job_name: empty where Slurm was not asked for it.
+        names: of the job and of its script; none where Slurm was not asked for them.
         nodes: on which it runs or ran, in Slurm's short form, such as `node[1-3]`; empty before it starts.
         cause: why Slurm cannot say more, in words for people; empty where it can.
         reason: why a job waits, or could not start, as squeue says it.
@@ -65,7 +76,7 @@ class SlurmJobState(NamedTuple):
     name: str
     ended: float | None = None
     asked: float | None = None
-    job_name: str = ""
+    names: frozenset[str] = frozenset()
     cause: str = ""
     nodes: str = ""
     reason: str = ""
@@ -94,8 +105,8 @@ def query_jobs(job_ids: Iterable[str], patience: float = FRESH) -> dict[str, Slu
     """States by job id (`12`, or `12_3` for an array element), in few calls for all of them.
 
     slurmctld comes first: it alone knows at once of a requeue. The accounting then tells of jobs that slurmctld has
-    forgotten; where there is no accounting, those are absent. So are jobs that live only in the books: a slurmctld that
-    is killed loses the jobs of its last seconds, ends them when it is back, and tells nobody.
+    forgotten; where there is no accounting, those are absent. A job that lives only in the books is UNKNOWN HERE: a
+    slurmctld that is killed loses the jobs of its last seconds, ends them when it is back, and tells nobody.
 
     Raises:
         SlurmSilent: about some of the jobs nothing can be said now.
@@ -105,19 +116,23 @@ def query_jobs(job_ids: Iterable[str], patience: float = FRESH) -> dict[str, Slu
         return {}
     states = _select_states(wanted, _squeue("--jobs", _masters(wanted), patience))
     if forgotten := wanted - states.keys():
-        booked = _select_states(forgotten, _sacct(forgotten, patience))
-        states |= {job_id: state for job_id, state in booked.items() if not state.is_live}
+        for job_id, booked in _select_states(forgotten, _sacct(forgotten, patience)).items():
+            cause = f"squeue does not know its job, which the accounting calls {booked.name}"
+            unknown = SlurmJobState(UNKNOWN_HERE, names=booked.names, cause=cause)
+            states[job_id] = unknown if booked.is_live else booked
     return states
 
 
 def query_named(job_names: Iterable[str], patience: float = FRESH) -> dict[str, SlurmJobState]:
-    """States by job id of the jobs of these names that slurmctld knows.
+    """States by job id of the jobs of these names, or of scripts of these names, that slurmctld knows of this user.
 
     Raises:
         SlurmSilent: slurmctld does not answer.
     """
-    wanted = sorted(set(job_names))
-    return _squeue("--name", wanted, patience) if wanted else {}
+    wanted = set(job_names)
+    # squeue cannot seek scripts, and a job may be called anything by now.
+    states = _squeue("--user", [str(os.getuid())], patience) if wanted else {}
+    return {job_id: state for job_id, state in states.items() if state.names & wanted}
 
 
 def _add_answer_time(states: dict[str, SlurmJobState], answer: CommandAnswer) -> dict[str, SlurmJobState]:
@@ -137,28 +152,39 @@ def _select_states(job_ids: set[str], states: dict[str, SlurmJobState]) -> dict[
     return {job_id: state for job_id, state in selected.items() if state is not None}
 
 
-def _squeue(by: Literal["--jobs", "--name"], wanted: Sequence[str], patience: float) -> dict[str, SlurmJobState]:
+def _squeue(by: Literal["--jobs", "--user"], wanted: Sequence[str], patience: float) -> dict[str, SlurmJobState]:
     # slurmctld remembers an ended job for some minutes (MinJobAge), and shows it only with --states=all.
-    command = ["squeue", "--states=all", "--noheader", "--array", "--format=%i|%T %r|%e|%N|%j|"]
+    command = ["squeue", "--states=all", "--noheader", "--array", "--format=%i|%T %r|%e|%N|%j|%o|"]
     # If squeue has forgotten the only job that it was asked about, it fails with this message: an answer too.
-    return _states(command, by, wanted, patience, "Invalid job id")
+    answers = (answer_of([*command, f"{by}={','.join(some)}"], patience) for some in in_calls(wanted))
+    return _states(answers, "Invalid job id")
 
 
 def _sacct(job_ids: set[str], patience: float) -> dict[str, SlurmJobState]:
     """The answer is empty where the site keeps no accounting."""
     if not shutil.which("sacct"):
         return {}
-    command = ["sacct", "--noheader", "--parsable", "--allocations", "--format=JobID,State,End,NodeList,JobName"]
-    return _states(command, "--jobs", _masters(job_ids), patience, "accounting storage is disabled")
+    columns = ("JobID", "State", "End", "NodeList", "JobName", SUBMIT_LINE)
+    answers = (ask_accounting(columns, some, patience) for some in in_calls(_masters(job_ids)))
+    return _states(answers, "accounting storage is disabled")
 
 
-def _states(
-    command: Sequence[str], by: str, wanted: Sequence[str], patience: float, none_known: str
-) -> dict[str, SlurmJobState]:
-    """The states that a tool shows of these jobs; it may fail with the words `none_known`, which are an answer."""
+def ask_accounting(
+    columns: Sequence[str], job_ids: Sequence[str], patience: float, *options: str, seconds: float = ANSWER_SECONDS
+) -> CommandAnswer:
+    """What sacct says of these jobs, in a line for each and none for its steps; without a column that it lacks."""
+    command = ("sacct", "--noheader", "--parsable", "--allocations", *options)
+    answer = answer_of((*command, f"--format={','.join(columns)}", f"--jobs={','.join(job_ids)}"), patience, seconds)
+    if answer.has_failed and NO_SUCH_FIELD in answer.complained and SUBMIT_LINE in columns:
+        known = [column for column in columns if column != SUBMIT_LINE]
+        return ask_accounting(known, job_ids, patience, *options, seconds=seconds)
+    return answer
+
+
+def _states(answers: Iterable[CommandAnswer], none_known: str) -> dict[str, SlurmJobState]:
+    """The states that a tool's answers show; it may fail with the words `none_known`, which are an answer."""
     states: dict[str, SlurmJobState] = {}
-    for some in in_calls(wanted):
-        answer = answer_of([*command, f"{by}={','.join(some)}"], patience)
+    for answer in answers:
         if answer.has_failed and none_known not in answer.complained:
             raise SlurmSilent
         states |= _add_answer_time(_parse_lines(answer.said), answer)
@@ -170,26 +196,28 @@ def _masters(job_ids: set[str]) -> list[str]:
     return sorted({job_id.split("_")[0] for job_id in job_ids})
 
 
-def _parse_lines(lines: str) -> dict[str, SlurmJobState]:
-    """Lines `12_[0-2,5%1]|PENDING|end|nodes|name|`; an unexpanded range stands for all its elements.
+def _parse_lines(said: str) -> dict[str, SlurmJobState]:
+    """Lines `12_[0-2,5%1]|PENDING|end|nodes|name|command|`; an unexpanded range stands for all its elements.
 
     A site may wrap the tool and print a banner, which is skipped. A line that breaks off means that others are missing.
     """
+    if BROKEN_LINE.search(LINE.sub("", said)):
+        raise SlurmSilent
     states: dict[str, SlurmJobState] = {}
-    for line in lines.splitlines(keepends=True):
-        match = LINE.fullmatch(line)
-        if match is None and BROKEN_LINE.match(line):
-            raise SlurmSilent
-        if match is not None:
-            job_id, name, reason, end, nodes, job_name = match.groups()
-            ended = _seconds(end) if name in ENDED_STATES else None
-            nodes = "" if nodes in NO_NODES else nodes
-            state = SlurmJobState(name, ended, job_name=job_name, nodes=nodes, reason=reason.strip())
-            job_id, plus, _ = job_id.partition("+")
-            if plus and job_id in states:  # a heterogeneous job, which has a line for each of its components
-                state = of_components(states[job_id], state)
-            states.update(dict.fromkeys(_expand_ranges(job_id), state))
+    for shown_id, name, reason, end, shown_nodes, told in LINE.findall(said):
+        ended = _seconds(end) if name in ENDED_STATES else None
+        nodes = "" if shown_nodes in NO_NODES else shown_nodes
+        state = SlurmJobState(name, ended, names=names_of(told), nodes=nodes, reason=reason.strip())
+        job_id, plus, _ = shown_id.partition("+")
+        if plus and job_id in states:  # a heterogeneous job, which has a line for each of its components
+            state = of_components(states[job_id], state)
+        states.update(dict.fromkeys(_expand_ranges(job_id), state))
     return states
+
+
+def names_of(told: str) -> frozenset[str]:
+    """The names in `NAME|COMMAND`: of the job, which anybody may change whose job it is, and of its script."""
+    return frozenset((told.rsplit("|", 1)[0], *SCRIPT.findall(told)))
 
 
 def of_components(first: SlurmJobState, second: SlurmJobState) -> SlurmJobState:

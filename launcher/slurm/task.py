@@ -34,6 +34,8 @@ def main(work: Path, sha256: str, element: int) -> None:
     keep_private()
     if PBS_JOB in os.environ:
         take_seat()
+    # A job knows its folders by the name that it was submitted under, whatever it has been called since.
+    os.environ["SLURM_JOB_NAME"] = work.stem
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     try:
         content = read_own(work)
@@ -57,10 +59,9 @@ def take_seat(environment: MutableMapping[str, str] = os.environ) -> None:
     if not rank:
         problem = f"mpiexec sets none of {', '.join(RANK)}"
         raise UsageError(problem, "Set slurm.pbs_mpiexec to one that does.")
-    name, size = environment[PBS_JOB], int(environment["WORLD_SIZE"])
-    environment.update({"RANK": rank, "LOCAL_RANK": local_rank or rank, "WORLD_SIZE": str(size)})
+    environment.update({"RANK": rank, "LOCAL_RANK": local_rank or rank})
     # Under these names Slurm says the same, and the functions that run in jobs know no others.
-    environment.update({"SLURM_PROCID": rank, "SLURM_JOB_NAME": name, "SLURM_JOB_ID": environment["PBS_JOBID"]})
+    environment.update({"SLURM_PROCID": rank, "SLURM_JOB_ID": environment["PBS_JOBID"]})
     for stream, suffix in ((sys.stdout, "out"), (sys.stderr, "err")):
         stream.flush()
         path = f"{Path(sys.argv[1]).with_suffix('')}_{rank}_log.{suffix}"

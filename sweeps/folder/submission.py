@@ -102,6 +102,7 @@ class Submission(Frozen):
         inside: the job in which it is a step; None where it is a job of its own.
         submitted: seconds since the epoch.
         output: the job's standard output and error; `%t` stands for the rank, `%j` for `job_id`.
+        missing: since when squeue has not known the job, which the accounting calls live; None where it knows it.
         copied_from: the folder in which the job works, where this one is a copy of it; never written.
     """
 
@@ -117,6 +118,7 @@ class Submission(Frozen):
     shape: JobShape
     output: str
     error: str
+    missing: float | None = None
     copied_from: Annotated[str | None, Field(exclude=True)] = None
 
     @property
@@ -146,6 +148,9 @@ class Submission(Frozen):
         if self.inside:
             return self.model_copy(update={"inside": self.inside.model_copy(update={"job_id": job_id})})
         return self.model_copy(update={"job_id": job_id})
+
+    def missing_since(self, time: float | None) -> Submission:
+        return self if time == self.missing else self.model_copy(update={"missing": time})
 
     def _path(self, pattern: str, rank: int) -> Path:
         return Path(pattern.replace("%t", str(rank)).replace("%j", self.job_id or "%j"))

@@ -14,6 +14,7 @@ from conf.types.sites import SlurmSpec
 from launcher import state
 from launcher.cancel import cancel_sweep, cancel_trials
 from launcher.slurm import silent_jobs
+from launcher.slurm.job_records import charged_times, keep_job_records
 from launcher.slurm.query import query_jobs
 from launcher.state import reconcile
 from sweeps.folder.submission import write_submission
@@ -22,6 +23,8 @@ from sweeps.trial import SweepFolder
 from tests.conftest import RecordOf
 from tests.launcher.points_alone import submit_points
 from tests.slurm.conftest import WaitUntil, has_ended
+from tests.slurm.test_queue import make_waiting_job, scontrol
+from tests.waiting import wait_for
 from train_core.measurement import Outcome
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("slurm_cluster")]
@@ -79,6 +82,64 @@ def test_a_folder_that_was_moved_keeps_its_jobs(held: Sweep, tmp_path: Path) -> 
     assert reconcile(moved_sweep.read())[0].scheduler_state == "PENDING"
     assert cancel_sweep(moved_sweep) == 1
     moved.path.rename(held.folder.path)
+
+
+def test_whatever_a_person_calls_a_job_later_it_is_known_counted_and_cancelled(
+    folder: SweepFolder, record_of: RecordOf, slurm: SlurmSpec, wait_until: WaitUntil
+) -> None:
+    def job(folder: str) -> None:
+        import signal
+        from pathlib import Path
+
+        from launcher import job
+        from train_core.trial_folder import TrialFolder
+
+        job.PATIENCE_SECONDS = 0
+        if job.own_submission(TrialFolder(folder)) is not None:
+            Path(folder, "metrics.jsonl").touch()
+        signal.pause()
+
+    sweep = Sweep(folder, record_of([{"training.seed": seed} for seed in range(3)]))
+    held = slurm.model_copy(update={"extra_sbatch": {"hold": True}})
+    submit_points(sweep, held, job=job)
+    first, second, _ = (each.job_id or "" for each in sweep.read())
+    scontrol("update", f"jobid={first}", "jobname=renamed before it starts")
+    scontrol("release", first, second)
+    wait_until(folder, sweep.record, lambda states: all(each.folder.metrics.exists() for each in states[:2]))
+    scontrol("update", f"jobid={second}", "jobname=renamed while it runs")
+    assert [each.scheduler_state for each in reconcile(sweep.read())] == ["RUNNING", "RUNNING", "PENDING"]
+    assert submit_points(sweep, held).num_live == 3
+    assert cancel_sweep(sweep) == 3
+    ends = wait_until(folder, sweep.record, lambda states: all(map(has_ended, states)))
+    assert {each.outcome for each in ends} == {Outcome.CANCELLED}
+    wait_for(lambda: keep_job_records(sweep.read()) or all(each.folder.slurm_job.exists() for each in ends[:2]))
+    assert charged_times(ends)[ends[1].name].seconds > 0
+
+
+def test_a_job_that_squeue_leaves_out_for_once_is_not_run_beside_itself(
+    folder: SweepFolder,
+    record_of: RecordOf,
+    slurm: SlurmSpec,
+    wait_until: WaitUntil,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "squeue").write_text("#!/bin/sh\n")
+    (tmp_path / "squeue").chmod(0o755)
+    sweep = Sweep(folder, record_of([{"training.seed": 1}]))
+    submit_points(sweep, slurm, job=make_waiting_job())
+    wait_for(lambda: any(each.seconds for each in charged_times(sweep.read()).values()))
+    with monkeypatch.context() as silent:
+        silent.setattr(state, "FORGOTTEN_SECONDS", 0.0)
+        silent.setenv("PATH", str(tmp_path), prepend=":")
+        (reading,) = reconcile(sweep.read())
+        assert (reading.outcome, reading.scheduler_state) == (Outcome.PENDING, "UNKNOWN HERE")
+        assert "the accounting calls RUNNING" in reading.cause
+        assert submit_points(sweep, slurm).num_live == 1
+        with pytest.raises(UsageError, match=r"1 was not: .* squeue does not know its job.*again in some minutes"):
+            cancel_sweep(sweep)
+    (end,) = wait_until(folder, sweep.record, lambda states: all(map(has_ended, states)))
+    assert end.outcome is Outcome.CANCELLED
 
 
 @pytest.mark.slow

@@ -133,6 +133,17 @@ def test_a_job_whose_submitter_died_runs_at_once_and_names_itself(
     assert (sweep.read()[0].folder.logs / "slurm.err").exists()
 
 
+def test_jobs_that_the_sites_own_sbatch_calls_otherwise_are_found_by_their_script(
+    sweep_of: Callable[[int], Sweep], held: SlurmSpec, stand_in: Callable[[str], None]
+) -> None:
+    sweep = sweep_of(2)
+    stand_in(f'{REAL} --job-name=of-the-site "$@"; kill -9 $PPID')
+    submit_and_die(sweep, held)
+    assert [each.scheduler_state for each in seen(sweep)] == ["PENDING"] * 2
+    assert all(each.job_id for each in sweep.read())
+    assert cancel_sweep(sweep) == 2
+
+
 def test_a_job_that_slurm_took_though_its_answer_was_lost_is_not_sent_twice(
     sweep_of: Callable[[int], Sweep], held: SlurmSpec, stand_in: Callable[[str], None]
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import pytest
@@ -91,3 +92,34 @@ def test_a_job_whose_number_was_never_written_down_is_found_by_its_name(tools: T
     assert [job.is_live for job in told] == [True, True, False]
     assert told[2].is_unknown
     assert told[1].submission.error_of(0).name == "20_1_0_log.err"
+
+
+def test_a_job_that_lives_in_the_books_alone_counts_for_some_minutes_and_is_lost_at_last(
+    tools: Tools, slurm_submission: Submit
+) -> None:
+    booked = "echo '13|RUNNING|Unknown|n1|a name of today|sbatch /logs/trisweep-175b-1a2b.sh|'"
+    tools(scontrol=ON_ALPS, squeue="true", sacct=booked, scancel="true")
+    (first,) = standings([slurm_submission("13", **OURS)])
+    assert (first.is_live, first.is_unknown) == (True, False)
+    with pytest.raises(UsageError, match=r"0 jobs were cancelled, and 1 was not: .*squeue does not know its job"):
+        cancel_jobs([first.submission])
+    (later,) = standings([first.submission.missing_since(time.time() - 290)])
+    assert later.is_live
+    (lost,) = standings([first.submission.missing_since(time.time() - 310)])
+    assert (lost.is_live, lost.is_unknown) == (False, True)
+    tools(squeue="echo '13|RUNNING|N/A||trisweep-175b-1a2b|'")
+    (found,) = standings([lost.submission])
+    assert (found.is_live, found.submission.missing) == (True, None)
+
+
+@pytest.mark.parametrize(
+    "told",
+    ["12|RUNNING None|N/A|n1|precious|/home/b/trisweep-175b-1a2b.sh.old|", "12|RUNNING None|N/A|n1|precious|(null)|"],
+)
+def test_a_job_with_neither_our_name_nor_our_script_is_not_ours(
+    tools: Tools, slurm_submission: Submit, told: str
+) -> None:
+    tools(scontrol=ON_ALPS, squeue=f"echo '{told}'", sacct="true", scancel="exit 1")
+    (job,) = standings([slurm_submission("12", **OURS)])
+    assert job.is_unknown
+    assert cancel_jobs([job.submission]) == []

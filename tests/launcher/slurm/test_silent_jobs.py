@@ -220,4 +220,4 @@ def test_queue_listings_are_read_with_ranges_and_reasons() -> None:
     assert sorted(states) == ["12_0", "12_1", "12_3", "12_4", "13"]
     assert states["12_3"].name == "CANCELLED"
     assert states["12_3"].ended is not None
-    assert states["13"] == SlurmJobState("RUNNING", None, job_name="b")
+    assert states["13"] == SlurmJobState("RUNNING", None, names=frozenset({"b"}))
