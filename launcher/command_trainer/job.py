@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import resource
 import sys
@@ -149,7 +150,8 @@ class ProgramRun:
         # Every task but the first only waits for its program: what there is to read is read once.
         self._reads = self.seats[0].is_first
         self.logs = [self.trial.rank_log(rank) for rank in ranks_to_read(self.experiment, self.seats)]
-        self._tails = [LogTail(log) for log in self.logs]
+        held = _held(self.trial.logs)
+        self._tails = [LogTail(held / log.name) for log in self.logs]
         self._heard = time.monotonic()
         self._done_since: float | None = None
         self._code = ""
@@ -300,6 +302,13 @@ class ProgramRun:
             cause = f"hangs: no line in its log for {silence:.0f} s (watch.hang_seconds = {most:g})"
             return rank_failure(Fault.HANG, cause, last_lines(*self.logs), 0, blamed=False)
         return None
+
+
+def _held(folder: Path) -> Path:
+    """The folder under a name that stays right where it is moved, or a link above it is turned, while programs run."""
+    folder.mkdir(exist_ok=True)
+    held = Path(f"/proc/self/fd/{os.open(folder, os.O_RDONLY)}")
+    return held if held.exists() else folder
 
 
 class LogTail:

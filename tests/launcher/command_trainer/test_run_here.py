@@ -17,6 +17,15 @@ from tests.launcher.command_trainer.conftest import STEPS, MakeTrial
 from tests.waiting import wait_for
 from train_core.measurement import Measurement, Outcome
 
+MOVES = """
+import os, sys, time
+print("step 1 loss 4 time 0.2 s", flush=True)
+time.sleep(1)  # until that is read
+os.rename(sys.argv[1], sys.argv[1] + "-moved")
+for step in range(2, 5):
+    print(f"step {step} loss 4 time 0.2 s", flush=True)
+"""
+
 
 def test_what_the_program_prints_is_the_measurement(make_trial: MakeTrial) -> None:
     trial = make_trial(STEPS)
@@ -39,6 +48,12 @@ def test_the_folder_looks_like_one_of_our_own_trainer(make_trial: MakeTrial) -> 
     assert [metrics.warmup for metrics in trial.read_metrics()] == [True, False, False, False]
     assert trial.heartbeat.exists()
     assert "step 4" in trial.rank_log(0).read_text()
+
+
+def test_a_log_is_read_on_where_its_folder_is_moved_while_the_program_runs(make_trial: MakeTrial) -> None:
+    moved = {"trainer.command": [sys.executable, "{trial_folder}/../../program.py", "{trial_folder}"]}
+    trial = make_trial(MOVES, moved)
+    assert run_here(trial.path).outcome is Outcome.COMPLETED
 
 
 def test_flops_are_counted_by_our_formula_and_the_programs_own_figure_is_kept_beside(make_trial: MakeTrial) -> None:
