@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import getpass
 import os
 import re
@@ -13,7 +14,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 SCRIPT = Path(__file__).parents[2] / "tests" / "slurm" / "cluster.sh"
-OWN = {"SLURM_TEST_DIR": "/tmp/trisweep_chaos_slurm", "SLURM_TEST_PORT": "20800"}
+OWN, FIRST_PORT, PORTS, MOST_CLUSTERS = "/tmp/trisweep_chaos_slurm", 20800, 40, 30
+"""The folders of clusters of our own, and their ports: runs may go side by side."""
+
 START_SECONDS = 280
 LOST_NUMBERS = 30
 """At least as many jobs as a scenario submits within a few seconds."""
@@ -69,15 +72,31 @@ class Cluster:
 def test_cluster() -> Iterator[Cluster]:
     """A cluster of its own, or the one whose folder SLURM_TEST_DIR names, which is left up."""
     given = "SLURM_TEST_DIR" in os.environ
-    os.environ.update({} if given else OWN)
-    cluster = Cluster(Path(os.environ["SLURM_TEST_DIR"]))
-    subprocess.run([SCRIPT, "up"], capture_output=True, timeout=START_SECONDS, check=True)
-    os.environ["SLURM_CONF"] = str(cluster.folder / "slurm.conf")
-    try:
-        yield cluster
-    finally:
-        if not given:
-            subprocess.run([SCRIPT, "down"], capture_output=True, timeout=120, check=True)
+    with _place_of_its_own() as number:
+        os.environ.setdefault("SLURM_TEST_DIR", f"{OWN}_{number}")
+        os.environ.setdefault("SLURM_TEST_PORT", str(FIRST_PORT + PORTS * number))
+        cluster = Cluster(Path(os.environ["SLURM_TEST_DIR"]))
+        subprocess.run([SCRIPT, "up"], capture_output=True, timeout=START_SECONDS, check=True)
+        os.environ["SLURM_CONF"] = str(cluster.folder / "slurm.conf")
+        try:
+            yield cluster
+        finally:
+            if not given:
+                subprocess.run([SCRIPT, "down"], capture_output=True, timeout=120, check=True)
+
+
+@contextlib.contextmanager
+def _place_of_its_own() -> Iterator[int]:
+    """A number that no other run holds, as long as the block lasts."""
+    for number in range(MOST_CLUSTERS):
+        with Path(f"{OWN}_{number}.held").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            yield number
+            return
+    raise TimeoutError(f"{MOST_CLUSTERS} runs are under way on this machine")
 
 
 def command(*words: str, check: bool = True) -> str:

@@ -78,7 +78,7 @@ def time_limit_of_an_allocation_met(bench: ChaosWorkbench) -> None:
 def out_of_memory_in_an_allocation(bench: ChaosWorkbench) -> None:
     victim = bench.names[0]
     bench.order({victim: {"end": "hoards memory"}}, seconds=4)
-    bench.expected = {victim: Outcome.OUT_OF_MEMORY}
+    bench.expected = {victim: (Outcome.OUT_OF_MEMORY,)}
     bench.slurm = bench.slurm.model_copy(update={"extra_sbatch": {"mem": "400M"}})
     bench.harm(_allocate, bench)
     _finish(bench)
@@ -88,7 +88,7 @@ def out_of_memory_in_an_allocation(bench: ChaosWorkbench) -> None:
 def hang_in_an_allocation(bench: ChaosWorkbench) -> None:
     victim = bench.names[0]
     bench.order({victim: {"seconds": 600}}, seconds=2)
-    bench.expected = {victim: Outcome.TIMED_OUT}
+    bench.expected = {victim: (Outcome.TIMED_OUT,)}
     bench.slurm = bench.slurm.model_copy(update={"time_limit_minutes": 1})
     bench.harm(_allocate, bench)
     _finish(bench)

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from benchmarks.chaos.cluster import command, wait_for
+from benchmarks.chaos.cluster import command
 from benchmarks.chaos.job_on_node import take_away_links
 from benchmarks.chaos.scenario import scenario
 from benchmarks.chaos.workbench import ChaosWorkbench, refusals_told
@@ -34,10 +34,9 @@ def disk_full_while_jobs_run(bench: ChaosWorkbench) -> None:
         filler = bench.sweep.folder.path / "filler"
         bench.harm(_fill, filler)
         bench.advance()
-        wait_for(lambda: not command("squeue", "--noheader", f"--jobs={bench.job_of(bench.names[0])}"))
+        bench.until_complete(bench.names[0])
         filler.unlink()
-        bench.settle()
-        bench.retry()
+        bench.finish()
         bench.take_stock()
 
 

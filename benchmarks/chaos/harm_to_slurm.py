@@ -20,7 +20,7 @@ ANSWER_LOST = '/usr/bin/sbatch "$@"; echo "sbatch: error: Socket timed out on se
 @scenario("kill -9 of slurmd on a node with running jobs, and its return", repetitions=1, alone=True)
 def slurmd_killed(bench: ChaosWorkbench) -> None:
     bench.train(seconds=8)
-    node = bench.executions()[0][5]
+    node = bench.executions()[0].node
     bench.harm(bench.cluster.kill, f"slurmd.{node}")
     bench.advance()
     bench.cluster.restore()
@@ -58,7 +58,7 @@ def slurmdbd_killed(bench: ChaosWorkbench) -> None:
 @scenario("a node goes down and comes back; Slurm requeues", repetitions=1, alone=True)
 def node_down(bench: ChaosWorkbench) -> None:
     bench.train(seconds=8)
-    with bench.without(bench.executions()[0][5]):
+    with bench.without(bench.executions()[0].node):
         bench.advance()
     bench.finish()
 
@@ -68,7 +68,7 @@ def node_down_without_requeue(bench: ChaosWorkbench) -> None:
     bench.order(seconds=8)
     bench.start(extra_sbatch={"no-requeue": True})
     bench.until_running()
-    with bench.without(bench.executions()[0][5]):
+    with bench.without(bench.executions()[0].node):
         bench.advance()
     bench.order(seconds=1)
     bench.finish()
@@ -79,7 +79,7 @@ def node_down_without_requeue(bench: ChaosWorkbench) -> None:
 @scenario("no accounting: sacct is refused", repetitions=1)
 def accounting_off(bench: ChaosWorkbench) -> None:
     bench.order({bench.names[0]: {"end": "kills itself"}})
-    with _stand_in(bench, "sacct", NO_ACCOUNTING):
+    with stand_in(bench.sweep.folder.path, "sacct", NO_ACCOUNTING):
         bench.num_faults += 1
         bench.start()
         bench.settle()
@@ -90,7 +90,7 @@ def accounting_off(bench: ChaosWorkbench) -> None:
 @scenario("sbatch takes the jobs, and its answer is lost", repetitions=2)
 def answer_of_sbatch_lost(bench: ChaosWorkbench) -> None:
     bench.order(seconds=1)
-    with _stand_in(bench, "sbatch", ANSWER_LOST):
+    with stand_in(bench.sweep.folder.path, "sbatch", ANSWER_LOST):
         bench.num_faults += 1
         bench.start()
     bench.finish()
@@ -100,15 +100,15 @@ def answer_of_sbatch_lost(bench: ChaosWorkbench) -> None:
 def tools_out_of_order(bench: ChaosWorkbench) -> None:
     bench.begin(seconds=3)
     for script in ("exit 1", '/usr/bin/squeue "$@" | head -c 40', "echo 'maintenance on Sunday'; exit 1"):
-        with _stand_in(bench, "squeue", script):
+        with stand_in(bench.sweep.folder.path, "squeue", script):
             bench.harm(bench.advance)
     bench.finish()
 
 
 @contextmanager
-def _stand_in(bench: ChaosWorkbench, tool: str, script: str) -> Iterator[None]:
+def stand_in(beside: Path, tool: str, script: str) -> Iterator[None]:
     """A script takes the place of one of Slurm's commands, for this process."""
-    folder = Path(f"{bench.sweep.folder.path}-tools")
+    folder = Path(f"{beside}-tools")
     folder.mkdir(exist_ok=True)
     path = folder / tool
     path.write_text(f"#!/bin/bash\n{script}\n")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import cloudpickle
-from pydantic import BaseModel
 
 from benchmarks.chaos import job_on_node
+from benchmarks.chaos.aftermath import Aftermath, aftermath
 from benchmarks.chaos.cluster import Cluster, wait_for
-from benchmarks.chaos.job_on_node import EXECUTIONS, ORDERS, made_up_training
+from benchmarks.chaos.job_on_node import ORDERS, executions_of, made_up_training
+from benchmarks.chaos.judge import Deed, Verdict, Wanted, judge, read_deeds
 from conf.compose.load import Composition, compose
 from conf.compose.tree import Tree, with_values
 from conf.errors import TrisweepError
@@ -32,7 +32,6 @@ from launcher.slurm.executor import SlurmJob
 from launcher.state import reconcile
 from launcher.sweep import slurm_rules, submit
 from results.report.report import write_report
-from results.trial_rows import collect
 from sweeps.folder.submission import read_submission
 from sweeps.points.plan import make_trials
 from sweeps.reading import TrialReading
@@ -68,36 +67,6 @@ REFUSALS = (TrisweepError, OSError)
 Orders = Mapping[str, Mapping[str, Any]]
 
 
-class Aftermath(BaseModel):
-    """The state of a sweep after it was harmed and carried on.
-
-    A scenario that could not be carried out, because the harm itself failed, says nothing of the sweep.
-
-    Attributes:
-        num_faults: how often harm was done.
-        lost: trials that have no end, though nobody does anything more.
-        twice: trials that ran to completion more than once.
-        wrong: trials whose outcome is not what was done to them, or whose row in the report says something else; a
-            traceback is one more.
-        broken_off: 1 where the scenario could not be carried out.
-        note: what went wrong, for people.
-    """
-
-    scenario: str
-    num_trials: int
-    num_faults: int = 0
-    lost: int = 0
-    twice: int = 0
-    wrong: int = 0
-    broken_off: int = 0
-    seconds: float
-    note: str = ""
-
-    @property
-    def is_unharmed(self) -> bool:
-        return not (self.lost or self.twice or self.wrong or self.broken_off)
-
-
 @contextmanager
 def refusals_told() -> Iterator[None]:
     """Print what is refused with a reason, which is no fault."""
@@ -112,8 +81,10 @@ class ChaosWorkbench:
 
     Attributes:
         sweep: half of its trials are jobs of one rank, the others of two.
-        expected: the outcome of each trial that is not to end COMPLETED.
+        expected: the outcomes of each trial that is not to end COMPLETED.
         num_faults: how often harm was done.
+        needed: the commands that carried the sweep on, for the page.
+        has_numbers: whether the training is the made-up one, which gives the numbers that the judge knows.
         chance: what a scenario draws; the same seed draws the same.
     """
 
@@ -124,11 +95,13 @@ class ChaosWorkbench:
         self.slurm: SlurmSpec = settings.slurm
         self.poll_seconds = settings.controller.poll_seconds
         self.names = [trial.trial_id for trial in sweep.record.trials]
-        self.expected: dict[str, Outcome] = {}
+        self.expected: dict[str, tuple[Outcome, ...]] = {}
         self.ends_well: tuple[Outcome, ...] = (Outcome.COMPLETED,)
         self.num_faults = 0
         self.job: SlurmJob = made_up_training
-        self._stock: tuple[list[TrialReading], list[str], list[str]] | None = None
+        self.needed: list[str] = []
+        self.has_numbers = True
+        self._verdict: Verdict | None = None
         self._num_forgotten = 0
 
     @classmethod
@@ -157,7 +130,7 @@ class ChaosWorkbench:
 
     def take(self, sweep: Sweep) -> None:
         """Judge this sweep from now on: its trials are to be COMPLETED, or PRUNED by a search that calls them slow."""
-        self.ends_well = (Outcome.COMPLETED, Outcome.PRUNED)
+        self.ends_well, self.has_numbers = (Outcome.COMPLETED, Outcome.PRUNED), False
         runnable = tuple(trial for trial in sweep.record.trials if trial.selected)
         self.sweep = sweep._replace(record=sweep.record.model_copy(update={"trials": runnable}))
         self.names = [trial.trial_id for trial in runnable]
@@ -210,6 +183,7 @@ class ChaosWorkbench:
 
     def advance(self, *, retry_failed: bool = False) -> list[TrialReading]:
         """Give the same command again; a refusal that it explains is no fault."""
+        self.needed.append("sweep --retry-failed" if retry_failed else "sweep")
         with refusals_told():
             submit(replace(self.command, orders=SweepOrders(retry_failed=retry_failed)), self.slurm, job=self.job)
         return reconcile(self.sweep.read())
@@ -233,22 +207,19 @@ class ChaosWorkbench:
         may_run = partial(may_run_again, max_resubmits=self.slurm.max_resubmits, retry_cancelled=True)
         return all(each.outcome and each.outcome.is_final and not may_run(each) for each in readings)
 
-    def executions(self, event: str = "start") -> list[list[str]]:
-        """The words of every such event: event, trial, job, rank, process id, node."""
-        log = self.sweep.folder.path / EXECUTIONS
-        lines = log.read_text().splitlines() if log.exists() else []
-        return [words for line in lines if (words := line.split())[0] == event]
+    def executions(self, event: str = "start") -> list[Deed]:
+        return read_deeds(executions_of(self.sweep.folder.path), event)
 
     def until_running(self, *names: str) -> None:
         """Wait until the trials train."""
-        wait_for(lambda: set(names or self.names) <= {words[1] for words in self.executions()}, 90.0)
+        wait_for(lambda: set(names or self.names) <= {deed.trial for deed in self.executions()}, 90.0)
 
     def until_complete(self, *names: str, seconds: float = 90.0) -> None:
-        wait_for(lambda: set(names) <= {words[1] for words in self.executions("complete")}, seconds)
+        wait_for(lambda: set(names) <= {deed.trial for deed in self.executions("complete")}, seconds)
 
     def processes(self, name: str) -> list[int]:
         """The ranks of a trial, in rank order."""
-        latest = {words[3]: int(words[4]) for words in self.executions() if words[1] == name}
+        latest = {deed.rank: int(deed.process) for deed in self.executions() if deed.trial == name}
         return [latest[rank] for rank in sorted(latest)]
 
     def job_of(self, name: str) -> str:
@@ -271,52 +242,18 @@ class ChaosWorkbench:
         self._num_forgotten = len(self.executions("complete"))
 
     def take_stock(self) -> None:
-        """Look now, because the folder is about to go."""
-        readings = reconcile(self.sweep.read())
-        assert all(each.outcome for each in readings)  # read now, and kept
-        completions = Counter(words[1] for words in self.executions("complete")[self._num_forgotten :])
-        wrong = self._wrong_in_report(readings)
-        twice = [name for name, count in completions.items() if count > 1]
-        self._stock = readings, twice, wrong
+        """Judge now, because the folder is about to go."""
+        readings = reconcile(self.sweep.read())  # the last look, which writes down what has ended
+        write_report(self.sweep, readings)
+        wanted = Wanted(self.expected, self.ends_well, self._num_forgotten, has_numbers=self.has_numbers)
+        folder = self.sweep.folder
+        self._verdict = judge(folder.path, executions_of(folder.path), folder.path / "report.csv", wanted)
 
     def aftermath(self, scenario: str, seconds: float) -> Aftermath:
-        if self._stock is None:
+        if self._verdict is None:
             self.take_stock()
-        assert self._stock is not None
-        readings, twice, wrong = self._stock
-        lost = [each for each in readings if each.outcome is None or not each.outcome.is_final]
-        wrong = [*wrong, *(f"{each.name} is {each.outcome}: {each.cause}" for each in readings if self._is_wrong(each))]
-        notes = _note_of("lost", [_with_job(each) for each in lost]), _note_of("twice", twice), _note_of("wrong", wrong)
-        return Aftermath(
-            scenario=scenario,
-            num_trials=len(readings),
-            num_faults=self.num_faults,
-            lost=len(lost),
-            twice=len(twice),
-            wrong=len(wrong),
-            seconds=seconds,
-            note="; ".join(filter(None, notes)),
-        )
-
-    def _is_wrong(self, reading: TrialReading) -> bool:
-        wanted = (self.expected[reading.name],) if reading.name in self.expected else self.ends_well
-        return reading.outcome is not None and reading.outcome.is_final and reading.outcome not in wanted
-
-    def _wrong_in_report(self, readings: list[TrialReading]) -> list[str]:
-        """Rows of the report that say something else than the trials' folders."""
-        write_report(self.sweep, readings)
-        rows = collect(self.sweep.record, readings)
-        told = dict(zip(rows["trial_id"], rows["outcome"], strict=True))
-        return [f"the report says {told.get(r.name)} of {r.name}" for r in readings if told.get(r.name) != r.outcome]
-
-
-def _with_job(reading: TrialReading) -> str:
-    job = reading.job
-    return f"{reading.name} (Slurm says {job.name})" if job else f"{reading.name} (unknown to Slurm)"
-
-
-def _note_of(what: str, names: list[str]) -> str:
-    return f"{what}: {', '.join(names[:3])}{', ...' if len(names) > 3 else ''}" if names else ""
+        assert self._verdict is not None
+        return aftermath(scenario, seconds, self._verdict, len(self.names), self.num_faults, self.needed)
 
 
 def _composition() -> Composition:

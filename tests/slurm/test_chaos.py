@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.chaos.__main__ import run
+from benchmarks.chaos.catalogue import CATALOGUE
 from benchmarks.chaos.cluster import Cluster
-from benchmarks.chaos.scenario import CATALOGUE
+from benchmarks.chaos.repetition import run
 
 pytestmark = pytest.mark.slurm
 
