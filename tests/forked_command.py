@@ -19,6 +19,7 @@ from tests.composed import compose_choices_once
 
 NEEDED = (
     "tests.composed",
+    "tests.forked_from",
     "hydra",
     "sweeps.planner.choosing.choice",
     "train_core.costs",
