@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -256,15 +257,31 @@ def _draft(tree: Tree, point: Point) -> Trial:
 
 def _drafts(tree: Tree, points: Sequence[Point]) -> list[Trial]:
     """The trials of the points, not yet selected; what can exist is priced together, which is much faster."""
-    experiments = [_experiment_or_reason(tree, point) for point in points]
+    shared: dict[str, Any] = {}
+    experiments = [_sharing(_experiment_or_reason(tree, point), shared) for point in points]
     possible = [each for each in experiments if not isinstance(each, str)]
-    predicted = iter(estimates([(each, IMPLEMENTATIONS[each.trainer.costs_of]) for each in possible]))
+    found = estimates([(each, IMPLEMENTATIONS[each.trainer.costs_of]) for each in possible])
+    predicted = (_one_of_equals("estimate", each, shared) for each in found)
     return [
         Trial(trial_id=_name_of(point), point=point, infeasible_reason=each)
         if isinstance(each, str)
         else _named_trial(point, each, next(predicted))
         for point, each in zip(points, experiments, strict=True)
     ]
+
+
+def _sharing(experiment: Experiment | str, last: dict[str, Any]) -> Experiment | str:
+    """The experiment, whose groups are those of the one before where they are equal: there may be ten thousand."""
+    if not isinstance(experiment, str):
+        vars(experiment).update({name: _one_of_equals(name, group, last) for name, group in experiment})
+    return experiment
+
+
+def _one_of_equals(name: str, value: Any, last: dict[str, Any]) -> Any:
+    """The last value of that name if it is equal, else this one, which is the last from now on."""
+    if name not in last or last[name] != value:
+        last[name] = value
+    return last[name]
 
 
 def _experiment_or_reason(tree: Tree, point: Point) -> Experiment | str:
