@@ -27,8 +27,8 @@ from conf.plan.experiment import Experiment
 from conf.units import MEBIBYTE
 from results.mlflow.sweep_import import import_sweep
 from results.report.report import write_report
-from sweeps.sweep import TICK_NS, Sweep
-from sweeps.trial import SweepFolder, SweepRecord, Trial
+from sweeps.sweep import Sweep
+from sweeps.trial import TICK_NS, SweepFolder, SweepRecord, Trial
 from train_core.costs import Estimate, estimate
 from train_core.measurement import Environment, StepMetrics
 from train_core.process.git_sha import ROOT

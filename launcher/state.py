@@ -82,7 +82,7 @@ def _conclude(reading: AnyReading, job: JobStanding) -> AnyReading:
     if job.submission != reading.submission and read_submission(reading.folder) == reading.submission:
         with contextlib.suppress(OSError):  # the disk is full, or the sweep is another's
             write_submission(reading.folder, job.submission)
-    answered = replace(reading, job=_state_of(job))
+    answered = reading.told(_state_of(job))
     if not (_has_ended(answered, job) and answered.awaits_slurm and answered.submission == job.submission):
         return answered
     if _take_in_from_before_the_move(answered.folder, job.submission):

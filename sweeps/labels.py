@@ -217,8 +217,8 @@ def _distinct_texts(values: Iterable[object]) -> dict[str, str]:
     if any(isinstance(value, list | tuple) for value in distinct.values()):
         return _texts_of_lists(distinct)
     short = {exact: _short(value) for exact, value in distinct.items()}
-    shown = list(short.values())
-    return {exact: text if shown.count(text) == 1 else exact for exact, text in short.items()}
+    shown = Counter(short.values())
+    return {exact: text if shown[text] == 1 else exact for exact, text in short.items()}
 
 
 def _texts_of_lists(distinct: Mapping[str, object]) -> dict[str, str]:

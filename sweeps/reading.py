@@ -5,13 +5,14 @@ Status, report, MLflow, long trainings and reruns all ask this value, so that th
 
 from __future__ import annotations
 
+import copy
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
 from conf.plan.experiment import Experiment
 from conf.plan.knobs import label_of_point
@@ -26,7 +27,7 @@ from sweeps.folder.submission import (
     read_attempts,
     read_submission,
 )
-from sweeps.trial import Trial, change_time
+from sweeps.trial import SweepRecord, Trial, change_time, is_sharp, sight
 from train_core.checkpoints.checkpoint_folder import last_whole, step_of
 from train_core.job.failures import first_cause
 from train_core.measurement import Measurement, Outcome, Performance, RankFailure, StepMetrics
@@ -42,6 +43,8 @@ ASKED_EARLIER = "an earlier command asked for it, and has not measured it"
 _ANY = TrialFolder("any")
 DECIDING = tuple(file.name for file in (_ANY.measurement, _ANY.submission, _ANY.metrics))
 """The files that alone say how a trial stands once it has a measurement, or is not to be run."""
+KEPT = frozenset({"_listing", "_stored_measurement", "is_foreign", "measurement", "submission"})
+"""What a reading has found of its folder that holds until the folder changes."""
 
 
 class JobState(Protocol):
@@ -78,10 +81,27 @@ class Reading:
     folder: TrialFolder
     experiment: Experiment | None
     job: JobState | None = None
+    _seen: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Judge now: a reading that is kept does not follow the folder."""
+        object.__setattr__(self, "_seen", sight(self.folder.path))
         _ = self.outcome
+
+    def told(self, job: JobState | None) -> Self:
+        """The reading with what is said of its job; of a folder into which nothing came since, its files are kept.
+
+        What is in them is put there whole, under their names, which changes the folder's own time.
+        """
+        if not is_sharp(self._seen) or sight(self.folder.path) != self._seen:
+            return replace(self, job=job)
+        given = {field.name for field in fields(self)}
+        again = copy.copy(self)
+        for name in vars(self).keys() - given - KEPT:
+            del vars(again)[name]
+        vars(again)["job"] = job
+        _ = again.outcome
+        return again
 
     @property
     def name(self) -> str:
@@ -198,7 +218,7 @@ class Reading:
     @property
     def is_silent_in_slurm(self) -> bool:
         """True if its job is one of Slurm's that has left no measurement; whether it still lives, Slurm alone knows."""
-        return self.is_in_slurm and self.measurement is None
+        return self.measurement is None and self.is_in_slurm
 
     @property
     def num_steps_done(self) -> int:
@@ -261,7 +281,7 @@ class Reading:
 
     @cached_property
     def earlier_attempts(self) -> tuple[EndedAttempt, ...]:
-        return read_attempts(self.folder) if self.folder.attempts.name in self._listing else ()
+        return read_attempts(self.folder)
 
     @property
     def ended_attempts(self) -> tuple[EndedAttempt, ...]:
@@ -393,23 +413,26 @@ class TrialReading(Reading):
 
     Attributes:
         figures: what later stages measured of it, as `STAGE.FIGURE`; see `sweeps.sweep.with_figures`.
-        label: what it is called in its sweep, see `sweeps.labels`; of one that is read alone, its layout.
+        record: its sweep's, by which it is called; of one that is read alone, None.
+        code_of_label: the code that its label says, because others measured the same point.
         waits_again: it has ended, and waits for another attempt that a person wants or that its sweep allows.
         is_of_cancelled_sweep: nobody starts it until the sweep's command is given again.
     """
 
     trial: Trial
-    label: str = ""
+    record: SweepRecord | None = None
+    code_of_label: str = ""
     waits_again: bool = False
     is_of_cancelled_sweep: bool = False
     figures: Mapping[str, float] = field(default_factory=dict)
     awaits_figures: bool = False
 
-    def __post_init__(self) -> None:
-        if not self.label:
-            plain = self.experiment.label if self.experiment else label_of_point(self.trial.point)
-            object.__setattr__(self, "label", plain)
-        super().__post_init__()
+    @cached_property
+    def label(self) -> str:
+        """What it is called in its sweep, see `sweeps.labels`; of one that is read alone, its layout."""
+        alone = self.experiment.label if self.experiment else label_of_point(self.trial.point)
+        label = self.record.label_of(self.trial) if self.record is not None else alone
+        return f"{label} (code {self.code_of_label})" if self.code_of_label else label
 
     @property
     def title(self) -> str:

@@ -11,7 +11,6 @@ import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from conf.grouped import grouped
@@ -19,7 +18,7 @@ from conf.types.stage_spec import TRAIN, StageSpec, earlier_stages
 from sweeps.folder.journal import History
 from sweeps.folder.submission import keep_attempt
 from sweeps.reading import DECIDING, Reading, TrialReading
-from sweeps.trial import SweepFolder, SweepRecord, Trial, change_time
+from sweeps.trial import TICK_NS, SweepFolder, SweepRecord, Trial, change_time, sight
 from train_core.measurement import Outcome
 from train_core.process.long_lived import long_lived
 from train_core.trial_folder import TrialFolder
@@ -160,7 +159,7 @@ class Sweep(NamedTuple):
             folder=self.folder_of(trial),
             experiment=trial.experiment,
             trial=trial,
-            label=self.record.label_of(trial),
+            record=self.record,
             is_of_cancelled_sweep=self.is_cancelled,
         )
 
@@ -194,13 +193,7 @@ def _named_by_code(readings: list[TrialReading]) -> list[TrialReading]:
             known[each.code] = max(each.measurement.started, known.get(each.code, 0.0))
     newest = {point: max(known, key=known.__getitem__) for point, known in codes.items() if len(known) > 1}
     older = {each.name for each in readings if each.code and each.code != newest.get(each.trial.mark, each.code)}
-    return [
-        replace(each, label=f"{each.label} (code {each.code[:4]})") if each.name in older else each for each in readings
-    ]
-
-
-TICK_NS = 2_000_000_000
-"""The coarsest clock of a file system that is still in use (FAT's). Two changes within one tick have the same time."""
+    return [replace(each, code_of_label=each.code[:4]) if each.name in older else each for each in readings]
 
 
 @dataclass(frozen=True)
@@ -239,21 +232,12 @@ def is_settled(reading: TrialReading) -> bool:
 def _sights(sweep: Sweep, names: list[str]) -> Iterator[tuple[int, ...]]:
     folder = sweep.folder
     for path in (folder.record, folder.journal):
-        yield _sight(path)
+        yield sight(path)
     # Paths are put together as text, because ten thousand folders are looked at.
     trials = os.fspath(folder.trials)
     for name in names:
         for file in DECIDING:
-            yield _sight(f"{trials}/{name}/{file}")
-
-
-def _sight(path: str | Path) -> tuple[int, ...]:
-    """Return a file's times of change (content and inode), size and inode number; empty if it is not there."""
-    try:
-        seen = os.stat(path)  # noqa: PTH116 (a Path for each file takes longer than the file system)
-    except OSError:
-        return ()
-    return seen.st_mtime_ns, seen.st_ctime_ns, seen.st_size, seen.st_ino
+            yield sight(f"{trials}/{name}/{file}")
 
 
 def age_seconds(reading: Reading, now: float) -> float | None:

@@ -7,9 +7,10 @@ its groups, and an estimate its stages, so that ten thousand trials take as much
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -34,25 +35,38 @@ def json_text(content: object) -> str:
 
 
 class PartWriter:
-    """Gives different parts numbers, in the order in which they come."""
+    """Gives different parts numbers, in the order in which they come. What is one object is looked at once."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
+        self._of_objects: dict[tuple[str, int], int] = {}
 
     @property
     def texts(self) -> list[str]:
         return list(self._numbers)
 
     def experiment(self, experiment: Experiment) -> int:
-        fields = from_json(experiment.model_dump_json())
-        return self._number_of({name: self._number_of(value) for name, value in fields.items()})
+        return self._number_of({name: self._group(name, experiment) for name in Experiment.model_fields})
 
     def estimate(self, estimate: Estimate) -> int:
-        fields = from_json(estimate.model_dump_json())
-        return self._number_of(fields | {"stages": [self._number_of(stage) for stage in fields["stages"]]})
+        key = ("", id(estimate))
+        if key not in self._of_objects:
+            fields = from_json(estimate.model_dump_json())
+            fields["stages"] = [self._number_of(stage) for stage in fields["stages"]]
+            self._of_objects[key] = self._number_of(fields)
+        return self._of_objects[key]
+
+    def _group(self, name: str, experiment: Experiment) -> int:
+        key = (name, id(getattr(experiment, name)))
+        if key not in self._of_objects:
+            self._of_objects[key] = self._number_of(from_json(experiment.model_dump_json(include={name}))[name])
+        return self._of_objects[key]
 
     def _number_of(self, content: object) -> int:
         return self._numbers.setdefault(json_text(content), len(self._numbers))
+
+
+REQUIRED_GROUPS = {name for name, field in Experiment.model_fields.items() if field.is_required()}
 
 
 class PartReader:
@@ -68,7 +82,10 @@ class PartReader:
     def experiment(self, number: int) -> Experiment:
         if ("experiment", number) not in self._made:
             fields = {name: self._group(name, part) for name, part in self._parts[number].items()}
-            self._made["experiment", number] = Experiment.model_validate(fields)
+            if missing := REQUIRED_GROUPS - fields.keys():
+                raise LookupError(f"an experiment lacks {', '.join(sorted(missing))}")
+            # That its groups go together was checked before it was written, and what was measured is read anyway.
+            self._made["experiment", number] = Experiment.model_construct(**fields)
         return self._made["experiment", number]
 
     def estimate(self, number: int) -> Estimate:
@@ -282,12 +299,14 @@ def record_of(text: str) -> SweepRecord:
 
 
 def _with_parts(content: dict[str, Any], parts: PartReader) -> Trial:
-    experiment, estimate = content["experiment"], content["estimate"]
+    experiment, estimate = content.pop("experiment"), content.pop("estimate")
     made = {
         "experiment": None if experiment is None else parts.experiment(experiment),
         "estimate": None if estimate is None else parts.estimate(estimate),
     }
-    return Trial.model_validate(content | made)
+    trial = Trial.model_validate(content)
+    trial.__dict__.update(made)  # pydantic would check them once more, in the most part of the time that this takes
+    return trial
 
 
 class SweepFolder:
@@ -395,7 +414,8 @@ class SweepFolder:
         Raises UsageError where the file is damaged or cannot be read, or was written by another version.
         """
         try:
-            return record_of(self.record.read_text(errors="replace"))
+            seen = sight(self.record)
+            return _record_in(self.record, seen, 0 if is_sharp(seen) else time.monotonic_ns())
         except PermissionError as error:
             raise unreadable(self.record, error) from None
         except OSError as error:
@@ -404,6 +424,30 @@ class SweepFolder:
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             remedy = "Run the sweep again: it writes this file anew, with its own points; no measurement is lost."
             raise UsageError(f"{self.record} cannot be read ({_where(error)})", remedy) from None
+
+
+@lru_cache(maxsize=1)
+def _record_in(path: Path, seen: tuple[int, ...], look: int) -> SweepRecord:
+    """The record in a file, taken apart once for all who see the same file; there may be thousands of trials in it."""
+    return record_of(path.read_text(errors="replace"))
+
+
+TICK_NS = 2_000_000_000
+"""The coarsest clock of a file system that is still in use (FAT's). Two changes within one tick have the same time."""
+
+
+def sight(path: str | Path) -> tuple[int, ...]:
+    """Return a file's times of change (content and inode), size and inode number; empty if it is not there."""
+    try:
+        seen = os.stat(path)  # noqa: PTH116 (a Path for each file takes longer than the file system)
+    except OSError:
+        return ()
+    return seen.st_mtime_ns, seen.st_ctime_ns, seen.st_size, seen.st_ino
+
+
+def is_sharp(seen: tuple[int, ...]) -> bool:
+    """True if a change from now on gives the file that was seen so another time."""
+    return max(seen[:2], default=0) + TICK_NS <= time.time_ns()
 
 
 def change_time(path: Path) -> float:

@@ -36,7 +36,7 @@ from train_core.whole_files import (
 )
 
 Model = TypeVar("Model", bound=BaseModel)
-READ_BYTES = 2**20
+READ_BYTES = 2**16
 RESULT = "trisweep measured: "
 """So begins the line in which a job prints its measurement."""
 
@@ -122,13 +122,13 @@ class JobFolder:
         Raises:
             UsageError: it is there, and this user may not read it.
         """
-        if (content := self._content(path)) is None:
+        if (content := self.content(path)) is None:
             return None
         if (found := _parse(model, content)) is None:
             self.put_aside(path)
         return found
 
-    def _content(self, path: Path) -> bytes | None:
+    def content(self, path: Path) -> bytes | None:
         """The content of a file, not taken apart; None where it is not there, or is none and has been put aside."""
         try:
             return _content(path)
@@ -298,7 +298,7 @@ class TrialFolder(JobFolder):
 
     def read_step_lines(self) -> bytes:
         """The content of the metrics' file, not taken apart; empty where it is not there, or was put aside."""
-        return self._content(self.metrics) or b""
+        return self.content(self.metrics) or b""
 
     def raise_alarm(self) -> bool:
         """Ask every rank where it stands; True for the first that asks."""
@@ -440,10 +440,13 @@ def _content(path: Path) -> bytes:
     """The content of a file; thousands are read at a time, and Python's own buffers would cost more than that."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        parts = list(iter(lambda: os.read(descriptor, READ_BYTES), b""))
+        content = part = os.read(descriptor, READ_BYTES)
+        while len(part) == READ_BYTES:  # of a file, less comes at its end alone
+            part = os.read(descriptor, READ_BYTES)
+            content += part
     finally:
         os.close(descriptor)
-    return b"".join(parts)
+    return content
 
 
 def _parse(model: type[Model], text: str | bytes) -> Model | None:

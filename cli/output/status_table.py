@@ -73,7 +73,7 @@ def status_table(
 
 def _never_began(state: Reading) -> bool:
     """True if it only waits, or was cancelled when it did."""
-    return state.is_called_off or (state.outcome is Outcome.PENDING and not _has_more_to_say(state))
+    return state.is_called_off or (state.outcome is Outcome.PENDING and not _is_eventful(state))
 
 
 def _unlisted_lines(never_began: Sequence[Reading], num_others: int) -> list[Text]:
@@ -86,15 +86,16 @@ def _unlisted_lines(never_began: Sequence[Reading], num_others: int) -> list[Tex
     return [Text(note, style="dim")] if parts else []
 
 
-def _has_more_to_say(state: Reading) -> bool:
-    was_stopped = state.outcome is Outcome.PENDING and bool(state.cause)
-    return state.outcome not in UNEVENTFUL or was_stopped or bool(state.damaged_files)
+def _is_eventful(state: Reading) -> bool:
+    return state.outcome not in UNEVENTFUL or (state.outcome is Outcome.PENDING and bool(state.cause))
 
 
 def _details_of(states: Sequence[Reading], shown: Container[str]) -> list[RenderableType]:
     """Details of each that is shown and has some; several that ended alike have the first one's."""
     alike: dict[tuple[object, ...], list[Reading]] = {}
-    for state in filter(_has_more_to_say, states):
+    for state in states:
+        if not (_is_eventful(state) or (state.name in shown and state.damaged_files)):
+            continue
         is_like_others = state.outcome is not Outcome.RUNNING and state.cause and not state.damaged_files
         alone = "" if is_like_others else state.name
         alike.setdefault((state.outcome, state.cause, state.failing_rank, alone), []).append(state)

@@ -15,7 +15,6 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationError
 
 from conf.plan.experiment import Experiment
-from conf.private_files import unreadable
 from conf.types.schema import Count, Frozen
 from train_core.log_files import tail
 from train_core.measurement import Fault, Measurement, Outcome
@@ -205,10 +204,10 @@ def _original_of(folder: JobFolder, submission: Submission) -> Path | None:
 
 def places_at_submission(folder: JobFolder, submission: Submission) -> Iterator[JobFolder]:
     """Where the folder may have lain when its job was submitted; nothing where it lies there still."""
-    path, home = folder.path.absolute(), Path(submission.output).parent.parent  # the sweep's, or the job's own
-    if home != path and home not in path.parents:
+    path, home = folder.path.absolute(), submission.output.rsplit("/", 2)[0]  # the sweep's, or the job's own
+    if not f"{path}/".startswith(f"{home}/"):
         for depth in range(MOST_BELOW_HOME + 1):
-            yield JobFolder(home.joinpath(*path.parts[len(path.parts) - depth :]))
+            yield JobFolder(Path(home, *path.parts[len(path.parts) - depth :]))
 
 
 def write_submission(folder: JobFolder, submission: Submission) -> None:
@@ -305,16 +304,11 @@ def read_attempts(folder: JobFolder) -> tuple[EndedAttempt, ...]:
 
     Raises UsageError where the file may not be read.
     """
-    try:
-        lines = folder.attempts.read_text(errors="replace").splitlines()
-    except PermissionError as error:
-        raise unreadable(folder.attempts, error) from None
-    except OSError:
-        return ()
+    lines = (folder.content(folder.attempts) or b"").splitlines()
     return tuple(attempt for line in lines if (attempt := _parse(line)))
 
 
-def _parse(line: str) -> EndedAttempt | None:
+def _parse(line: bytes) -> EndedAttempt | None:
     try:
         return EndedAttempt.model_validate_json(line)
     except ValidationError:

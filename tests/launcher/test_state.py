@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from io import StringIO
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+import sweeps.trial
 from cli.commands.retry import retry
 from cli.commands.status import job_lines
 from cli.output.next_command import next_command
@@ -25,6 +27,7 @@ from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import RecordOf
+from tests.results.conftest import finish, performance
 from train_core.measurement import Measurement, Outcome, RankFailure
 from train_core.trial_folder import TrialFolder
 
@@ -258,3 +261,34 @@ def test_what_slurm_ended_and_nobody_has_seen_is_run_again_where_it_failed(
     sweep.folder.write_record(sweep.record)
     retry(str(sweep.folder.path), failed=True)
     assert words in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("state", ["PENDING Resources", "RUNNING None"])
+def test_trials_into_whose_folders_nothing_came_are_read_once(
+    sweep: Sweep, slurm_says: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    monkeypatch.setattr(sweeps.trial, "TICK_NS", 0)
+    slurm_says(state)
+    opened, real = list[str](), os.open
+
+    def noted(path: Path, *more: int) -> int:
+        opened.append(path.name)
+        return real(path, *more)
+
+    monkeypatch.setattr(os, "open", noted)
+    readings = reconcile(sweep.read())
+    assert [each.outcome for each in readings] == [Outcome(state.split()[0])] * 2
+    assert opened.count("submission.json") == opened.count("measurement.json") == 2
+
+
+@pytest.mark.parametrize("state", ["PENDING Resources", "RUNNING None", "COMPLETED"])
+def test_a_measurement_that_comes_while_slurm_is_asked_is_taken(
+    sweep: Sweep, tools: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, state: str
+) -> None:
+    monkeypatch.setattr(sweeps.trial, "TICK_NS", 0)
+    draft = SweepFolder(tmp_path / "draft")
+    finish(draft, sweep.record.trials[0], performance(100.0))
+    measurement = draft.trial(sweep.record.trials[0].trial_id).measurement
+    line = f"echo '12_0|{state}|2026-11-22T05:00:00||{NAME}|'"
+    tools(scontrol=CLUSTER, squeue=f"mv '{measurement}' '{first_folder(sweep).path}/'; {line}", sacct="true")
+    assert reconcile(sweep.read())[0].outcome is Outcome.COMPLETED

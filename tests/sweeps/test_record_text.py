@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from conf.errors import UsageError
+import sweeps.trial
+from conf.errors import InfeasiblePlan, UsageError
+from conf.plan import experiment as experiments_of
+from conf.plan.experiment import Experiment
 from sweeps.trial import SweepFolder, record_of, text_of
 from tests.conftest import BuildRecord
 
@@ -24,6 +27,15 @@ def test_a_record_is_read_as_it_was_written_and_its_trials_share_what_is_equal(b
     experiments = [trial.experiment for trial in read.trials if trial.experiment]
     assert len({id(experiment.model) for experiment in experiments}) == 1
     assert len({id(trial.estimate) for trial in read.trials}) == 1
+
+
+def test_planned_trials_share_what_is_equal(build_record: BuildRecord) -> None:
+    """Ten thousand that differ in their seed are to take no more memory than that."""
+    trials = build_record([{"training.seed": seed} for seed in range(3)], []).trials
+    experiments = [trial.planned for trial in trials]
+    assert len({id(getattr(each, name)) for each in experiments for name in ("model", "cluster", "parallel")}) == 3
+    assert len({id(trial.estimate) for trial in trials}) == 1
+    assert len({id(each.training) for each in experiments}) == 3
 
 
 def test_what_is_not_finite_stays_so(build_record: BuildRecord) -> None:
@@ -66,3 +78,34 @@ def test_a_damaged_record_is_one_message(build_record: BuildRecord, tmp_path: Pa
     folder.record.write_text(text_of(build_record([{}], [])).replace(part, other, 1))
     with pytest.raises(UsageError, match=r"sweep.json cannot be read \(.*Run the sweep again"):
         folder.read_record()
+
+
+def test_a_record_is_taken_apart_once_until_its_file_changes(
+    build_record: BuildRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeps.trial, "TICK_NS", 0)
+    record, folder = build_record([{}], []), SweepFolder(tmp_path)
+    folder.write_record(record)
+    first = folder.read_record()
+    assert SweepFolder(tmp_path).read_record() is first
+    folder.write_record(record.model_copy(update={"created": record.created + 1}))
+    assert folder.read_record().created == record.created + 1
+
+
+def test_a_record_that_was_written_a_moment_ago_is_read_anew(build_record: BuildRecord, tmp_path: Path) -> None:
+    """Another change within one tick of the file system's clock would not show in its times."""
+    folder = SweepFolder(tmp_path)
+    folder.write_record(build_record([{}], []))
+    first = folder.read_record()
+    assert folder.read_record() is not first
+
+
+def test_what_was_measured_is_read_though_a_later_version_would_refuse_the_plan(
+    build_record: BuildRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(experiment: Experiment) -> None:
+        raise InfeasiblePlan("parallel.world_size", 1, "is too small", "Use more.")
+
+    text = text_of(build_record([{}], []))
+    monkeypatch.setattr(experiments_of, "OWN_RUN_CHECKS", (refuse,))
+    assert record_of(text).trials[0].experiment is not None

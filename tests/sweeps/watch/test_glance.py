@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sweeps.sweep import TICK_NS, Sweep, glance_at
+from sweeps.sweep import Sweep, glance_at
+from sweeps.trial import TICK_NS
 from tests.results.conftest import finish, performance, sweep_writer, trial, write_steps
 from train_core.trial_folder import TrialFolder
 
