@@ -9,6 +9,7 @@ only where records that lack it are to be read. What follows from several of the
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, Self
 
@@ -46,6 +47,12 @@ DOCUMENTS = "data.separate_documents"
 NORM_EPSILON = 1e-5
 """The addition of norms to a mean square or a variance unless the model says otherwise. Source: the config.json of
 GPT-2, Llama 2 and Llama 3.1."""
+
+
+def _listed(value: object) -> object:
+    """Counts written as a text, which a point of a sweep holds."""
+    is_text = isinstance(value, str) and re.fullmatch(r"\[\d+(,\d+)*\]", value)
+    return [int(count) for count in re.findall(r"\d+", str(value))] if is_text else value
 
 
 def refusal(problem: str, remedy: str) -> PydanticCustomError:
@@ -109,7 +116,7 @@ class ParallelPlan(Frozen):
     pipeline_parallel_size: Count
     virtual_pipeline_size: Count
     schedule: Schedule
-    layers_per_stage: Annotated[tuple[Count, ...], Field(strict=False)] | None
+    layers_per_stage: Annotated[tuple[Count, ...], Field(strict=False), BeforeValidator(_listed)] | None
     sequence_parallel: bool
     zero_stage: Literal[0, 1, 2, 3]
     recompute: Recompute

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice, product
 
 from conf.errors import InfeasiblePlan
+from conf.overrides import value_text
 from conf.plan.experiment import ExperimentParts
 from conf.plan.trainer_limits import limits_of_program
 from conf.types.schema import Value
@@ -47,8 +48,9 @@ class PlannedPoint:
     because: str
 
     def values(self) -> dict[str, Value]:
-        """The plan as a point of a sweep, without a list of layers: it was pinned, and the configuration has it."""
-        return {key: value for key, value in self.strategy.settings().items() if not isinstance(value, tuple)}
+        """The plan as a point of a sweep, in which a list of layers is a text, as an override writes it."""
+        values = self.strategy.settings().items()
+        return {key: value_text(list(value)) if isinstance(value, tuple) else value for key, value in values}
 
 
 def planned_points(space: Space, parts: ExperimentParts, plan: SearchPlan) -> list[PlannedPoint]:
@@ -64,19 +66,19 @@ def planned_points(space: Space, parts: ExperimentParts, plan: SearchPlan) -> li
         raise _empty_error(space, parts, plan)
     places = ["the fastest", *(f"number {rank}" for rank in range(2, len(best) + 1))]
     points = [
-        PlannedPoint(strategy, f"predicted {place} of the plans with even stages that this trainer runs")
+        PlannedPoint(strategy, f"predicted {place} of all plans that this trainer runs")
         for place, strategy in zip(places, best, strict=True)
     ]
     return points + list(islice(_probes(space, best, parts), plan.num_probes))
 
 
 def fastest_plan(space: Space, parts: ExperimentParts, plan: SearchPlan) -> Strategy:
-    """Return the fastest plan of the space that the trainer runs, whether or not its stages have equal layers.
+    """Return the fastest plan of the space that the trainer runs.
 
     Raises:
         InfeasiblePlan: as for `planned_points`.
     """
-    best = _best(space, parts, 1, is_even=False)
+    best = _best(space, parts, 1)
     if not best:
         raise _empty_error(space, parts, plan)
     return best[0]
@@ -96,8 +98,8 @@ def _empty_error(space: Space, parts: ExperimentParts, plan: SearchPlan) -> Infe
     return InfeasiblePlan("search.kind", plan.kind, f"finds no plan {shown} and that this trainer runs", remedy)
 
 
-def _best(space: Space, parts: ExperimentParts, top_k: int, *, is_even: bool = True) -> list[Strategy]:
-    kinds = (kind for kind in kinds_of(space, is_even=is_even) if not _refuses_kind(parts.trainer, kind))
+def _best(space: Space, parts: ExperimentParts, top_k: int) -> list[Strategy]:
+    kinds = (kind for kind in kinds_of(space, is_even=False) if not _refuses_kind(parts.trainer, kind))
     of_all_kinds = [timed for kind in kinds for timed in _fastest_runnable(kind, parts, top_k)]
     ordered = [strategy for _, strategy in sorted(of_all_kinds, key=lambda timed: timed[0])]
     # Each ZeRO stage was searched on its own, so that the plans of a single replica, which has nothing to share out

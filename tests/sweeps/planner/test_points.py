@@ -240,3 +240,16 @@ def test_what_a_search_proposes_for_megatron_core_is_printed_as_its_flags(job: l
     choice = choose_plans(asked.spaces, "time", Training(), 10)
     refused = {str(refusal_of(candidate.strategy, flags)) for candidate in (*choice.best, *choice.families)}
     assert refused == {"None"}
+
+
+@pytest.mark.slow
+def test_a_sweep_measures_the_plan_that_a_search_proposes_with_uneven_stages_too() -> None:
+    plain = ["model=qwen3-30b-a3b", "cluster=dgx-h200", "batch.global_batch_size=512", "precision=bf16"]
+    plain += ["parallel.world_size=8", "parallel.context_parallel_size=1", "parallel.recompute_every=1"]
+    asked = search_request(composed(plain))
+    best = choose_plans(asked.spaces, "time", Training(), 1).best[0]
+    assert best.strategy.parallel.layers_per_stage is not None
+    trials = plan_sweep(composed(["sweep=smoke", *plain, "search=planner"]), proxy=False, git_sha="abc").trials
+    first = next(trial for trial in trials if "the fastest of all plans" in str(trial.chosen_because))
+    assert first.estimate is not None
+    assert first.estimate.step_seconds == best.step_seconds
