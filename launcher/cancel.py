@@ -67,14 +67,16 @@ def _cancel_sweep(sweep: Sweep) -> int:
             journal.append(Cancelled(trial_id=None))
     if allocation := live_job(sweep.folder.allocation):
         return len(here) + _cancel_allocation(sweep, allocation.submission)
-    by_job = read_submission(sweep.folder.controller)
-    cancel_jobs([by_job] if by_job else [])
+    by_job = [controller] if (controller := read_submission(sweep.folder.controller)) else []
+    with contextlib.suppress(UsageError):  # it is said once the trials' jobs have been ended
+        cancel_jobs(by_job)
+        by_job = []
     end_trees(_supervisors(here))
     # Read only now: until it ended the other process may have submitted trials, and asked ones may have come.
     readings = Sweep.stored_in(sweep.folder).read()
     in_slurm = [reading.submission for reading in readings if reading.submission and reading.is_silent_in_slurm]
     called_off = [] if before.is_cancelled else [reading for reading in readings if reading.is_called_off]
-    return len(here) + len(called_off) + len(cancel_jobs(in_slurm))
+    return len(here) + len(called_off) + len(cancel_jobs([*by_job, *in_slurm]))
 
 
 def cancel_trials(sweep: Sweep, trials: Sequence[Trial]) -> list[str]:

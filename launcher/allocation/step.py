@@ -135,10 +135,6 @@ class StepExecutor:
             return ["--gres=none"]
         return [f"--{option.replace('_', '-')}={value}" for option, value in gpu_request(self.slurm, shape).items()]
 
-    @cached_property
-    def _cluster(self) -> str | None:
-        return this_cluster().name
-
     @property
     def _slurm_hands_out_gpus(self) -> bool:
         return any(node.gpus for node in self.allocation.nodes)
@@ -162,7 +158,7 @@ class StepExecutor:
             job_name,
             executor="slurm",
             job_name=job_name,
-            cluster=self._cluster,
+            cluster=this_cluster().name,
             inside=inside,
         )
 

@@ -88,19 +88,15 @@ def answer_of(command: Sequence[str], patience: float, seconds: float = ANSWER_S
     kept = _stored_answer(command)
     if kept is not None and kept.is_good_for(patience):
         return kept
-    answer = _ask(command, seconds)
+    began, started = time.time(), time.monotonic()
+    exit_code, said, complained = ask(*command, seconds=seconds)
+    took = time.monotonic() - started
+    answer = CommandAnswer(asked=began, took=took, exit_code=exit_code, said=said, complained=complained)
     if answer.has_failed and kept is not None and kept.has_failed:
         answer = answer.model_copy(update={"failures": kept.failures + 1})
     if patience:  # who asks once keeps nothing, so that only questions that come again are kept
         _store(command, answer)
     return answer
-
-
-def _ask(command: Sequence[str], seconds: float) -> CommandAnswer:
-    began, started = time.time(), time.monotonic()
-    exit_code, said, complained = ask(*command, seconds=seconds)
-    took = time.monotonic() - started
-    return CommandAnswer(asked=began, took=took, exit_code=exit_code, said=said, complained=complained)
 
 
 def _stored_answer(command: Sequence[str]) -> CommandAnswer | None:

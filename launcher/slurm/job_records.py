@@ -13,6 +13,7 @@ from launcher.slurm.answers import FRESH
 from launcher.slurm.query import ENDED_STATES, SUBMIT_LINE, ask_accounting, names_of
 from launcher.tools import MANY_JOBS_SECONDS, in_calls
 from sweeps.reading import Reading
+from sweeps.trial import change_time
 from train_core.whole_files import write_atomically
 
 COLUMNS = (
@@ -40,11 +41,11 @@ def keep_job_records(readings: Iterable[AnyReading]) -> int:
     The accounting forgets its jobs some day. Nothing is raised: without it, or where it does not answer, there are
     none.
     """
-    lacking = [each for each in readings if _lacks_record(each)]
-    parts = in_calls([each.job_id or "" for each in lacking])
+    lacking = {each.job_id: each for each in readings if _lacks_record(each) and each.job_id}
+    parts = in_calls(list(lacking))
     num_written, records = 0, _by_job(record for part in parts for record in _fetch_part(part) or ())
-    for each in lacking:
-        record = records.get(each.job_id or "")
+    for job_id, each in lacking.items():
+        record = records.get(job_id)
         # The accounting may hear of a job's end only some time after its trial has ended.
         if record is not None and _is_of(record, each):
             with contextlib.suppress(OSError):
@@ -60,26 +61,26 @@ def charged_times(readings: Iterable[Reading]) -> Mapping[str, ChargedTime]:
     A trial is absent if it has no job of its own, or the accounting does not answer. One that it has not heard of yet,
     which takes it some seconds, is charged for nothing so far.
     """
-    by_job = {each.job_id: each for each in readings if _has_own_job(each) and each.job_id is not None}
+    by_job = {each.job_id: each for each in readings if _has_own_job(each) and each.job_id}
     runs: dict[str, list[Mapping[str, str]]] = {}
     for part in in_calls(list(by_job)):
         # With --duplicates the accounting also shows the runs before a requeue, which are charged too.
         if (records := _fetch_part(part, "--duplicates")) is None:
             continue
         runs |= {by_job[job_id].name: [] for job_id in part}
-        for job_id, record in records:
-            job, _, component = job_id.partition("+")
+        for record in records:
+            job, _, component = record["JobID"].partition("+")
             # The components of a heterogeneous job are charged for the same time, each for nodes of its own.
             if (reading := by_job.get(job)) and component in ("", "0") and _is_of(record, reading):
                 runs[reading.name].append(record)
     return {name: _charged_time(records) for name, records in runs.items()}
 
 
-def _by_job(records: Iterable[tuple[str, dict[str, str]]]) -> dict[str, dict[str, str]]:
+def _by_job(records: Iterable[dict[str, str]]) -> dict[str, dict[str, str]]:
     """The records of jobs that have ended, by id; one of several components has the first's, with the energy of all."""
     components: dict[str, list[dict[str, str]]] = {}
-    for job_id, record in records:
-        components.setdefault(job_id.partition("+")[0], []).append(record)
+    for record in records:
+        components.setdefault(record["JobID"].partition("+")[0], []).append(record)
     return {
         job: each[0] | {"ConsumedEnergyRaw": _total([one["ConsumedEnergyRaw"] for one in each])}
         for job, each in components.items()
@@ -113,20 +114,16 @@ def _has_own_job(reading: Reading) -> bool:
 
 
 def _lacks_record(reading: Reading) -> bool:
-    submission = reading.submission
-    if submission is None or not _has_own_job(reading) or reading.job_id is None:
+    if reading.submission is None or reading.measurement is None or not _has_own_job(reading):
         return False
-    path = reading.folder.slurm_job
     # A trial that ran again has another job, which is younger than the record of the one before.
-    is_old = path.exists() and path.stat().st_mtime < submission.submitted
-    return reading.measurement is not None and (is_old or not path.exists())
+    return change_time(reading.folder.slurm_job) < reading.submission.submitted
 
 
-def _fetch_part(job_ids: Sequence[str], *options: str) -> list[tuple[str, dict[str, str]]] | None:
-    """Ids and records of these jobs; None where the accounting does not answer."""
+def _fetch_part(job_ids: Sequence[str], *options: str) -> list[dict[str, str]] | None:
+    """The records of these jobs; None where the accounting does not answer."""
     told = ask_accounting(COLUMNS, job_ids, FRESH, *options, seconds=MANY_JOBS_SECONDS)
     if told.has_failed:
         return None
     lines = (line.removesuffix("|").split("|", len(COLUMNS) - 1) for line in told.said.splitlines())
-    records = (dict(zip_longest(COLUMNS, cells, fillvalue="")) for cells in lines if len(cells) >= len(COLUMNS) - 1)
-    return [(record["JobID"], record) for record in records]
+    return [dict(zip_longest(COLUMNS, cells, fillvalue="")) for cells in lines if len(cells) >= len(COLUMNS) - 1]

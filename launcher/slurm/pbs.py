@@ -89,12 +89,16 @@ def states_in_pbs(submissions: Sequence[Submission], patience: float) -> list[tu
 
 
 def _jobs(text: str) -> Iterator[tuple[str, tuple[str, dict[str, str]]]]:
-    """The jobs of `qstat -f` by name: number and fields. A number alone may since be another job's."""
+    """The jobs of `qstat -f` by their name and that of their output: number and fields.
+
+    A number alone may since be another job's, and anybody may change the name of a job of theirs.
+    """
     whole = WRAPPED.sub("", text)
     for block in re.split(r"^Job Id:\s*", whole, flags=re.MULTILINE)[1:]:
         fields = dict(FIELD.findall(block))
         if "Job_Name" in fields:
-            yield fields["Job_Name"], (block.split()[0], fields)
+            for name in (fields["Job_Name"], Path(fields.get("Output_Path", "")).stem):
+                yield name, (block.split()[0], fields)
 
 
 def _end_of(submission: Submission) -> SlurmJobState | None:

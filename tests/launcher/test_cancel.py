@@ -22,7 +22,7 @@ from launcher.folder_lock import lock_folder
 from launcher.state import reconcile
 from launcher.sweep import slurm_rules
 from launcher.workplaces.queue import SeenFromOutside, SlurmQueue
-from sweeps.folder.journal import Begun, Journal
+from sweeps.folder.journal import Begun, History, Journal
 from sweeps.folder.submission import JobShape, Submission, write_submission
 from sweeps.reading import CALLED_OFF, CANCELLED_BY_NAME
 from sweeps.sweep import Sweep
@@ -85,6 +85,25 @@ def test_what_slurm_said_before_a_cancellation_is_not_taken_for_how_it_stands(
     assert reconcile(sweep.read(), 30.0)[0].outcome is Outcome.PENDING
     assert cancel_sweep(sweep) == 1
     assert reconcile(sweep.read(), 30.0)[0].outcome is Outcome.CANCELLED
+
+
+def test_a_controller_that_cannot_be_ended_is_named_and_the_trials_jobs_are_ended_all_the_same(
+    sweep: Sweep, slurm_submission: Callable[..., Submission], tools: Tools, tmp_path: Path
+) -> None:
+    (trial,) = sweep.record.trials
+    write_submission(sweep.prepare(trial), slurm_submission("12", job_name="ours", cluster="alps"))
+    write_submission(sweep.folder.controller, slurm_submission("11", job_name="its-controller", cluster="alps"))
+    Journal(sweep.folder.journal).append(Begun(overrides=(), on_slurm=True))
+    tools(
+        scontrol="echo 'ClusterName = alps'",
+        squeue=f"echo '{QUEUED}'",
+        sacct="echo '11|RUNNING|Unknown|n1|its-controller|'",
+        scancel=f'echo "$@" >> {tmp_path}/ended',
+    )
+    with pytest.raises(UsageError, match=r"1 job was cancelled, and 1 was not: .* squeue does not know its job"):
+        cancel_sweep(sweep)
+    assert "12" in (tmp_path / "ended").read_text().split()
+    assert History.kept_in(sweep.folder).is_cancelled
 
 
 @pytest.mark.usefixtures("slurm")

@@ -121,6 +121,12 @@ def test_a_running_job_has_its_nodes_and_one_of_another_name_is_not_ours(submitt
     assert standings([submitted])[0].is_unknown
 
 
+def test_a_job_that_somebody_calls_otherwise_is_known_by_its_output(submitted: Submission, tools: Tools) -> None:
+    output = f"    Output_Path = login:/logs/{submitted.job_name}.out\n"
+    tools(qstat=f"cat <<'END'\n{RUNNING.format(name='mine')}{output}END")
+    assert standings([submitted])[0].is_live
+
+
 def test_a_value_that_qstat_breaks_is_read_whole(submitted: Submission, tools: Tools) -> None:
     name = submitted.job_name or ""
     shown = RUNNING.format(name=f"{name[:9]}\n\t{name[9:]}").replace("node2", "no\n\tde2")
