@@ -1,25 +1,48 @@
 """Secrets of the configuration: used, but neither kept nor shown.
 
-They are the user names and passwords inside addresses, such as `https://user:password@host`, and the values of
-`slurm.environment`, of which the names are shown.
+They are the user names and passwords inside addresses, such as `https://user:password@host`; the values of
+`slurm.environment` and `trainer.environment`, of which the names are shown; and what a program gets under a name such
+as `--api-key`. A value for a program has a stand-in, by which an experiment still differs from one with another value.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from hashlib import sha256
 from typing import Any
 
+from conf.errors import UsageError
+
 HIDDEN = "***"
+STAND_IN = re.compile(re.escape(HIDDEN) + r"[0-9a-f]{6}")
+"""24 bits of a digest: enough to tell two values apart, and too few to find one by."""
 
 USER_INFO = re.compile(r"(?<=://)[^/?#\s]*@")
 """The part of an address between its scheme and its host."""
 
-OF_ENVIRONMENT = re.compile(r"(\+{0,2}slurm\.environment(?:\.[^=\s]+)?)=(.*)", re.DOTALL)
-"""An override of one variable of jobs, or of all of them."""
+KIND = r"(?:api|access|auth|bearer|hf|hub|private|refresh|secret|wandb)"
+SECRET = rf"(?:[\w.-]*[_.-])?(?:{KIND}[_-]?(?:key|token)|passw(?:or)?d|secret|credentials?)|token"
+"""A name of what is secret. `pad_token`, `tokenizer` and `max_tokens` are the business of every trainer."""
+
+OF_ENVIRONMENT = re.compile(
+    rf"(\+{{0,2}}(?:(?:slurm|trainer)\.environment(?:\.[^=\s]+)?|trainer\.(?:flags|files)\.(?:{SECRET})))=(.*)",
+    re.DOTALL | re.IGNORECASE,
+)
+"""An override of one variable of jobs, or of all of them, or of a secret flag."""
 
 PAIR = re.compile(r"([\w\"']+)\s*:\s*(\"[^\"]*\"|'[^']*'|[^,{}]*)")
 SHOWN_PAIR = rf"\1: {HIDDEN}"
+
+OF_COMMAND = re.compile(r"\+{0,2}trainer\.(?:command|prefix|flags|files)=.*", re.DOTALL)
+SECRET_WORD = re.compile(
+    rf"""((?<![\w-])["']?-{{0,2}}(?:{SECRET})["']?(?:\s*[=:,]\s*|\s+))("[^"]*"|'[^'-][^']*'|[^\s,"'}}\]-][^\s,"'}}\]]*)""",
+    re.IGNORECASE,
+)
+"""Such a name, and the word that follows it in a command."""
+
+_values: dict[str, str] = {}
+"""The values that this process has met, by what stands for them."""
 
 
 def hide_credentials(text: str) -> str:
@@ -28,13 +51,16 @@ def hide_credentials(text: str) -> str:
 
 
 def shown_value(key: str, value: object) -> object:
-    """The value as messages may show it: `***` of a variable of jobs."""
-    return HIDDEN if f"{key}.".startswith("slurm.environment.") else value
+    """The value as messages may show it: `***` of a variable of jobs, and in a command of what is secret."""
+    if OF_ENVIRONMENT.fullmatch(f"{key}="):
+        return HIDDEN
+    return hide_variables(f"{key}={value}").partition("=")[2] if isinstance(value, str) else value
 
 
 def has_hidden_variables(override: str) -> bool:
     """True if it gives variables of jobs what stands for values that are hidden."""
-    return OF_ENVIRONMENT.fullmatch(override) is not None and HIDDEN in override
+    may_hide = OF_ENVIRONMENT.fullmatch(override) or OF_COMMAND.fullmatch(override)
+    return may_hide is not None and HIDDEN in override
 
 
 def without_credentials(address: str) -> str:
@@ -51,7 +77,7 @@ def hide_variables(override: str) -> str:
     """The override with `***` in place of what it gives variables of jobs; any other is returned as it is."""
     match = OF_ENVIRONMENT.fullmatch(override)
     if match is None:
-        return override
+        return SECRET_WORD.sub(rf"\1{HIDDEN}", override) if OF_COMMAND.fullmatch(override) else override
     key, value = match.groups()
     is_mapping = value.lstrip().startswith("{")
     return f"{key}={PAIR.sub(SHOWN_PAIR, value) if is_mapping else HIDDEN}"
@@ -63,3 +89,35 @@ def shown_tree(tree: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(slurm, dict) or not slurm.get("environment"):
         return dict(tree)
     return {**tree, "slurm": {**slurm, "environment": dict.fromkeys(slurm["environment"], HIDDEN)}}
+
+
+def stand_in_for(text: str) -> str:
+    """What stands for a value in records; what does so already stays."""
+    if STAND_IN.fullmatch(text):
+        return text
+    hidden = HIDDEN + sha256(text.encode()).hexdigest()[:6]
+    _values[hidden] = text
+    return hidden
+
+
+def values_behind(text: str) -> dict[str, str]:
+    """The values of all stand-ins in a text, as far as this process knows them."""
+    return {each: _values[each] for each in STAND_IN.findall(text) if each in _values}
+
+
+def remember(values: Mapping[str, str]) -> None:
+    """Take values up that a file has kept."""
+    _values.update(values)
+
+
+def revealed(text: str, values: Mapping[str, str], kept_in: object) -> str:
+    """The text with the values in place of what stands for them.
+
+    Raises:
+        UsageError: one is not there.
+    """
+    known = _values | dict(values)
+    if lost := [each for each in STAND_IN.findall(text) if each not in known]:
+        problem = f"A hidden value of the program's, {lost[0]}, is not in {kept_in}, where the command kept it"
+        raise UsageError(problem, "Give the command of the sweep again.")
+    return STAND_IN.sub(lambda match: known[match[0]], text)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from conf.compose.settings import LauncherSpec
-from conf.credentials import overrides_for_records
 from conf.errors import ConfigError, UsageError
 from conf.overrides import Overrides
 from conf.types.cluster_spec import ClusterSpec
@@ -88,8 +87,7 @@ def submit_allocation(
         folder = sweep.folder.allocation
         folder.path.mkdir(parents=True, exist_ok=True)
         executor = _executor(sweep, slurm, launcher, snapshot_code(sweep.folder.code.absolute()).name)
-        overrides = overrides_for_records(command.orders.overrides)
-        function = AllocationJob(slurm, shape.tasks_per_node, overrides, job, times)
+        function = AllocationJob(slurm, shape.tasks_per_node, tuple(command.orders.overrides), job, times)
         job_id = executor.submit(function, [FolderWork(folder, 1)], shape)
     return job_id, step
 

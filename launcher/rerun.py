@@ -14,6 +14,7 @@ from zipfile import BadZipFile, ZipFile
 
 import psutil
 
+from conf.credentials import remember
 from conf.errors import UsageError
 from conf.types.sites import SlurmSpec
 from launcher.executor import RUN_IN_SLURM, RUN_ON_THIS_MACHINE, FolderWork
@@ -77,6 +78,7 @@ class Rerun:
         # A stage finds the folders of those before it beside its own.
         for earlier in stage.folders_beside(self.trial.folder.path) if stage else ():
             (self.folder.path.parent / earlier.name).symlink_to(earlier)
+        remember(stored_values(self.trial.folder.private))
         self.folder.write_trial(json.loads(self.trial.folder.trial.read_bytes()))
 
     def _run_here(self, tell: Callable[[Reading], None]) -> Reading:

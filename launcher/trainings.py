@@ -12,6 +12,7 @@ from pathlib import Path
 from conf.compose.complaints import validate
 from conf.compose.load import compose
 from conf.compose.tree import part_at, with_values
+from conf.credentials import overrides_for_records, remember
 from conf.errors import ConfigError, UsageError
 from conf.overrides import Overrides
 from conf.plan.experiment import Experiment
@@ -35,6 +36,7 @@ from train_core.job.training_folder import NUM_STEPS
 from train_core.measurement import Outcome
 from train_core.process.lock import hold_lock
 from train_core.trial_folder import TrialFolder
+from train_core.whole_files import stored_values
 
 PLACE_GROUPS = frozenset({"cluster", "device", "slurm", "tracking", "search", "output_dir"})
 """Overrides in these groups say where the sweep is and how its job is requested. They do not change the training."""
@@ -97,6 +99,7 @@ def long_run(sweep: SweepFolder, overrides: Overrides, name: str | None) -> Long
     if folder.trial.exists():
         return _continue_training(folder, request)
     best = best_of(Sweep.stored_in(sweep))
+    remember(stored_values(sweep.trial(best.trial.trial_id).private))
     return LongRun(folder, _experiment(best.trial.planned, request), best.trial.trial_id, best)
 
 
@@ -132,7 +135,7 @@ def write_extension(run: LongRun, overrides: Overrides) -> None:
 
 def _texts(overrides: Overrides) -> list[str]:
     """Return the overrides that say what is trained; sorted, as another order makes no other training."""
-    return sorted(overrides.without(PLACE_GROUPS).texts)
+    return sorted(overrides_for_records(overrides.without(PLACE_GROUPS).texts))
 
 
 def _continue_training(folder: TrialFolder, request: Overrides) -> LongRun:

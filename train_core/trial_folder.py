@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
 
+from conf.credentials import values_behind
 from conf.errors import FULL_ERRORS
 from conf.plan.experiment import Experiment
 from conf.private_files import unreadable
@@ -198,6 +199,7 @@ class TrialFolder(JobFolder):
     """
 
     trial = PathInside("trial.json")
+    private = PathInside("private.json")
     heartbeat = PathInside("heartbeat")
     metrics = PathInside("metrics.jsonl")
     checkpoints = PathInside("checkpoints")
@@ -220,8 +222,14 @@ class TrialFolder(JobFolder):
         return self.path.resolve().parents[1] / "tokens"
 
     def write_trial(self, trial: dict[str, Any]) -> None:
-        """Write `trial.json`; `trial` holds at least `experiment`, the experiment as plain values."""
-        write_atomically(self.trial, to_json(trial, indent=1).decode(), durable=False)
+        """Write `trial.json`; `trial` holds at least `experiment`, the experiment as plain values.
+
+        What stands in it for hidden values has a file of its own.
+        """
+        text = to_json(trial, indent=1).decode()
+        if values := values_behind(text):
+            write_atomically(self.private, to_json(values).decode())
+        write_atomically(self.trial, text, durable=False)
 
     def holds_experiment(self, experiment: dict[str, Any]) -> bool:
         """True if `trial.json` is there and names exactly this experiment, as plain values."""

@@ -16,7 +16,7 @@ from cli.output.bar import bar
 from cli.output.console import complaints, console, print_json, print_sentences, print_unwrapped, shown_path
 from cli.output.next_command import folder_words, ui_command
 from cli.started_sweep import started_sweep
-from conf.credentials import hide_credentials
+from conf.credentials import hide_credentials, overrides_for_records
 from conf.errors import UsageError
 from conf.units import count_of
 
@@ -99,10 +99,11 @@ def _say_without_effect(asked: Sequence[tuple[SweepRecord, Composition]], restri
 
     followed = restriction.values if restriction else {}
     texts = [
-        override.text
+        text
         for record, composition in asked
         for override in composition.overrides.without(JOB_GROUPS | {"cluster"})
-        if override.text not in record.overrides and override.key not in followed
+        for text in overrides_for_records([override.text])
+        if text not in record.overrides and override.key not in followed
     ]
     if texts:
         words = hide_credentials(", ".join(dict.fromkeys(texts)))

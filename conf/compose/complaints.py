@@ -124,7 +124,7 @@ def _complaint(
     if complaint["type"].startswith("int_") and isinstance(value, float) and value.is_integer():
         remedy = f"Write {int(value)}, without a point or an exponent."
     if complaint["type"] == "string_type" and isinstance(value, list) and all(isinstance(each, str) for each in value):
-        remedy = f"Write it as one text: {for_a_shell(key, ','.join(value))}"
+        remedy = f"Write it as one text: {for_a_shell(key, str(shown_value(key, ','.join(value))))}"
     if complaint["type"] in ("tuple_type", "list_type") and isinstance(value, str):
         entries = value.splitlines() if parts[-1] == "setup" else value.split()
         listed_anew = ",".join(map(quoted_text, entries))
@@ -225,13 +225,15 @@ def _entry_with_dots(key: str, value: object) -> ConfigError | None:
 
 
 def require_no_hidden_mapping(overrides: Overrides) -> None:
-    """Refuse `slurm` as one mapping: its secrets are hidden by their keys, and would be shown and kept in it.
+    """Refuse `slurm` or `trainer` as one mapping: their secrets are hidden by their keys, and would be shown in it.
 
     Raises ConfigError where an override states such a mapping.
     """
-    if any(each.key == "slurm" and (each.value or "").lstrip().startswith("{") for each in overrides):
-        problem = "states all of the group at once, in which what is secret cannot be hidden"
-        raise ConfigError("slurm", HIDDEN, problem, "Give its values one by one, such as slurm.environment.NAME=VALUE.")
+    for each in overrides:
+        if each.key in ("slurm", "trainer") and (each.value or "").lstrip().startswith("{"):
+            problem = "states all of the group at once, in which what is secret cannot be hidden"
+            remedy = f"Give its values one by one, such as {each.key}.environment.NAME=VALUE."
+            raise ConfigError(each.key, HIDDEN, problem, remedy)
 
 
 def require_none_of_hydra(overrides: Overrides) -> None:

@@ -40,6 +40,7 @@ from conf.compose.defaults import MOST_OF_HYDRA, circle_of, wrong_defaults
 from conf.compose.kinds import dotted_fields
 from conf.compose.plausible import doubts, not_modelled
 from conf.compose.references import following
+from conf.compose.secrets import with_stand_ins
 from conf.compose.settings import Settings
 from conf.compose.source import AsWritten
 from conf.compose.tree import Tree, dotted_keys, value_at
@@ -99,7 +100,7 @@ def compose(overrides: Overrides) -> Composition:
     Raises ConfigError where an override names an unknown group, option or key, a file is not valid YAML, or a figure of
     the cluster is impossible in its unit.
     """
-    tree = _plain_tree(ROOT, overrides)
+    tree = with_stand_ins(_plain_tree(ROOT, overrides))
     wrong = [*_wrong_name("model", tree, overrides), *_wrong_name("cluster", tree, overrides)]
     cluster = tree.get("cluster")
     said = doubts(cluster, wrong) if isinstance(cluster, dict) else ()

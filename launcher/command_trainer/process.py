@@ -12,11 +12,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import psutil
 
+from conf.credentials import revealed
 from conf.own_files import at_hand
 from conf.plan.experiment import Experiment
 from conf.plan.trainer_call import Call, call_of, torchrun_words
@@ -24,7 +26,7 @@ from launcher.executor import PBS_JOB
 from train_core.process.git_sha import ROOT
 from train_core.process.machine import port_of_step, reachable_host
 from train_core.trial_folder import TrialFolder
-from train_core.whole_files import write_atomically
+from train_core.whole_files import stored_values, write_atomically
 
 THIS_MACHINE = "127.0.0.1"
 OF_A_SEAT = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_JOB_NAME", "SLURM_JOB_ID", PBS_JOB)
@@ -141,10 +143,13 @@ def start_of(trial: TrialFolder, experiment: Experiment, seat: ProgramSeat, devi
     """Return how a seat's process is started on these GPUs, if any, after writing the files that the program wants."""
     trainer = experiment.trainer
     call, words = _command_line(experiment, seat, _job_names(trial, experiment, seat))
+    kept = stored_values(trial.private)
+    tell = partial(revealed, values=kept, kept_in=trial.private)
     for name, content in call.files.items():  # every process writes the same, as none knows when another has
-        write_atomically(trial.path / name, content, durable=False)
+        write_atomically(trial.path / name, tell(content), durable=False)
+    call = replace(call, environment={name: tell(value) for name, value in call.environment.items()})
     return Start(
-        words=words,
+        words=tuple(map(tell, words)),
         named_by="trainer.prefix" if trainer.prefix else "trainer.command",
         environment=_environment(os.environ, call, experiment, seat, devices),
         working_dir=trainer.working_dir and str(Path(trainer.working_dir).expanduser()),

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic_core import from_json, to_json
 
-from conf.credentials import has_hidden_variables, hide_variables
+from conf.credentials import has_hidden_variables, overrides_for_records
 from conf.errors import UsageError
 from conf.nearest import listed
 from conf.overrides import Overrides
@@ -147,7 +147,7 @@ def _repetition(sweep: Sweep, point: MeasuredPoint, readings: Sequence[TrialRead
 
 def keep_private_overrides(folder: SweepFolder, overrides: Sequence[str]) -> None:
     """Write down those with hidden values. The sweep's folder is private, as are the scripts of its jobs in it."""
-    private = [text for text in overrides if hide_variables(text) != text]
+    private = [text for text in overrides if overrides_for_records([text]) != (text,)]
     if private:
         write_atomically(folder.private, to_json(private).decode())
     else:
@@ -160,7 +160,8 @@ def overrides_at_begin(folder: SweepFolder, begun: Begun) -> Overrides:
     Raises:
         UsageError: the file that holds the hidden ones is gone or damaged.
     """
-    whole = {hide_variables(text): text for text in _stored_overrides(folder)}
+    stored = _stored_overrides(folder)
+    whole = dict(zip(overrides_for_records(stored), stored, strict=True))
     texts = [whole.get(text, text) for text in begun.overrides]
     if lost := [text for text in texts if has_hidden_variables(text)]:
         problem = f"The values of {' '.join(lost)} are not in {folder.private}, where the command kept them"

@@ -19,6 +19,7 @@ from conf.compose.complaints import validate
 from conf.compose.load import Composition, compose, settings_of
 from conf.compose.settings import Settings
 from conf.compose.tree import Tree, part_at, value_at, with_values
+from conf.credentials import overrides_for_records
 from conf.errors import ConfigError, InfeasiblePlan, UsageError
 from conf.overrides import Overrides
 from conf.plan.experiment import Experiment
@@ -73,7 +74,7 @@ def plan_sweep(asked: Composition, *, proxy: bool, git_sha: str) -> SweepRecord:
         mode="proxy" if proxy else "cluster",
         spec=spec,
         tracking=settings.tracking.without_credentials(),
-        overrides=asked.overrides.without(JOB_GROUPS).texts,
+        overrides=overrides_for_records(asked.overrides.without(JOB_GROUPS).texts),
         objective=settings.search.objective,
         git_sha=git_sha,
         created=time.time(),

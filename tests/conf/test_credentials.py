@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from conf.credentials import hide_credentials, overrides_for_records, shown_tree, without_credentials
-from conf.errors import ConfigError
+from conf.credentials import hide_credentials, overrides_for_records, revealed, shown_tree, without_credentials
+from conf.errors import ConfigError, UsageError
 from conf.types.sites import TrackingSpec
 from tests.composed import compose_tree, load
 
@@ -68,9 +68,32 @@ def test_a_group_with_secrets_is_not_given_as_one_mapping(override: str) -> None
         ("slurm.environment={TOKEN: abc, 'B': \"x, y\"}", "slurm.environment={TOKEN: ***, 'B': ***}"),
         ("slurm.environment=abc", "slurm.environment=***"),
         ("slurm.partition=abc", "slurm.partition=abc"),
+        ("+trainer.environment.TOKEN=abc", "+trainer.environment.TOKEN=***"),
+        ("trainer.flags.hf_token=abc", "trainer.flags.hf_token=***"),
+        ("trainer.flags={api_key: abc, n: 3}", "trainer.flags={api_key: ***, n: 3}"),
+        ("trainer.flags.pad_token=abc", "trainer.flags.pad_token=abc"),
+        ("trainer.command='train --api-key abc --n 3'", "trainer.command='train --api-key *** --n 3'"),
+        ("trainer.command=[train,'--password','a b']", "trainer.command=[train,'--password',***]"),
+        ("trainer.command=[train,--tokenizer,abc]", "trainer.command=[train,--tokenizer,abc]"),
     ],
 )
 def test_of_variables_of_jobs_records_keep_the_names_alone(override: str, kept: str) -> None:
     assert overrides_for_records([override]) == (kept,)
     tree = compose_tree(["+slurm.environment.TOKEN=abc"])
     assert shown_tree(tree)["slurm"]["environment"] == {"TOKEN": "***"}
+
+
+def test_variables_of_a_program_that_everybody_may_see_are_shown() -> None:
+    """Those of the package's own files, those that a sweep varies, and those that hold what the job fills in."""
+    given = ["+trainer.environment.FOLDER='{trial_folder}/x'", "+trainer.environment.A='{{b}}'"]
+    axis = "+trainer.environment.NCCL_ALGO=Ring", "sweep.axes={trainer.environment.NCCL_ALGO: [Ring, Tree]}"
+    shown = compose_tree(["sweep=smoke", "trainer=deepspeed", *given, *axis])["trainer"]["environment"]
+    assert shown.pop("CUDA_DEVICE_MAX_CONNECTIONS") == "1"
+    assert (shown.pop("FOLDER"), shown.pop("NCCL_ALGO")) == ("{trial_folder}/x", "Ring")
+    assert revealed(shown.pop("A"), {}, "nowhere") == "{b}"
+    assert not shown
+
+
+def test_a_value_that_is_lost_is_said_to_be() -> None:
+    with pytest.raises(UsageError, match=r"000000, is not in trial/private.json.*\. Give the command"):
+        revealed("--key=***000000", {}, "trial/private.json")
