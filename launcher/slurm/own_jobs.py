@@ -126,11 +126,12 @@ def _standings_in_slurm(submissions: Sequence[Submission], patience: float) -> l
     unnumbered = (each.queue_name for each in submissions if each.queue_id is None and each.queue_name)
     with_ids = _add_job_ids(submissions, query_named(unnumbered, patience))
     states = query_jobs((each.queue_id for each in with_ids if each.queue_id), patience)
-    # A number may be wrong, as where a file was restored from a copy: the name alone says which job is ours.
+    # A number may be wrong, as where a file was restored from a copy: the name alone says which job is ours. That of a
+    # person's own allocation may be the name of others, too.
     lost = [each for each in with_ids if _job_standing(each, states, here).state is None]
-    strays = [each for each in lost if each.queue_id and each.queue_name]
-    if named := query_named((each.queue_name for each in strays if each.queue_name), patience):
-        with_ids, states = _add_job_ids(with_ids, named, of={each.queue_name for each in strays}), states | named
+    strays = {each.job_name for each in lost if each.job_id and each.job_name and not each.inside}
+    if named := query_named(strays, patience):
+        with_ids, states = _add_job_ids(with_ids, named, of=strays), states | named
     return [_job_standing(submission, states, here) for submission in with_ids]
 
 

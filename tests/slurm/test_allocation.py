@@ -262,6 +262,8 @@ def test_after_scancel_of_an_allocation_only_a_further_command_goes_on(
     record = build_record(points((1, 60_000), (2, 60_002)), GPU_NODES)
     job_id = submitted(folder, record, slurm, num_nodes=1)
     wait_until(folder, record, lambda states: has_begun(states[0]))
+    subprocess.run(["scontrol", "update", f"jobid={job_id}", "jobname=called otherwise"], check=True)
+    wait_until(folder, record, lambda states: is_live(folder) and states[0].scheduler_state == "RUNNING", 5)
     subprocess.run(["scancel", job_id], check=True)
     interrupted, waiting = wait_until(folder, record, lambda states: has_ended(states[0]) and not is_live(folder))
     assert interrupted.outcome in (Outcome.PREEMPTED, Outcome.CANCELLED)

@@ -12,7 +12,7 @@ from launcher import cancel
 from launcher.cancel import cancel_jobs
 from launcher.slurm import pbs
 from launcher.slurm.own_jobs import standings
-from sweeps.folder.submission import Submission
+from sweeps.folder.submission import Submission, SurroundingJob
 from tests.launcher.conftest import Tools
 
 Submit = Callable[..., Submission]
@@ -123,3 +123,12 @@ def test_a_job_with_neither_our_name_nor_our_script_is_not_ours(
     (job,) = standings([slurm_submission("12", **OURS)])
     assert job.is_unknown
     assert cancel_jobs([job.submission]) == []
+
+
+def test_another_allocation_of_the_same_name_is_not_the_one_in_which_a_step_ran(
+    tools: Tools, slurm_submission: Submit
+) -> None:
+    tools(scontrol=ON_ALPS, squeue="echo '45|RUNNING None|N/A|n1|interactive|(null)|'", sacct="true")
+    inside = SurroundingJob(job_id="12", job_name="interactive")
+    (step,) = standings([slurm_submission("12.3", job_name="trisweep-x-0badcafe", cluster="alps", inside=inside)])
+    assert step.is_unknown
