@@ -8,6 +8,7 @@ accuracy           errors of predictions; `score`: those of a table, whose measu
 scaling            efficiency on more devices, and of one layout on several numbers of them
 search_rows        plans that a search found, as plain values
 table              a table with its cells, for page, Markdown and terminal
+sight              whether a sweep is as it was, so that it need not be read again
 units              numbers as people read them
 tensorboard        event files beside MLflow; `prometheus`: gauges for node_exporter
 

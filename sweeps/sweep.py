@@ -211,13 +211,13 @@ class Glance:
         return self.newest_ns + TICK_NS <= taken_ns
 
 
-def glance_at(sweep: Sweep) -> Glance:
-    """Look at a sweep before it is read, so that a change meanwhile shows in the next glance.
+def glance_at(sweep: Sweep, further: Sequence[str] = ()) -> Glance:
+    """Look at a sweep, and at `further` files of its trials, before it is read: a change meanwhile shows in the next.
 
     The record counts as it was read: a later one has another time of its making, or other trials.
     """
     names = [trial.trial_id for trial in sweep.record.trials]
-    sights = list(_sights(sweep, names))
+    sights = list(_sights(sweep, names, (*DECIDING, *further)))
     whole = repr((sweep.record.created, sweep.record.git_sha, names, sights))
     newest = max((max(seen[:2]) for seen in sights if seen), default=0)
     return Glance(hashlib.sha256(whole.encode()).hexdigest(), newest)
@@ -229,14 +229,14 @@ def is_settled(reading: TrialReading) -> bool:
     return reading.measurement is not None or left_out
 
 
-def _sights(sweep: Sweep, names: list[str]) -> Iterator[tuple[int, ...]]:
+def _sights(sweep: Sweep, names: Sequence[str], files: Sequence[str]) -> Iterator[tuple[int, ...]]:
     folder = sweep.folder
     for path in (folder.record, folder.journal):
         yield sight(path)
     # Paths are put together as text, because ten thousand folders are looked at.
     trials = os.fspath(folder.trials)
     for name in names:
-        for file in DECIDING:
+        for file in files:
             yield sight(f"{trials}/{name}/{file}")
 
 

@@ -326,6 +326,7 @@ class SweepFolder:
     report.md, report.csv, report.html; those of a part of the sweep bear its values: report-micro_batch_size=1.html
     tracking_id     names this sweep in MLflow, wherever the folder is moved, and says where it was; a copy gets another
     tensorboard/ID/ event files of a trial, where `tracking.also` asks for them
+    reported.json   what the last report said, and of which files; of a part, report-KEY=VALUE.json
     imported.json   of which files the last import into MLflow was made, so that one with nothing new reads none
     ../tokens/      tokens of all sweeps beside each other, so that those over the same text share them
     """
@@ -401,6 +402,10 @@ class SweepFolder:
 
     def trial(self, trial_id: str) -> TrialFolder:
         return TrialFolder(self.trials / trial_id)
+
+    @property
+    def reported(self) -> Path:
+        return self.path / (f"{self._report_name}.json" if self.reports_a_part else "reported.json")
 
     def report(self, suffix: Literal["md", "csv", "html"]) -> Path:
         return self.path / f"{self._report_name}.{suffix}"

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from conf.types.sites import TrackingSpec
     from results.comparison import ComparedPoint
     from results.mlflow.sweep_import import ImportSummary
+    from results.report.last_report import Said
     from sweeps.later_command import Restriction
     from sweeps.reading import TrialReading
     from sweeps.sweep import Sweep
@@ -83,12 +84,14 @@ def report(
         return
     sweep, tracking = Sweep.stored_in(folder), composition.settings.tracking
     if out is None:
-        content = report_on(sweep, tracking, restriction, chosen_store(composition))
+        content = report_on(sweep, tracking, restriction, chosen_store(composition), as_json=as_json)
     else:
         from launcher.state import reconcile
 
         part = _part(sweep, restriction)
-        content = _write_report_into(out, part, reconcile(part.read()))
+        readings = reconcile(part.read())
+        _print_report(part, _write_report_into(out, part, readings), out)
+        content = _document(part, readings, out) if as_json else {}
     if as_json:
         print_json("report", content)
 
@@ -111,18 +114,35 @@ def _say_without_effect(asked: Sequence[tuple[SweepRecord, Composition]], restri
 
 
 def report_on(
-    sweep: Sweep, configured: TrackingSpec, restriction: Restriction | None = None, chosen: TrackingSpec | None = None
+    sweep: Sweep,
+    configured: TrackingSpec,
+    restriction: Restriction | None = None,
+    chosen: TrackingSpec | None = None,
+    *,
+    as_json: bool = False,
 ) -> dict[str, Any]:
-    """Write the report, bring MLflow (`chosen`, else the record's) up to date, and return what was done."""
-    from launcher.slurm.job_records import keep_job_records
+    """Write the report, bring MLflow (`chosen`, else the record's) up to date, and return what was done.
+
+    Where nothing is new since the last report, its answer is printed again, and nothing is read or written.
+    """
+    from launcher.slurm.job_records import awaits_record, keep_job_records
     from launcher.state import reconcile
     from results.mlflow.reachable import DamagedStore
     from results.mlflow.sweep_import import import_sweep
+    from results.report.last_report import LastReport
 
     whole, sweep = sweep, _part(sweep, restriction)
-    readings = reconcile(sweep.read())
-    keep_job_records(readings)
-    content = _write_report_into(None, sweep, readings)
+    last = LastReport.of(sweep, _further_words(sweep))
+    said, content = None if as_json else last.said(), dict[str, Any]()
+    if said is None:
+        readings = reconcile(sweep.read())
+        keep_job_records(readings)
+        said = _write_report_into(None, sweep, readings)
+        if not any(map(awaits_record, readings)):
+            last.remember(readings, said)
+        content = _document(sweep, readings, None) if as_json else content
+        del readings  # the import reads them anew, once no other import runs
+    _print_report(sweep, said, None)
     tracking, root = chosen or sweep.record.tracking.signed_in_as(configured), sweep.folder.path.parent
 
     def bring_up_to_date() -> ImportSummary:
@@ -145,30 +165,46 @@ def _part(sweep: Sweep, restriction: Restriction | None) -> Sweep:
     return restriction.part(sweep) if restriction else sweep
 
 
-def _write_report_into(out: Path | None, sweep: Sweep, readings: Sequence[TrialReading]) -> dict[str, Any]:
-    """Write the report into that folder, else into the sweep's, print the ranked table, and return its rows."""
-    from results.documents import report_document
+def _write_report_into(out: Path | None, sweep: Sweep, readings: Sequence[TrialReading]) -> Said:
+    """Write the report into that folder, else into the sweep's, and return what is to be said of it."""
     from results.report.findings.verdict import verdict
+    from results.report.last_report import Said
     from results.report.report import write_report
-    from results.report.sections.provenance import job_words
-    from results.table import FIRST_ROWS
     from results.terminal.tables import ranked_table, sought_table
     from sweeps.folder.journal import History
     from sweeps.sweep import points_of
 
-    paths = write_report(sweep, readings, out)
+    write_report(sweep, readings, out)
     record, points = sweep.record, points_of(readings)
     table = ranked_table(points, record.labels) if record.seeks_rate else sought_table(record, points)
-    console.print(table.beginning)
-    if len(table.rows) > FIRST_ROWS:
-        console.print(f"The first {FIRST_ROWS} of {len(table.rows):,} rows; the page has all of them.")
     ended = History.kept_in(sweep.folder).why_cut_short([each.outcome for each in readings])
-    further_words = [*job_words(sweep.folder), *folder_words(sweep.folder.path.parent)]
-    said = verdict(sweep.record, readings, further_words, ended)
+    answer = verdict(record, readings, _further_words(sweep), ended)
+    return Said(table.beginning, len(table.rows), answer.paragraphs)
+
+
+def _further_words(sweep: Sweep) -> list[str]:
+    from results.report.sections.provenance import job_words
+
+    return [*job_words(sweep.folder), *folder_words(sweep.folder.path.parent)]
+
+
+def _print_report(sweep: Sweep, said: Said, out: Path | None) -> None:
+    from results.report.report import ReportPaths
+
+    console.print(said.table)
+    if said.num_rows > len(said.table.rows):
+        console.print(f"The first {len(said.table.rows)} of {said.num_rows:,} rows; the page has all of them.")
     for paragraph in said.paragraphs:
         print_sentences(paragraph)
+    paths = ReportPaths.of(sweep, out)
     console.print(f"Report: {shown_path(paths.html)}\n        {shown_path(paths.markdown)}, {shown_path(paths.csv)}")
-    return report_document(sweep, readings, asdict(paths))
+
+
+def _document(sweep: Sweep, readings: Sequence[TrialReading], out: Path | None) -> dict[str, Any]:
+    from results.documents import report_document
+    from results.report.report import ReportPaths
+
+    return report_document(sweep, readings, asdict(ReportPaths.of(sweep, out)))
 
 
 def _serve_live(folder: SweepFolder, restriction: Restriction | None, port: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import NamedTuple, TypeVar
@@ -20,6 +21,10 @@ COLUMNS = (
     *("JobID", "JobName", "Cluster", "State", "ExitCode", "Submit", "Start", "End", "ElapsedRaw", "Partition"),
     *("Account", "QOS", "NNodes", "NodeList", "AllocTRES", "TimelimitRaw", "ConsumedEnergyRaw", SUBMIT_LINE),
 )
+
+LATEST_SECONDS = 3600.0
+"""The accounting hears of a job's end within so long, or not at all."""
+
 AnyReading = TypeVar("AnyReading", bound=Reading)
 
 
@@ -118,6 +123,11 @@ def _lacks_record(reading: Reading) -> bool:
         return False
     # A trial that ran again has another job, which is younger than the record of the one before.
     return change_time(reading.folder.slurm_job) < reading.submission.submitted
+
+
+def awaits_record(reading: Reading) -> bool:
+    """True where `keep_job_records` has yet to write one that may still come."""
+    return _lacks_record(reading) and time.time() - (reading.end_time or 0.0) < LATEST_SECONDS
 
 
 def _fetch_part(job_ids: Sequence[str], *options: str) -> list[dict[str, str]] | None:

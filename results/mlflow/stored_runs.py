@@ -10,21 +10,18 @@ nothing were remembered.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import json
-import os
 import sqlite3
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 from results.mlflow.run_content import FORMAT, SWEEP, report_digest
+from results.sight import Sight, sight_of
 from sweeps.reading import TrialReading
-from sweeps.sweep import Sweep, glance_at, is_settled
-from train_core.process.git_sha import ROOT
-from train_core.whole_files import stored_values, write_atomically
+from sweeps.sweep import Sweep
+from train_core.whole_files import stored_values
 
 SWEEP_ID, KEY, DIGEST = "trisweep.sweep_id", "trisweep.key", "trisweep.digest"
 """Tags of a run: which sweep or training it is of, which part of it, and what it holds."""
@@ -42,8 +39,6 @@ LEFT JOIN tags AS digest ON digest.run_uuid = runs.run_uuid AND digest.key = ?
 LEFT JOIN tags AS parent ON parent.run_uuid = runs.run_uuid AND parent.key = ?
 WHERE runs.lifecycle_stage = 'active' AND experiments.lifecycle_stage = 'active' AND experiments.name = ?
 """
-
-PACKAGES = ("conf", "train_core", "sweeps", "results")
 
 
 @dataclass(frozen=True)
@@ -85,33 +80,26 @@ class LastImport:
 
     Attributes:
         memory: the file in which it is kept.
-        files: of the sweep, and the code that reads them, as they were before.
-        is_sharp: every later change of these files can be told from the way they were.
+        sight: of the sweep's files, before they are read.
         database, experiment, sweep_id: where the store has the sweep's runs.
     """
 
     memory: Path
-    files: str
-    is_sharp: bool
+    sight: Sight
     database: Path
     experiment: str
     sweep_id: str
 
     @classmethod
     def of(cls, sweep: Sweep, database: Path, experiment: str, sweep_id: str) -> LastImport:
-        memory, taken_ns = sweep.folder.imported, 0
-        with contextlib.suppress(OSError):  # of a folder that is not ours to write
-            memory.touch(mode=0o600)
-            taken_ns = memory.stat().st_mtime_ns  # now, by the clock of the file system
-        glance = glance_at(sweep)
-        whole = repr((FORMAT, str(ROOT), experiment, glance.summary, report_digest(sweep.folder), list(_code())))
-        files = hashlib.sha256(whole.encode()).hexdigest()
-        return cls(memory, files, glance.is_sharp(taken_ns), database, experiment, sweep_id)
+        memory = sweep.folder.imported
+        sight = sight_of(sweep, memory, FORMAT, experiment, report_digest(sweep.folder))
+        return cls(memory, sight, database, experiment, sweep_id)
 
     def parent_if_all_stored(self) -> StoredRun | None:
         """The sweep's run, where nothing has changed since the last import, neither on disk nor in the store."""
         record = stored_values(self.memory)
-        if record.get("files") != self.files:
+        if record.get("files") != self.sight.digest:
             return None
         stored = self._read_stored_runs()
         return stored.get(SWEEP) if record.get("runs") == _digest_of(stored) else None
@@ -119,10 +107,8 @@ class LastImport:
     def remember(self, readings: Sequence[TrialReading], keys: Collection[str]) -> None:
         """Keep what was seen, after the store got all of it; nothing while a job may still change a trial."""
         stored = self._read_stored_runs()
-        if self.is_sharp and stored.keys() == keys and all(map(is_settled, readings)):
-            record = {"files": self.files, "runs": _digest_of(stored)}
-            with contextlib.suppress(OSError):  # the next import reads the sweep, as this one did
-                write_atomically(self.memory, json.dumps(record, indent=1) + "\n", durable=False)
+        if stored.keys() == keys:
+            self.sight.keep(self.memory, readings, {"runs": _digest_of(stored)})
 
     def _read_stored_runs(self) -> dict[str, StoredRun]:
         return _runs_of_points(self.database, self.experiment, self.sweep_id)
@@ -132,14 +118,3 @@ def _digest_of(stored: Mapping[str, StoredRun]) -> str:
     """Equal only for the same runs of one store with the same content, as the ids of runs are random."""
     whole = repr(sorted((key, *vars(run).values()) for key, run in stored.items()))
     return hashlib.sha256(whole.encode()).hexdigest()
-
-
-def _code() -> Iterator[tuple[str, int, int]]:
-    """Yield a mark of every source file, as other code may make other contents of the same readings."""
-    for package in PACKAGES:
-        for folder, inner, names in os.walk(ROOT / package):
-            inner.sort()
-            for name in sorted(names):
-                if name.endswith((".py", ".yaml")):
-                    seen = Path(folder, name).stat()
-                    yield name, seen.st_size, seen.st_mtime_ns

@@ -72,6 +72,12 @@ class ReportPaths:
     csv: Path
     html: Path
 
+    @classmethod
+    def of(cls, sweep: Sweep, out: Path | None) -> ReportPaths:
+        """The files in a folder; None takes the sweep's."""
+        place = SweepFolder(out) if out else sweep.folder
+        return cls(place.report("md"), place.report("csv"), place.report("html"))
+
 
 def write_report(sweep: Sweep, results: Sequence[TrialReading], out: Path | None = None) -> ReportPaths:
     """Write all three files. The same sweep with the same results always gives the same text.
@@ -83,11 +89,9 @@ def write_report(sweep: Sweep, results: Sequence[TrialReading], out: Path | None
         ConfigError: the sweep asks for a published figure that is unknown.
         ReportNotWritten: a file cannot be written.
     """
-    folder, record = sweep.folder, sweep.record
-    subject = ReportSubject.of(sweep, results)
+    record, subject = sweep.record, ReportSubject.of(sweep, results)
     sections, legend, head = sections_of(subject), answer.layouts(record), head_of(sweep)
-    place = SweepFolder(out) if out else folder
-    paths = ReportPaths(place.report("md"), place.report("csv"), place.report("html"))
+    paths = ReportPaths.of(sweep, out)
     texts = (markdown(head, sections, legend), csv_text(subject, results), page(head, sections, legend))
     for path, text in zip((paths.markdown, paths.csv, paths.html), texts, strict=True):
         try:
