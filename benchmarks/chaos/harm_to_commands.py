@@ -19,6 +19,7 @@ NUM_KILLS, LONGEST_LIFE_SECONDS = 30, 1.2
     "kill -9 of commands at 30 random instants, each given again: status, report, cancel, retry, sweep, pause, advance",
     num_trials=4,
     by_hand=True,
+    repetitions=1,
 )
 def commands_killed(person: Person) -> None:
     person.give("sweep", code=0)

@@ -17,7 +17,7 @@ from train_core.measurement import Outcome
 TORN = '{"fingerprint": "abc", "outcome": "COMPL'
 
 
-@scenario("the disk of the sweep is full, then enlarged", repetitions=3)
+@scenario("the disk of the sweep is full, then enlarged", repetitions=2)
 def disk_full(bench: ChaosWorkbench) -> None:
     with _disk(bench, "1500k"):
         bench.order(seconds=1)

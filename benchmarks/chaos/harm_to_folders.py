@@ -31,7 +31,12 @@ def commands_in_a_copy(person: Person) -> None:
     person.finish()
 
 
-@scenario("the folder is moved while jobs run; the command is given at the new place", num_trials=3, by_hand=True)
+@scenario(
+    "the folder is moved while jobs run; the command is given at the new place",
+    num_trials=3,
+    by_hand=True,
+    repetitions=1,
+)
 def folder_moved(person: Person) -> None:
     person.begin()
     person.until("start", 3)
@@ -48,6 +53,7 @@ def folder_moved(person: Person) -> None:
     "the folder is a link, which is turned to another disk, with a copy on it, while jobs run",
     num_trials=3,
     by_hand=True,
+    repetitions=1,
 )
 def link_turned(person: Person) -> None:
     first, second = person.folder / "disk-1", person.folder / "disk-2"
@@ -67,7 +73,7 @@ def link_turned(person: Person) -> None:
         person.take_stock()
 
 
-@scenario("a trial's folder is deleted while its job runs", num_trials=3, by_hand=True)
+@scenario("a trial's folder is deleted while its job runs", num_trials=3, by_hand=True, repetitions=1)
 def trial_deleted(person: Person) -> None:
     person.begin()
     person.until("start", 3)
@@ -80,7 +86,7 @@ def trial_deleted(person: Person) -> None:
     person.finish()
 
 
-@scenario("code/ is deleted while jobs wait; the command is given again", num_trials=3, by_hand=True)
+@scenario("code/ is deleted while jobs wait; the command is given again", num_trials=3, by_hand=True, repetitions=1)
 def code_deleted(person: Person) -> None:
     person.give("sweep", "+slurm.extra_sbatch.hold=true", code=0)
     person.harm(shutil.rmtree, person.sweep_folder / "code")
@@ -93,7 +99,7 @@ def code_deleted(person: Person) -> None:
         person.finish("--retry-failed")
 
 
-@scenario("every trial's submission.json is deleted while its job runs", num_trials=3, by_hand=True)
+@scenario("every trial's submission.json is deleted while its job runs", num_trials=3, by_hand=True, repetitions=1)
 def submissions_deleted(person: Person) -> None:
     person.begin()
     person.until("start", 3)
@@ -105,7 +111,7 @@ def submissions_deleted(person: Person) -> None:
     person.finish()
 
 
-@scenario("journal.jsonl and sweep.lock are deleted while jobs run", num_trials=3, by_hand=True)
+@scenario("journal.jsonl and sweep.lock are deleted while jobs run", num_trials=3, by_hand=True, repetitions=1)
 def journal_deleted(person: Person) -> None:
     person.begin()
     person.until("start", 3)

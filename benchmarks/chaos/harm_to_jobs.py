@@ -11,7 +11,7 @@ from benchmarks.chaos.workbench import ChaosWorkbench
 from train_core.measurement import Fault, Outcome
 
 
-@scenario("kill -9 of one rank of two", repetitions=3)
+@scenario("kill -9 of one rank of two", repetitions=2)
 def rank_killed(bench: ChaosWorkbench) -> None:
     bench.begin(seconds=4)
     victim = bench.names[1]
@@ -23,7 +23,7 @@ def rank_killed(bench: ChaosWorkbench) -> None:
     bench.retry()
 
 
-@scenario("kill -9 of all ranks of a job", repetitions=3)
+@scenario("kill -9 of all ranks of a job", repetitions=2)
 def all_ranks_killed(bench: ChaosWorkbench) -> None:
     bench.begin(seconds=4)
     victim = bench.names[1]
@@ -35,7 +35,7 @@ def all_ranks_killed(bench: ChaosWorkbench) -> None:
     bench.retry()
 
 
-@scenario("scancel of one element of an array; the next sweep runs it again", repetitions=3)
+@scenario("scancel of one element of an array; the next sweep runs it again", repetitions=2)
 def element_cancelled(bench: ChaosWorkbench) -> None:
     bench.begin(seconds=5)
     victim = bench.names[0]
@@ -46,7 +46,7 @@ def element_cancelled(bench: ChaosWorkbench) -> None:
     bench.finish()
 
 
-@scenario("scontrol requeue of every running element", repetitions=3)
+@scenario("scontrol requeue of every running element", repetitions=2)
 def elements_requeued(bench: ChaosWorkbench) -> None:
     bench.train(seconds=5)
     for name in bench.names:
@@ -54,7 +54,7 @@ def elements_requeued(bench: ChaosWorkbench) -> None:
     bench.finish()
 
 
-@scenario("scontrol requeue of elements that had completed", repetitions=3)
+@scenario("scontrol requeue of elements that had completed", repetitions=2)
 def completed_elements_requeued(bench: ChaosWorkbench) -> None:
     bench.begin(seconds=1)
     bench.until_complete(*bench.names)

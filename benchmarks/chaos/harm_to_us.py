@@ -30,7 +30,7 @@ def controller_killed(bench: ChaosWorkbench) -> None:
     _kill_controllers(bench, NUM_KILLS, LONGEST_LIFE_SECONDS)
 
 
-@scenario("kill -9 of the controller while it submits", num_trials=8, repetitions=3)
+@scenario("kill -9 of the controller while it submits", num_trials=8, repetitions=2)
 def controller_killed_while_it_submits(bench: ChaosWorkbench) -> None:
     bench.order(seconds=3)
     _kill_controllers(bench, 5, 0.3)
@@ -47,7 +47,7 @@ def _kill_controllers(bench: ChaosWorkbench, times: int, longest_life_seconds: f
     bench.finish()
 
 
-@scenario("three controllers at once", repetitions=3)
+@scenario("three controllers at once", repetitions=2)
 def several_controllers(bench: ChaosWorkbench) -> None:
     bench.order(seconds=2)
     bench.num_faults += 1

@@ -84,6 +84,7 @@ class Person:
     Attributes:
         folder: in which the commands are given.
         runs: the `output_dir`.
+        variables: of the shell, for every command from now on.
         wanted: how the trials are to end; the keys are their names.
         num_faults: how often harm was done.
         chance: what a scenario draws; the same seed draws the same.
@@ -96,6 +97,7 @@ class Person:
         self.runs, self.log = folder / "runs", folder / "executions.log"
         self.overrides = ["cluster=local", "slurm.time_limit_minutes=5"]
         self.wanted = Wanted({})
+        self.variables: Mapping[str, str] = {}
         self.num_faults, self.needed, self.complaints = 0, list[str](), list[str]()
         self._number = 0
         self._verdict: Verdict | None = None
@@ -138,7 +140,9 @@ class Person:
         self._number += 1
         given = (verb, name, *self.overrides, *words)
         printed = self.folder / f"said-{self._number}"
-        process = get_context("fork").Process(target=_trisweep, args=(given, self.folder, printed, variables))
+        process = get_context("fork").Process(
+            target=_trisweep, args=(given, self.folder, printed, {**self.variables, **variables})
+        )
         process.start()
         return process, printed, given
 
