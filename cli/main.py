@@ -20,19 +20,16 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from cli.commands import (
-    advance,
-    cancel,
+    control,
     doctor,
     estimate,
     export,
     logs,
     metrics,
-    pause,
     rehearse,
     reindex,
     report,
     rerun,
-    retry,
     show,
     status,
     train,
@@ -182,11 +179,11 @@ _add(sweep.sweep)
 _add(status.status)
 _add(logs.logs)
 _add(metrics.metrics)
-_add(advance.advance)
-_add(pause.pause)
-_add(pause.resume)
-_add(retry.retry)
-_add(cancel.cancel)
+_add(control.advance)
+_add(control.pause)
+_add(control.resume)
+_add(control.retry)
+_add(control.cancel)
 _add(report.report)
 _add(reindex.reindex)
 _add(rerun.rerun)

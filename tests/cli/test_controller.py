@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cli import controller
-from cli.commands.retry import retry
+from cli.commands.control import retry
 from launcher.control.orders import retry_failed_trials
 from sweeps.folder.journal import Begun, Cancelled, Journal, Paused
 from sweeps.sweep import Sweep
@@ -58,7 +58,7 @@ def test_a_retry_that_submits_nothing_says_why(
     folder.write_record(record)
     Journal(folder.journal).append(Begun(overrides=("sweep=smoke",), on_slurm=True), order)
     finish(folder, record.trials[0], (Outcome.FAILED, "it broke"))
-    monkeypatch.setattr("cli.commands.retry.started_sweep", lambda name, overrides: (folder, None))
+    monkeypatch.setattr("cli.commands.control.started_sweep", lambda name, overrides: (folder, None))
     retry("test", failed=True)
     assert f"1 trial to run again; 0 jobs submitted: {why}." in capsys.readouterr().out
 
@@ -79,7 +79,7 @@ def test_a_retry_of_what_failed_leaves_alone_what_the_last_command_did_not_ask_f
     Journal(folder.journal).append(Begun(overrides=("sweep=smoke",), on_slurm=True), Paused())
     for each in trials:
         finish(folder, each, (Outcome.FAILED, "it broke"))
-    monkeypatch.setattr("cli.commands.retry.started_sweep", lambda name, overrides: (folder, None))
+    monkeypatch.setattr("cli.commands.control.started_sweep", lambda name, overrides: (folder, None))
     retry("test", failed=True)
     said = " ".join(capsys.readouterr().out.split())
     expected = "1 trial to run again" if num_asked else "No trial of the last command has failed."

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.commands.cancel import cancel
-from cli.commands.retry import retry
+from cli.commands.control import cancel, retry
 from cli.started_sweep import started_sweep
 from conf.errors import UsageError
 from tests.permissions import bound_by_permissions

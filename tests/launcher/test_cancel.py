@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from cli.commands.cancel import cancel
+from cli.commands.control import cancel
 from cli.commands.status import status
 from cli.output.progress import ends_in_words
 from cli.output.status_table import state_lines

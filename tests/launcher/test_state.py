@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 import sweeps.trial
-from cli.commands.retry import retry
+from cli.commands.control import retry
 from cli.commands.status import job_lines
 from cli.output.next_command import next_command
 from cli.output.status_table import status_table

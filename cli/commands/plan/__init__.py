@@ -2,6 +2,6 @@
 
 command         the command and its options
 answer          what is printed of a plan: its points, what cannot exist, what is best, what to do next
-search          a search carried out: options in, `search_output` out
-as_program      a plan as the command of another program, or a job of it; `length` is how long it trains
+search          a search carried out: options in, an answer out
+as_program      a plan as the command of another program, or a job of it
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,16 +12,16 @@ from textwrap import wrap
 import typer
 
 from cli.commands.plan.command import SearchOptions
-from cli.commands.plan.length import of_length
 from cli.commands.plan.search import choose, request_of, training_of
 from cli.output.console import complaints
 from conf.compose.load import Composition
 from conf.compose.orders import require_order
+from conf.compose.settings import Settings
 from conf.errors import ConfigError, UsageError
 from conf.folders import options
 from conf.overrides import Override, Overrides
 from conf.plan.experiment import Experiment
-from conf.plan.trainer_call import Call, call_of, met_limits, names_of, torchrun_words
+from conf.plan.trainer_call import Call, call_of, flat, met_limits, names_of, torchrun_words
 from conf.types.sites import SlurmSpec
 from conf.units import MINUTES_PER_HOUR, SECONDS_PER_HOUR, TERA, count_of
 from launcher.command_trainer.process import HUGGINGFACE_STARTER
@@ -53,6 +54,12 @@ MEASURING = (
     "# For a measurement, with no data of yours. For a training, put its own data and",
     "# tokenizer in their place, and its length, which --tokens gives.",
 )
+
+STEPS, WARMUP = "training.num_steps", "training.learning_rate_warmup_steps"
+WARMUP_SHARE, MOST_WARMUP_STEPS = 0.01, 2000
+"""Of the warm-up where nobody states one. Source of its most: Llama 2 (arXiv 2307.09288, section 2.2)."""
+OF_THE_LENGTH = {f"{{{name}}}" for name in (STEPS, WARMUP, "decay_steps")}
+"""What a program's flags say of it."""
 
 MARK = "\0{}\0"
 MARKED = re.compile(r"\0(\w+)\0")
@@ -125,7 +132,7 @@ def _best_of_search(composition: Composition, choices: SearchOptions) -> ChosenP
     setting, notes = best.space.setting, []
     parts = wanted.settings.model_copy(update={"cluster": setting.cluster})
     if training.num_steps is not None:
-        parts, note = of_length(composition, parts, training.num_steps)
+        parts, note = _of_length(composition, parts, training.num_steps)
         notes.append(note)
     require_order(parts)
     refusal = refusal_of(best.strategy, parts)
@@ -157,6 +164,36 @@ def _best_of_sweep(composition: Composition) -> ChosenPlan:
     out = f"{lost} {'does' if lost == 1 else 'do'} not fit or cannot be carried out"
     notes = (f"Of the sweep's {len(record.plan)} points, {out}.",) if lost else ()
     return ChosenPlan(best.planned, best.predicted, best.planned.trainer.costs_of, notes)
+
+
+def _of_length(composition: Composition, settings: Settings, num_steps: int) -> tuple[Settings, str]:
+    """The settings for a training of so many steps, and what is said of them.
+
+    A warm-up that somebody states, by its key or with a file of `training`, stays. Raises ConfigError where
+    `training.num_steps` says another length.
+    """
+    given, training = composition.overrides, settings.training
+    stated = training.num_steps
+    if STEPS in given.pinned_keys() and stated != num_steps:
+        problem = f"is another length than the {num_steps:,} steps of --tokens or --steps"
+        raise ConfigError(STEPS, stated, problem, "Leave one of them out.")
+    warmup, words = training.learning_rate_warmup_steps, "as stated"
+    if WARMUP not in given.pinned_keys() and given.stated_value("training") is None:
+        warmup = min(MOST_WARMUP_STEPS, math.ceil(WARMUP_SHARE * num_steps), num_steps - 1)
+        words = f"a hundredth, at most {MOST_WARMUP_STEPS:,}, as {WARMUP} does not say it"
+    lengths = {
+        "num_steps": num_steps,
+        "learning_rate_warmup_steps": warmup,
+        "num_warmup_steps": min(training.num_warmup_steps, num_steps - 1),
+    }
+    tokens = num_steps * settings.batch.global_batch_size * settings.model.seq_length
+    changed = type(training).model_validate(training.model_dump() | lengths)
+    stated_flags = dict(flat(settings.trainer.flags))
+    # Flags of the length are no longer those of a measurement.
+    measuring = tuple(name for name in settings.trainer.measuring if stated_flags.get(name) not in OF_THE_LENGTH)
+    trainer = settings.trainer.model_copy(update={"measuring": measuring})
+    note = f"It trains {tokens:,} tokens in {num_steps:,} steps, the first {warmup:,} of them to warm up ({words})."
+    return settings.model_copy(update={"training": changed, "trainer": trainer}), note
 
 
 def _lines(chosen: ChosenPlan, slurm: SlurmSpec | None) -> Iterator[str]:

@@ -10,9 +10,9 @@ from functools import partial
 import pytest
 import typer
 
-from cli.commands import pause as commands
-from cli.commands.advance import advance
-from cli.commands.retry import retry as retry_trials
+from cli.commands import control as commands
+from cli.commands.control import advance
+from cli.commands.control import retry as retry_trials
 from conf.compose.settings import UNLIMITED_BUDGET
 from conf.errors import UsageError
 from conf.types.schema import Value

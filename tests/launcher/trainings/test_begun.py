@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from cli.commands.cancel import cancel
+from cli.commands.control import cancel
 from cli.output.status_table import status_table
 from conf.errors import UsageError
 from conf.overrides import Overrides
