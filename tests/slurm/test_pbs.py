@@ -38,7 +38,7 @@ OF_SLURM = ("SLURM_NODEID", "SLURM_JOB_NODELIST", "SLURM_STEP_NODELIST", "SLURM_
 pytestmark = [pytest.mark.slurm]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def pbs(slurm: SlurmSpec, slurm_cluster: Path) -> SlurmSpec:
     if not shutil.which("qsub"):
         pytest.skip("there is no qsub: Debian has it in slurm-wlm-torque")
@@ -51,6 +51,33 @@ def pbs(slurm: SlurmSpec, slurm_cluster: Path) -> SlurmSpec:
     return slurm.model_copy(update=changes)
 
 
+ENDS = ["raises", "is killed", "is cancelled", "runs too long"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ending(pbs: SlurmSpec, record_of: RecordOf, tmp_path_factory: pytest.TempPathFactory) -> Sweep:
+    """A trial for each end, submitted before all other tests, since one takes a minute: the others run beside it."""
+    record = record_of([TWO_RANKS | {"training.seed": seed} for seed in range(len(ENDS))])
+    sweep = Sweep(SweepFolder(tmp_path_factory.mktemp("ends") / "test-sweep"), record)
+    submit_points(sweep, pbs.model_copy(update={"time_limit_minutes": 1}), job=make_job(ENDS))
+    return sweep
+
+
+def test_each_end_has_its_cause(ending: Sweep, wait_until: WaitUntil, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "FORGOTTEN_SECONDS", 10.0)
+    folder, record = ending.folder, ending.record
+    wait_until(folder, record, lambda states: has_ended(states[0]) and states[2].scheduler_state == "RUNNING")
+    cancel_trials(ending, [record.trials[2]])
+    raised, killed, cancelled, _ = wait_until(folder, record, lambda states: all(map(has_ended, states[:3])), 180)
+    assert (raised.outcome, raised.failing_rank, raised.cause) == (
+        Outcome.FAILED,
+        1,
+        "ValueError: the data of rank 1 is bad",
+    )
+    assert (killed.outcome, killed.failing_rank) == (Outcome.FAILED, 1), killed.cause
+    assert cancelled.outcome is Outcome.CANCELLED, cancelled.cause
+
+
 def test_a_trial_trains_on_two_nodes(
     folder: SweepFolder, record_of: RecordOf, pbs: SlurmSpec, wait_until: WaitUntil
 ) -> None:
@@ -60,30 +87,6 @@ def test_a_trial_trains_on_two_nodes(
     assert done.outcome is Outcome.COMPLETED, done.cause
     again = submit_points(sweep, pbs)
     assert (again.num_submitted, len(again.kept)) == (0, 1)
-
-
-def test_each_end_has_its_cause(
-    folder: SweepFolder,
-    record_of: RecordOf,
-    pbs: SlurmSpec,
-    wait_until: WaitUntil,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(state, "FORGOTTEN_SECONDS", 10.0)
-    ends = ["raises", "is killed", "is cancelled", "runs too long"]
-    sweep = Sweep(folder, record_of([TWO_RANKS | {"training.seed": seed} for seed in range(len(ends))]))
-    submit_points(sweep, pbs.model_copy(update={"time_limit_minutes": 1}), job=make_job(ends))
-    wait_until(folder, sweep.record, lambda states: has_ended(states[0]) and states[2].scheduler_state == "RUNNING")
-    cancel_trials(sweep, [sweep.record.trials[2]])
-    raised, killed, cancelled, late = wait_until(folder, sweep.record, lambda states: all(map(has_ended, states)), 180)
-    assert (raised.outcome, raised.failing_rank, raised.cause) == (
-        Outcome.FAILED,
-        1,
-        "ValueError: the data of rank 1 is bad",
-    )
-    assert (killed.outcome, killed.failing_rank) == (Outcome.FAILED, 1), killed.cause
-    assert cancelled.outcome is Outcome.CANCELLED, cancelled.cause
-    assert late.outcome is Outcome.TIMED_OUT, late.cause
 
 
 def test_a_job_that_waits_is_cancelled_with_its_sweep(
@@ -134,6 +137,14 @@ def test_a_controller_hands_the_sweep_to_its_successor_when_its_time_is_over(tmp
     assert [course.num_attempts for course in History.kept_in(folder).courses.values()] == [1, 1]
     wait_for(lambda: live_job(folder.controller) is None)  # it writes the report
     assert (folder.path / "report.md").exists()
+
+
+def test_a_job_at_its_walltime_is_timed_out(
+    ending: Sweep, wait_until: WaitUntil, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state, "FORGOTTEN_SECONDS", 10.0)
+    late = wait_until(ending.folder, ending.record, lambda states: has_ended(states[3]), 180)[3]
+    assert late.outcome is Outcome.TIMED_OUT, late.cause
 
 
 def _is_controller(process: psutil.Process, place: Path) -> bool:
