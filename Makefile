@@ -17,9 +17,9 @@ TRISWEEP := $(BIN)/trisweep
 OPTION_GROUPS := search budget controller launcher trainer
 CHOICE := $(if $(CLUSTER),cluster=$(CLUSTER)) $(foreach group,$(OPTION_GROUPS),$(if $($(group)),$(group)=$($(group)))) $(OVERRIDES)
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-# A worker for each core, and two for the test clusters, on which they mostly wait. Each worker imports everything: of
+# A worker for each core, and three for the test clusters, on which they mostly wait. Each worker imports everything: of
 # tests/sweeps, three on two cores took 67 and 61 s, six 80 and 98 s. On a shared machine with many cores eight do.
-WORKERS := $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores < 6 ? cores + 2 : 8)))
+WORKERS := $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores < 6 ? cores + 3 : 8)))
 # Tests start thousands of processes. Where the environment forbids bytecode, each would compile the package anew.
 # Threads of linear algebra wait for each other in loops, and take the cores of other workers: on two busy cores,
 # tests/sweeps/search/layouts took 18 s of CPU time with two threads, and 8 with one.

@@ -43,10 +43,12 @@ SHARED = {
 """Fixtures that take long to set up, and the group of the files that use them: all tests of a group run on one worker.
 Any other file is a group of its own, so that what its fixtures set up is set up once."""
 
-SECOND_CLUSTER = "slurm-2"
-ON_SECOND_CLUSTER = [f"slurm/test_{of}.py" for of in ("allocation", "chaos", "pbs", "stages")]
-"""Half of the tests on Slurm, which mostly wait, in a group that has a cluster of its own. Where the environment names
-a cluster, there is only that one."""
+FURTHER_CLUSTERS = {
+    "slurm-2": [f"slurm/test_{of}.py" for of in ("allocation", "requeue", "stages")],
+    "slurm-3": [f"slurm/test_{of}.py" for of in ("budget", "chaos", "pbs")],
+}
+"""Thirds of the tests on Slurm, which mostly wait, in groups with a cluster of their own. Where the environment names a
+cluster, there is only that one."""
 
 
 # Thousands of tests, and the libraries that they import, stay until the end. Looking through them for garbage as often
@@ -98,7 +100,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     group_of = _groups(items)
     for item in items:
         item.add_marker(pytest.mark.xdist_group(group_of[item.path]))
-    order = [SECOND_CLUSTER, *SHARED.values()]
+    order = [*FURTHER_CLUSTERS, *SHARED.values()]
     num_slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
 
     def place(item: pytest.Item) -> tuple[int, int]:
@@ -168,7 +170,8 @@ def _groups(items: Iterable[pytest.Item]) -> dict[Path, str]:
         if groups.get(item.path) not in SHARED.values():
             groups[item.path] = group
     if "SLURM_TEST_DIR" not in os.environ:
-        groups |= {path: SECOND_CLUSTER for path in groups if str(path.relative_to(TESTS)) in ON_SECOND_CLUSTER}
+        own = {TESTS / file: cluster for cluster, files in FURTHER_CLUSTERS.items() for file in files}
+        groups |= {path: own[path] for path in groups if path in own}
     return groups
 
 

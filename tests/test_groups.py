@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from tests.conftest import SECOND_CLUSTER, dealt_groups
+from tests.conftest import FURTHER_CLUSTERS, SHARED, dealt_groups
 
 
 @pytest.mark.skipif("PYTEST_XDIST_WORKER" not in os.environ, reason="all tests run in this process")
@@ -19,7 +19,8 @@ def test_tests_on_slurm_and_no_others_are_in_its_groups(request: pytest.FixtureR
     """Which worker a test runs on depends on names of fixtures; a group must have its cluster to itself."""
     for item in request.session.items:
         groups = [mark.args[0] for mark in item.iter_markers("xdist_group")]
-        assert (groups in (["slurm"], [SECOND_CLUSTER])) == (item.get_closest_marker("slurm") is not None), item.nodeid
+        is_on_slurm = groups[0] in (SHARED["slurm_cluster"], *FURTHER_CLUSTERS)
+        assert is_on_slurm == (item.get_closest_marker("slurm") is not None), item.nodeid
 
 
 @pytest.mark.parametrize(
