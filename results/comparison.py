@@ -12,7 +12,8 @@ from conf.types.sweep_spec import Objective
 from conf.units import count_of
 from sweeps.labels import Labels, distinct_names
 from sweeps.reading import TrialReading
-from sweeps.repeats.by_objective import SoughtPoint, sought_points, trained_otherwise
+from sweeps.repeats.by_objective import SoughtPoint, sought_points
+from sweeps.repeats.equal_training import trained_otherwise
 from sweeps.repeats.ranking import counted_runs, disturbances, measured_groups, middle_of
 from sweeps.search.axes.seen_points import SEED
 from sweeps.sweep import Sweep

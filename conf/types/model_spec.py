@@ -358,23 +358,17 @@ class ModelSpec(Frozen):
         return self
 
     @model_validator(mode="after")
-    def _biases_are_of_a_family_without(self) -> ModelSpec:
-        if self.qkv_bias and self.family == "gpt":
-            problem = "is no choice for model.family = gpt, which has biases everywhere"
-            raise ConfigError("model.qkv_bias", True, problem, "Use model.qkv_bias=false, or model.family=llama.")
-        if self.qkv_bias and self.latent_attention is not None:
-            problem = "does not go with model.latent_attention, which has no such biases"
-            raise ConfigError("model.qkv_bias", True, problem, "Use model.qkv_bias=false.")
-        return self
-
-    @model_validator(mode="after")
-    def _norms_have_whole_heads(self) -> ModelSpec:
-        if self.qk_norm and self.family == "gpt":
-            problem = "is RMSNorm, and model.family = gpt has LayerNorm"
-            raise ConfigError("model.qk_norm", True, problem, "Use model.qk_norm=false, or model.family=llama.")
-        if self.qk_norm and self.latent_attention is not None:
-            problem = "does not go with model.latent_attention, which has norms of its own"
-            raise ConfigError("model.qk_norm", True, problem, "Use model.qk_norm=false.")
+    def _own_biases_and_norms_fit(self) -> ModelSpec:
+        for key, beside_gpt, latent_has in (
+            ("qkv_bias", "is no choice for model.family = gpt, which has biases everywhere", "no such biases"),
+            ("qk_norm", "is RMSNorm, and model.family = gpt has LayerNorm", "norms of its own"),
+        ):
+            remedy = f"Use model.{key}=false"
+            if getattr(self, key) and self.family == "gpt":
+                raise ConfigError(f"model.{key}", True, beside_gpt, f"{remedy}, or model.family=llama.")
+            if getattr(self, key) and self.latent_attention is not None:
+                problem = f"does not go with model.latent_attention, which has {latent_has}"
+                raise ConfigError(f"model.{key}", True, problem, f"{remedy}.")
         return self
 
     @model_validator(mode="after")

@@ -1,17 +1,13 @@
 """The points of a sweep that seeks something else than the highest rate, ranked by what it seeks.
 
 Trials that differ in their seed alone, and repeats, are runs of one point, whose mean counts; those that another
-version of the trainer measured are another point. The interval of a time, or of what follows from one, has the spread
-between runs pooled over all points, as a machine disturbs each of them by a factor (`sweeps.repeats.points`). A loss,
-or a figure of a later stage, has it pooled over the points of like value alone: of two seeds by themselves nobody
-learns much, but how a training spreads that has converged says nothing of one that has not. Where no point of like
-value was measured twice, nobody knows, and there is neither an interval nor a sure place. Points that diverged say
-nothing of the others' spread. What is positive spreads by factors; of anything else, deviations are shares of the mean.
+version of the trainer measured are another point. A time spreads as far in all points, as a machine disturbs each by a
+factor (`sweeps.repeats.points`); a loss, or a figure of a later stage, as far as in points of like value. Where none
+was measured twice, nobody knows: there is neither an interval nor a sure place. What is positive spreads by factors;
+of anything else, deviations are shares of the mean.
 
-Losses are compared after equal training alone. A sweep that varies what decides its losses is refused
-(`sweeps.points.objectives.require_comparable`). Two ways are left by which they may differ: a program of one's own ends
-well before its last step, and trials that an earlier command left had another configuration. Both are shown, without a
-place among the others.
+Losses are compared after equal training alone (`sweeps.points.objectives.require_comparable`). A program that ends well
+before its last step, and what an earlier command left, are shown without a place.
 """
 
 from __future__ import annotations
@@ -25,9 +21,9 @@ from typing import NamedTuple
 from conf.grouped import grouped
 from conf.plan.experiment import Experiment
 from conf.types.sweep_spec import Objective, is_of_time
-from conf.units import count_of
 from sweeps.points.objectives import cost, finite_ends, front, is_better_when_larger, measured_value
 from sweeps.reading import TrialReading
+from sweeps.repeats.equal_training import trained_otherwise
 from sweeps.repeats.points import overlap, places_by_bounds, pooled_spread, ranked_points, ranking_of, t_quantile
 from sweeps.repeats.ranking import counted_runs, disturbances, has_measured_point, middle_of, of_other_models
 from sweeps.search.axes.seen_points import SEED
@@ -156,33 +152,27 @@ def sought_points(record: SweepRecord, readings: Sequence[TrialReading]) -> list
     A training that diverged comes after them, and last what has no place among the others.
     """
     groups = _runs_by_point(record, readings)
+    readings_of = {name: [run.reading for run in runs] for name, runs in groups.items()}
     means = {name: _means(record.objective, runs) for name, runs in groups.items()}
     costs = {name: _costs(record.objective, mean) for name, mean in means.items()}
     by_loss = "loss" in record.objective
-    diverged = {
-        name
-        for name, runs in groups.items()
-        if not all(map(math.isfinite, costs[name])) or (by_loss and any(_has_diverged(run.reading) for run in runs))
-    }
-    readings_of = {name: [run.reading for run in runs] for name, runs in groups.items()}
+    diverged = {name for name, each in costs.items() if not all(map(math.isfinite, each))}
+    diverged |= {name for name, runs in readings_of.items() if by_loss and any(map(_has_diverged, runs))}
     aside = _asides(record, readings, readings_of)
     placed = [name for name in groups if name not in diverged and name not in aside]
     best = {placed[number] for number in front([costs[name] for name in placed])}
     sought = record.objective[0]
     kept = {name: _drawn_values(sought, runs, 0) for name, runs in groups.items() if name not in diverged}
     spreads = _spreads(sought, kept)
+
+    def point(name: str) -> SoughtPoint:
+        runs, places = tuple(groups[name]), (name in best, name in diverged, aside.get(name, ""))
+        num_drawn = len(_drawn_values(sought, runs, 0))
+        return SoughtPoint(name, runs, means[name], num_drawn, spreads.get(name), *places)
+
     return [
-        SoughtPoint(
-            name,
-            tuple(groups[name]),
-            means[name],
-            len(_drawn_values(sought, groups[name], 0)),
-            spreads.get(name),
-            name in best,
-            name in diverged,
-            aside.get(name, ""),
-        )
-        for name in sorted(groups, key=lambda name: (name in aside, name in diverged, name not in best, costs[name]))
+        point(name)
+        for name in sorted(groups, key=lambda each: (each in aside, each in diverged, each not in best, costs[each]))
     ]
 
 
@@ -350,21 +340,6 @@ def best_measured(record: SweepRecord, readings: Sequence[TrialReading]) -> Best
     return next((BestPoint(point.reading, point.values, point.middle) for point in placed), None)
 
 
-class TrainedOn(NamedTuple):
-    """What a trial has trained on, and the steps after which its last loss stands."""
-
-    experiment: Experiment
-    steps: int
-
-    @property
-    def tokens_per_step(self) -> int:
-        return self.experiment.batch.global_batch_size * self.experiment.model.seq_length
-
-    @property
-    def tokens(self) -> int:
-        return self.steps * self.tokens_per_step
-
-
 def _asides(
     record: SweepRecord, readings: Sequence[TrialReading], points: Mapping[str, Sequence[TrialReading]]
 ) -> dict[str, str]:
@@ -375,53 +350,3 @@ def _asides(
     if all(map(is_of_time, record.objective)):
         return aside
     return trained_otherwise(points, by_loss="loss" in record.objective) | aside
-
-
-def trained_otherwise(points: Mapping[str, Sequence[TrialReading]], *, by_loss: bool = True) -> dict[str, str]:
-    """Why losses say nothing beside those of the longest training of the present configuration, by point.
-
-    A later stage's figures are compared for whatever lengths of training the present configuration asks for.
-    """
-    trainings = [(each.trial.role != "kept", _training_of(each)) for runs in points.values() for each in runs]
-    present = [training for is_present, training in trainings if is_present]
-    by_length = sorted(present or [training for _, training in trainings], key=lambda each: each.tokens)
-    sought = by_length[-1:] if by_loss else by_length
-
-    def difference(reading: TrialReading) -> str:
-        """The difference to the longest one, where there is one to each."""
-        found = [_difference(_training_of(reading), each, by_loss=by_loss) for each in sought]
-        return found[-1] if all(found) else ""
-
-    said = {name: next(filter(None, map(difference, runs)), "") for name, runs in points.items()}
-    return {name: why for name, why in said.items() if why}
-
-
-def _training_of(reading: TrialReading) -> TrainedOn:
-    """Its steps; all of them where the program ended less than the distance of its records before the last."""
-    experiment, performance = reading.planned, reading.performance
-    planned = experiment.training.num_steps
-    recorded = performance.recorded_steps if performance else []
-    if experiment.trainer.is_own or not recorded:
-        return TrainedOn(experiment, planned)
-    before, last = ([0, *recorded])[-2:]
-    return TrainedOn(experiment, planned if last + (last - before) > planned else last)
-
-
-def _difference(one: TrainedOn, other: TrainedOn, *, by_loss: bool) -> str:
-    """What the first training has different, in words; empty where what both learned may be compared."""
-    if by_loss and one.experiment.has_held_out_loss != other.experiment.has_held_out_loss:
-        return f"judged by its {'held-out' if one.experiment.has_held_out_loss else 'training'} loss"
-    data, others = (each.experiment.data.model_copy(update={"cache_dir": None}) for each in (one, other))
-    if data != others:
-        return "on other data"
-    model, others_model = one.experiment.model, other.experiment.model
-    if model.vocab_size != others_model.vocab_size:
-        return f"with model.vocab_size={model.vocab_size}"
-    if model.seq_length != others_model.seq_length:
-        return f"with model.seq_length={model.seq_length}"
-    # Tokens are rounded up to a whole step.
-    if abs(one.tokens - other.tokens) <= max(one.tokens_per_step, other.tokens_per_step):
-        return ""
-    if one.tokens_per_step == other.tokens_per_step:
-        return f"after {count_of(one.steps, 'step')} in place of {other.steps}"
-    return f"after {one.tokens:,} tokens in place of {other.tokens:,}"
