@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.chaos.scenario import scenario
-from benchmarks.chaos.workbench import ChaosWorkbench
+from benchmarks.chaos.workbench import PATIENCE_SECONDS, ChaosWorkbench
+from launcher.slurm.own_jobs import IN_BOOKS_SECONDS
 from train_core.measurement import Fault
 
 NO_ACCOUNTING = 'echo "Slurm accounting storage is disabled" >&2; exit 1'
@@ -33,7 +34,7 @@ def slurmctld_killed_while_jobs_run(bench: ChaosWorkbench) -> None:
     bench.harm(bench.cluster.kill, "slurmctld")
     bench.advance()
     bench.cluster.restore()
-    bench.finish()
+    bench.finish(seconds=PATIENCE_SECONDS + IN_BOOKS_SECONDS)
 
 
 @scenario("kill -9 of slurmctld in the second after it took the jobs, and its return", repetitions=2, alone=True)
@@ -42,7 +43,7 @@ def slurmctld_killed_after_submission(bench: ChaosWorkbench) -> None:
     time.sleep(bench.chance.uniform(0, 1))
     bench.harm(bench.cluster.kill, "slurmctld")
     bench.cluster.restore()
-    bench.finish()
+    bench.finish(seconds=PATIENCE_SECONDS + IN_BOOKS_SECONDS)
 
 
 @scenario("kill -9 of slurmdbd, and its return", repetitions=1, alone=True)

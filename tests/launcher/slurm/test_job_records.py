@@ -81,6 +81,18 @@ def test_a_job_is_charged_until_its_last_run_is_over(
     assert is_charged_still(reading, times[reading.name]) != charged.is_over
 
 
+def test_a_job_that_was_renamed_is_charged_and_another_of_its_number_is_not(
+    ended: Callable[..., TrialReading], tools: Callable[..., None]
+) -> None:
+    reading = ended(ago=1.0)
+    renamed = LAST.replace("|ours|", "|called otherwise|")
+    told = f"{renamed}sbatch --job-name=x /logs/ours.sh|\n{renamed}sbatch /a/b.sh|"
+    tools(sacct=f"printf '%s\n' '{told}'")
+    assert charged_times([reading]) == {reading.name: ChargedTime(7.0, is_over=True)}
+    assert keep_job_records([reading]) == 1
+    assert json.loads(reading.folder.slurm_job.read_text())["SubmitLine"].endswith("/ours.sh")
+
+
 def test_what_slurm_charges_is_written_down_before_anybody_limits_it(
     ended: Callable[..., TrialReading], tools: Callable[..., None], sweep: Sweep
 ) -> None:
