@@ -51,7 +51,10 @@ def _with_end(reading: AnyReading, end: Measurement) -> AnyReading:
 
 
 def reconcile(
-    readings: Iterable[AnyReading], patience: float = FRESH, tell_silence: Callable[[], None] = lambda: None
+    readings: Iterable[AnyReading],
+    patience: float = FRESH,
+    tell_silence: Callable[[], None] = lambda: None,
+    tell: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[AnyReading]:
     """The same readings, with what Slurm and this machine say of jobs that left no measurement.
 
@@ -62,6 +65,7 @@ def reconcile(
     Args:
         patience: how old Slurm's answer may be in seconds, for those who look again and again.
         tell_silence: is called where Slurm does not answer.
+        tell: is told of how many jobs it has been seen so far how they stand.
     """
     local = [look_here(reading) for reading in readings]
     silent = [each for each in local if each.is_silent_in_slurm]
@@ -70,7 +74,11 @@ def reconcile(
     except SlurmSilent:
         tell_silence()
         return local
-    return [_conclude(each, next(answers)) if each.is_silent_in_slurm else each for each in local]
+    concluded: dict[int, AnyReading] = {}
+    for each in silent:
+        concluded[id(each)] = _conclude(each, next(answers))
+        tell(len(concluded), len(silent))
+    return [concluded.get(id(each), each) for each in local]
 
 
 def _conclude(reading: AnyReading, job: JobStanding) -> AnyReading:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -122,7 +122,13 @@ def hand_over(command: SweepCommand, slurm: SlurmSpec, controller: ControllerSpe
         return submit_controller(conductor.sweep, slurm, controller)
 
 
-def submit(command: SweepCommand, slurm: SlurmSpec, *, job: SlurmJob = RUN_IN_SLURM) -> SubmissionSummary:
+def submit(
+    command: SweepCommand,
+    slurm: SlurmSpec,
+    *,
+    job: SlurmJob = RUN_IN_SLURM,
+    tell: Callable[[int, int], None] = lambda done, total: None,
+) -> SubmissionSummary:
     """Submit what has neither a result nor a live job, and return at once.
 
     Raises:
@@ -132,7 +138,7 @@ def submit(command: SweepCommand, slurm: SlurmSpec, *, job: SlurmJob = RUN_IN_SL
     require_scheduler(slurm)
     with lock_folder(command.sweep.folder), unchanged_if_refused(command.sweep.folder):
         _require_no_allocation(command.sweep)
-        queue = SlurmQueue(slurm, job)
+        queue = SlurmQueue(slurm, job, tell)
         conductor = begin_sweep(command, queue, on_slurm=True)
         step = conductor.advance()
     if queue.refusal is not None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.arguments import AsJson, OverrideTexts, SweepName
+from cli.output.bar import bar
 from cli.output.console import SILENT, complaints, console, heading, print_json, print_unwrapped, shown_path
 from cli.output.next_command import next_command
 from cli.started_sweep import started_sweep, state_document
@@ -40,7 +41,8 @@ def status(name: SweepName, overrides: OverrideTexts = None, watch: Watch = Fals
     stored, patience = Sweep.stored_in(folder), composition.settings.slurm.poll_seconds
     begun = [run.read() for run in trainings_of(folder.path.parent, stored.record.name)]
     # They go together, because every call of Slurm's tools costs time and load on its controller.
-    readings = reconcile([*stored.read(), *begun], patience, lambda: complaints.print(SILENT))
+    with bar("Seeing how trials stand") as tell:
+        readings = reconcile([*stored.read(), *begun], patience, lambda: complaints.print(SILENT), tell)
     trials = [each for each in readings if isinstance(each, TrialReading)]
     trainings = readings[len(trials) :]
     if as_json:

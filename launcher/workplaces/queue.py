@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -105,10 +105,12 @@ class SlurmQueue(Workplace):
 
     Attributes:
         refusal: Slurm's last word that it takes no more jobs now; None once it takes some again.
+        tell: is told how many of so many trials were submitted.
     """
 
     slurm: SlurmSpec
     job: SlurmJob = RUN_IN_SLURM
+    tell: Callable[[int, int], None] = lambda done, total: None
     arrays: list[SubmittedArray] = field(default_factory=list)
     refusal: TooManyJobs | None = None
 
@@ -169,6 +171,7 @@ class SlurmQueue(Workplace):
                 raise _refusal_error(refusal, submitted) from None
             else:
                 submitted.append(SubmittedArray(job_id, array.shape, tuple(trial.trial_id for trial in array.trials)))
+                self.tell(sum(len(each.trial_ids) for each in submitted), len(readings))
         return submitted
 
     def end(self, readings: Sequence[TrialReading], outcome: Outcome, cause: str) -> None:

@@ -276,8 +276,10 @@ def test_trials_into_whose_folders_nothing_came_are_read_once(
         return real(path, *more)
 
     monkeypatch.setattr(os, "open", noted)
-    readings = reconcile(sweep.read())
+    told = list[tuple[int, int]]()
+    readings = reconcile(sweep.read(), tell=lambda done, total: told.append((done, total)))
     assert [each.outcome for each in readings] == [Outcome(state.split()[0])] * 2
+    assert told == [(1, 2), (2, 2)]
     assert opened.count("submission.json") == opened.count("measurement.json") == 2
 
 

@@ -120,7 +120,9 @@ def test_a_dry_run_takes_the_step_that_a_command_takes_and_leaves_the_sweep_as_i
     assert told == []
     tools(scontrol="echo 'ClusterName = alps'", squeue="true", sacct="true", srun="true")
     tools(sbatch="echo Submitted batch job 12")
-    done = submit(command, settings)
+    shares = list[tuple[int, int]]()
+    done = submit(command, settings, tell=lambda done, total: shares.append((done, total)))
+    assert shares == [(2, 3), (3, 3)]
     shown_ids = [tuple(trial.trial_id for trial in request.trials) for request in requests]
     assert shown_ids == [array.trial_ids for array in done.arrays]
     assert [len(ids) for ids in shown_ids] == [2, 1]

@@ -17,6 +17,7 @@ from cli.commands.sweep.sweep_run import (
     report_at_the_end,
     under_way,
 )
+from cli.output.bar import bar
 from cli.output.console import console, print_unwrapped, print_verbatim, shown_path
 from cli.output.explained import explain, print_command_of, print_shell_lines
 from cli.output.next_command import next_command
@@ -120,7 +121,8 @@ def print_next_commands(planned: Sweep, *commands: str) -> None:
 
 def _submit(run: SweepRun) -> None:
     planned, place = run.sweep, run.place
-    done = submit(run, place.settings.slurm)
+    with bar("Submitting trials") as tell:
+        done = submit(run, place.settings.slurm, tell=tell)
     for array in done.arrays:
         console.print(f"  job {array.job_id}: {count_of(len(array.trial_ids), 'trial')} of {array.shape} tasks")
     is_all_well = not any(map(is_troubled, done.kept))
