@@ -413,7 +413,8 @@ class TrialFolder(JobFolder):
     def write_verdict(self, measurement: Measurement) -> None:
         """Write an observer's conclusion on a silent trial. The trial's own word, should it come after all, stays.
 
-        Nobody waits for the disk: after a power failure the same is concluded again, and there may be thousands.
+        Nobody waits for the disk, as there may be thousands: after a power failure the same is concluded again, or the
+        trial runs again, where an empty file is left. What a job itself writes is waited for.
         """
         with replacing(self.measurement, keep_existing=True, durable=False) as file:
             file.write(measurement.model_dump_json(indent=1).encode())
