@@ -22,18 +22,26 @@ NUM_KILLS, LONGEST_LIFE_SECONDS = 30, 1.2
     repetitions=1,
 )
 def commands_killed(person: Person) -> None:
-    person.give("sweep", code=0)
-    for _ in range(NUM_KILLS):
+    """Half of them while programs wait before their last step, so that none completes as it is cancelled."""
+    person.begin()
+    person.until("start", 4)
+    _kill_commands(person, NUM_KILLS // 2)
+    person.release()
+    _carry_on(person)
+    _kill_commands(person, NUM_KILLS // 2)
+    _carry_on(person)
+
+
+def _kill_commands(person: Person, times: int) -> None:
+    for _ in range(times):
         words = person.chance.choice(COMMANDS)
         person.harm(person.killed, person.chance.uniform(0, LONGEST_LIFE_SECONDS), *words)
         said = person.give(*words)
         person.require(said.code in (0, 2, GOES_ON), f"{words} given again ended with {said.code}: {said.text[-200:]}")
-    person.give("resume")
-    person.needed.append("resume")
-    person.finish()
-    if set(person.states().values()) - {"COMPLETED"}:
-        person.finish("--retry-failed")
-    for trial in [trial for trial, state in person.states().items() if state == "CANCELLED"]:
-        person.needed.append("retry --trial")
-        person.give("retry", f"--trial={trial}", code=0)
+
+
+def _carry_on(person: Person) -> None:
+    for words in (("resume",), ("sweep",), *(("retry", f"--trial=seed={seed}") for seed in person.seeds)):
+        person.needed.append(words[0] if len(words) == 1 else "retry --trial")
+        person.give(*words)  # refused where there is nothing to do
     person.finish()
