@@ -117,7 +117,7 @@ def _redirect_output(log: Path) -> None:
     os.close(descriptor)
 
 
-LOGGERS = ("train_core.checkpoints.checkpoint", "train_core.checkpoints.checkpoint_folder")
+LOGGERS = ("train_core.checkpoints.checkpoint", "train_core.checkpoints.checkpoint_folder", "train_core.training.train")
 """The process that supervises warns of text and of weights itself, before a rank starts."""
 
 

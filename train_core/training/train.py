@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -25,6 +26,7 @@ from train_core.watch.nonfinite import nonfinite_error, origin_of_nonfinite, own
 if TYPE_CHECKING:
     from train_core.checkpoints.checkpoint import Checkpoints
 
+LOGGER = logging.getLogger(__name__)
 OnStep = Callable[[StepMetrics], None]
 
 
@@ -57,6 +59,7 @@ def train(
         # A trial that was interrupted goes on: `done` steps are in its last whole checkpoint, their metrics on disk.
         done = checkpoints.restore() if checkpoints is not None else 0
         _keep_tokenizer(trainer, trial)
+        _say_that_nothing_is_compared(trainer)
         num_steps, axis = experiment.training.num_steps, trainer.mesh.world
         history = history_of(trial, done, num_steps, axis) if trial is not None else []
         share = partial(attended_share, trainer.batches)
@@ -98,6 +101,14 @@ def _keep_tokenizer(trainer: Trainer, trial: TrialFolder | None) -> None:
         return
     trial.require_current()
     keep_tokenizer(experiment.data, trainer.batches.tokens, trial.tokenizer)
+
+
+def _say_that_nothing_is_compared(trainer: Trainer) -> None:
+    """Where it was asked for and no rank has another with the same weights, as in a pipeline of single ranks."""
+    mesh, every = trainer.mesh, trainer.experiment.watch.compare_replicas_every
+    if every is not None and mesh.world.rank == 0 and mesh.world.size == mesh.pipeline.size:
+        words = "no two ranks hold the same weights, so that nothing is compared"
+        LOGGER.warning("watch.compare_replicas_every = %s: %s", every, words)
 
 
 def _compare_replicas(trainer: Trainer, step: int) -> None:

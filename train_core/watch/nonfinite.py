@@ -34,6 +34,7 @@ WEIGHT_REMEDY = (
     "Every update so far had a finite gradient, so suspect the device of rank {rank}, or the checkpoint that it began"
     " with, and not the learning rate: leave its node out, and start again."
 )
+ONE_REPLICA = " Rank {rank} alone saw it: if it comes again with other data, suspect its device."
 Look = Callable[[int, int, str, Tensor], None]
 """Is told of a phase, of the part of the model in the order in which passes reach it, of a name and of its values."""
 
@@ -62,11 +63,13 @@ class Origin(NamedTuple):
     Attributes:
         blamed: the rank where it appeared first; None where several saw it at the same point.
         remedy: what to do where the learning rate is not the cause; None where it may be.
+        doubt: a sentence to be added to what is done about a learning rate.
     """
 
     words: str
     blamed: int | None
     remedy: str | None = None
+    doubt: str = ""
 
 
 class OwnShare(NamedTuple):
@@ -141,7 +144,10 @@ def nonfinite_error(step: int, result: StepResult, loss_scale: float, limit: int
         what = f"{row} with a loss scale of {loss_scale:g}"
         remedy = "Lower training.learning_rate, or use precision=bf16."
     return TrainingError(
-        f"{what}, {origin.words}", origin.remedy or remedy, origin.blamed, suspects_device=origin.remedy is not None
+        f"{what}, {origin.words}",
+        (origin.remedy or remedy) + origin.doubt,
+        origin.blamed,
+        suspects_device=origin.remedy is not None,
     )
 
 
@@ -154,7 +160,10 @@ def _lasting(findings: list[Finding], layout: Layout) -> Origin:
     words = f"first in {first.place} of {ranks_text(alike)}; {seen_by} saw such values"
     if beside or len(alike) > 1:
         return Origin(words, None)
-    return Origin(words, first.rank, WEIGHT_REMEDY.format(rank=first.rank) if first.phase in (MASTER, WEIGHT) else None)
+    if first.phase in (MASTER, WEIGHT):
+        return Origin(words, first.rank, WEIGHT_REMEDY.format(rank=first.rank))
+    has_others = len(layout.exchanging(first.rank)) < layout.world_size
+    return Origin(words, first.rank, doubt=ONE_REPLICA.format(rank=first.rank) if has_others else "")
 
 
 def _is_independent(finding: Finding, first: Finding, layout: Layout) -> bool:

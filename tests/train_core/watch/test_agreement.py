@@ -11,7 +11,7 @@ from torch import Tensor
 
 from conf.errors import TrainingError
 from conf.plan.experiment import Experiment
-from tests.train_core.conftest import ExperimentOf, Worlds
+from tests.train_core.conftest import ALONE, ExperimentOf, Worlds
 from tests.train_core.training.layouts import MIXTURE
 from train_core.process.world import World
 from train_core.training.train import train
@@ -118,6 +118,15 @@ def test_a_training_compares_its_replicas_when_told_to(
     assert "by step 2: ranks 0-1 differ over the data axis" in told[0][0]
     assert told[0][1] is None
     assert told[0] == told[1]
+
+
+@pytest.mark.parametrize(("every", "says"), [(2, True), (None, False)])
+def test_a_training_without_replicas_says_that_it_compares_nothing(
+    experiment_of: ExperimentOf, tmp_path: Path, caplog: pytest.LogCaptureFixture, every: int | None, says: bool
+) -> None:
+    values = {"training.num_steps": 2, "model.num_layers": 1, "watch.compare_replicas_every": every}
+    train(experiment_of(values | {"cluster.device.peak_source": "as declared"}), ALONE, tmp_path)
+    assert ("watch.compare_replicas_every = 2: no two ranks hold the same weights" in caplog.text) == says
 
 
 def trained_with_a_flipped_bit(

@@ -132,6 +132,8 @@ def test_the_rank_where_a_value_first_is_not_finite_is_blamed_by_all(
         assert blamed == 2, f"{name}: {words}"
         assert " of rank 2;" in words
         assert ("suspect the device of rank 2" in words) == (where in ("weight", "master"))
+        has_others = where in ("output", "gradient") and name != "pp4"
+        assert ("Rank 2 alone saw it: if it comes again" in words) == has_others
         if where != "master":
             layer = 2 if name == "pp4" else 0
             assert f"first in the {where} " in words
