@@ -23,9 +23,9 @@ from train_core.costs.kernels import matmul_seconds, memory_bound_seconds
 from train_core.costs.layer.experts import expert_layer_costs
 from train_core.costs.layer.layer_costs import LayerCosts, layer_costs
 from train_core.costs.layer.shard import NONE, Shard, held_tokens_of, hidden_bytes_of, tokens_of
-from train_core.costs.setting import Floats, Integers, Plans, Setting
+from train_core.costs.setting import Booleans, Floats, Integers, Plans, Setting
 
-NESTED = ("layer", "plain_layer", "dense_layer", "plain_dense_layer", "end")  # columns of columns
+NESTED = ("layer", "plain_layer", "dense_layer", "plain_dense_layer", "loss", "end")  # columns of columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,9 @@ class Work:
         plain_dense_layer: one of those that recomputes nothing.
         layer_parameters: of `layer`, those of its experts included.
         expert_parameters: those of its experts.
-        end: what the last stage holds beside its layers.
+        loss: what the last stage holds beside its layers at the loss of a micro-batch.
+        end: the same in the backward pass that follows.
+        embedding_working: held by the embedding's backward pass, in which a micro-batch keeps no activations any more.
         head_deferred_bytes: input and output gradient of the head's product, while its weight gradient is to come.
         kept_logits_bytes: what the loss of one micro-batch keeps until its backward pass.
         hidden_bytes: the whole activation that passes from layer to layer.
@@ -60,7 +62,9 @@ class Work:
     head_weight_gradient_seconds: Floats
     head_tensor_seconds: Floats
     embedding_seconds: Floats
+    loss: EndBytes
     end: EndBytes
+    embedding_working: Integers
     head_deferred_bytes: Integers
     kept_logits_bytes: Integers
     hidden_bytes: Integers
@@ -68,7 +72,7 @@ class Work:
 
     def rows(self, selection: Integers) -> Work:
         columns = {name: getattr(self, name)[selection] for name in self.__slots__ if name not in NESTED}
-        end = EndBytes(*(column[selection] for column in self.end))
+        loss, end = (EndBytes(*(column[selection] for column in moment)) for moment in (self.loss, self.end))
         layer = self.layer.rows(selection)
         plain = layer if self.plain_layer is self.layer else self.plain_layer.rows(selection)
         dense = layer if self.dense_layer is self.layer else self.dense_layer.rows(selection)
@@ -76,7 +80,7 @@ class Work:
         plain_dense = (
             plain if of_both is self.plain_layer else dense if of_both is self.dense_layer else of_both.rows(selection)
         )
-        return Work(layer, plain, dense, plain_dense, end=end, **columns)
+        return Work(layer, plain, dense, plain_dense, loss=loss, end=end, **columns)
 
 
 def work_of(setting: Setting, plans: Plans) -> Work:
@@ -122,6 +126,7 @@ def shard_work(setting: Setting, shard: Shard, *, some_layers_are_plain: bool = 
     if model.experts is not None:
         experts = experts_parameters(model, shard.expert_parallel_size, setting.expert_tensor_size(t))
     forward, input_gradient, weight_gradient, reduced = head_costs(setting, shard)
+    loss, end = end_bytes(setting, shard, layer)
     return Work(
         layer=layer,
         plain_layer=plain,
@@ -137,7 +142,9 @@ def shard_work(setting: Setting, shard: Shard, *, some_layers_are_plain: bool = 
         head_weight_gradient_seconds=weight_gradient,
         head_tensor_seconds=reduced,
         embedding_seconds=memory_bound_seconds(setting, 3 * hidden, 2),
-        end=end_bytes(setting, shard, layer),
+        loss=loss,
+        end=end,
+        embedding_working=_embedding_working(setting, shard),
         head_deferred_bytes=held + num_logits * setting.dtype_bytes,
         kept_logits_bytes=num_logits * FLOAT32_BYTES,
         hidden_bytes=hidden,
@@ -181,7 +188,7 @@ def head_costs(setting: Setting, shard: Shard) -> tuple[Floats, Floats, Floats, 
 
 
 class EndBytes(NamedTuple):
-    """The bytes that the last stage holds beside its layers' activations at its fullest moment, in columns, (n,).
+    """The bytes that the last stage holds beside its layers' activations at one of its moments, in columns, (n,).
 
     Attributes:
         activations: inputs of the final norm and of the head.
@@ -197,11 +204,19 @@ class EndBytes(NamedTuple):
     gathered: Integers
     received: Integers
 
+    @property
+    def total(self) -> Integers:
+        return self.activations + self.working + self.logits + self.gathered + self.received
 
-def end_bytes(setting: Setting, shard: Shard, layer: LayerCosts) -> EndBytes:
-    """The fullest of three moments: the loss, the head's weight gradient, and the backward pass of the last layer.
+    def chosen(self, is_other: Booleans, other: EndBytes) -> EndBytes:
+        """The other moment for some plans."""
+        return EndBytes(*(np.where(is_other, *columns) for columns in zip(other, self, strict=True)))
 
-    Of trainers whose moments are not counted, it is all of them together.
+
+def end_bytes(setting: Setting, shard: Shard, layer: LayerCosts) -> tuple[EndBytes, EndBytes]:
+    """The loss, and the fuller of the two moments after it: the head's weight gradient, and the last layer's backward.
+
+    Of trainers whose moments are not counted, both are all of them together.
     """
     model, width, tokens = setting.model, setting.dtype_bytes, tokens_of(setting, shard)
     held, hidden = held_tokens_of(setting, shard) * model.hidden_size * width, hidden_bytes_of(setting, shard)
@@ -210,16 +225,25 @@ def end_bytes(setting: Setting, shard: Shard, layer: LayerCosts) -> EndBytes:
     logits, gathered = tokens * rows * _logit_bytes(setting, shard), layer.gathered_bytes
     scattered = np.where(shard.sequence_parallel, held, 0)  # the head's input gradient, on its way
     if not setting.implementation.counted_moments:
-        return EndBytes(2 * held, layer.working_bytes, logits, gathered, 2 * held)
-    # In order: the loss; the head's weight gradient, which needs the whole gathered input and the logits' gradient; and
-    # the last layer's backward pass, beside the gradient of its output.
-    moments = (
-        EndBytes(2 * held, none, logits, none, held),
-        EndBytes(2 * held, hidden + made, tokens * rows * width, gathered, held + scattered),
-        EndBytes(none, layer.working_bytes + held, none, gathered, held),
-    )
-    fullest = np.argmax(np.array([np.sum(np.array(moment), axis=0) for moment in moments]), axis=0)
-    return EndBytes(*(np.choose(fullest, columns) for columns in zip(*moments, strict=True)))
+        together = EndBytes(2 * held, layer.working_bytes, logits, gathered, 2 * held)
+        return together, together
+    # The head's weight gradient needs the whole gathered input and the logits' gradient; in the last layer's backward
+    # pass there is the gradient of its output.
+    head = EndBytes(2 * held, hidden + made, tokens * rows * width, gathered, held + scattered)
+    last = EndBytes(none, layer.working_bytes + held, none, gathered, held)
+    return EndBytes(2 * held, none, logits, none, held), head.chosen(last.total > head.total, last)
+
+
+def _embedding_working(setting: Setting, shard: Shard) -> Integers:
+    """Bytes of gradients of vectors: as they came, and in fp32, in which a row's are added up for a narrow table.
+
+    Source: train_core/parallel/narrow.py, `add_to_rows`.
+    """
+    came = held_tokens_of(setting, shard) * setting.dtype_bytes
+    sums = FLOAT32_BYTES + setting.gradient_bytes if setting.gradient_bytes < FLOAT32_BYTES else 0
+    is_copied = (setting.dtype_bytes < FLOAT32_BYTES) | (shard.tensor_parallel_size > 1)  # masked ones of other ranks
+    each = FLOAT32_BYTES * is_copied + sums
+    return (came + tokens_of(setting, shard) * each) * setting.model.hidden_size
 
 
 def _logit_bytes(setting: Setting, shard: Shard) -> Integers:

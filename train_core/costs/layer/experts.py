@@ -16,7 +16,8 @@ from conf.types.model_spec import ExpertsSpec
 from train_core.costs.collectives import exchange_seconds, ring_of, shown_seconds
 from train_core.costs.counts.parameters import Matrix, feed_forward_matrices
 from train_core.costs.kernels import Number, matmul_seconds, memory_bound_seconds, recipe_of
-from train_core.costs.layer.layer_costs import LayerCosts, layer_costs, waiting_seconds
+from train_core.costs.layer.layer_bytes import casts_of
+from train_core.costs.layer.layer_costs import LayerCosts, fullest_bytes, layer_costs, waiting_seconds
 from train_core.costs.layer.layer_time import EAGER_GATED, anew_seconds, gated_elements
 from train_core.costs.layer.shard import FULL, POINTWISE, Shard, held_tokens_of
 from train_core.costs.setting import Floats, Integers, Setting
@@ -78,8 +79,9 @@ def route(setting: Setting, shard: Shard) -> Routed:
 
 def expert_layer_costs(setting: Setting, shard: Shard) -> LayerCosts:
     """A layer whose feed-forward layer is that of the shared expert, if there is one, with the experts beside it."""
-    shared = {"ffn_hidden_size": experts_of(setting).shared_ffn_hidden_size}
-    plain = layer_costs(replace(setting, model=setting.model.model_copy(update=shared)), shard)
+    width = {"ffn_hidden_size": experts_of(setting).shared_ffn_hidden_size}
+    without = replace(setting, model=setting.model.model_copy(update=width))
+    plain = layer_costs(without, shard)
     sent, is_full = route(setting, shard), shard.recompute == FULL
     forward, backward = _forward(setting, sent), _input_gradient(setting, sent)
     weights = _weight_gradients(setting, sent)
@@ -111,7 +113,7 @@ def expert_layer_costs(setting: Setting, shard: Shard) -> LayerCosts:
         tensor_backward_seconds=plain.tensor_backward_seconds + shown_backward + np.where(is_full, shown_forward, 0.0),
         kept_bytes=plain.kept_bytes + kept,
         deferred_bytes=plain.deferred_bytes + (_deferred_bytes(setting, sent) if is_deferring else 0) - kept,
-        working_bytes=plain.working_bytes + np.where(is_full, held, activated) + _working_bytes(setting, sent),
+        working_bytes=_working_bytes(without, shard, sent, plain) + np.where(is_full, held, activated),
     )
 
 
@@ -316,8 +318,26 @@ def _deferred_bytes(setting: Setting, sent: Routed) -> Integers:
     return sent.rows * split * setting.dtype_bytes
 
 
-def _working_bytes(setting: Setting, sent: Routed) -> Integers:
-    """Bytes of gradients at the fullest moment of backward: of the rows, and of both sides of the activation."""
-    h, f = setting.model.hidden_size, experts_of(setting).ffn_hidden_size
-    gradients = sent.rows * (h + 2 * f // sent.tensor_parallel_size)
-    return gradients * setting.dtype_bytes
+def _working_bytes(without: Setting, shard: Shard, sent: Routed, plain: LayerCosts) -> Integers:
+    """Bytes of gradients at the fullest moment of backward: that of the experts, or of the rest of the layer.
+
+    The experts' is the weight gradient of the way down, next to the gradients of its rows and of their results; or,
+    with a gate, when both of its gradients are put together from their halves, as in any feed-forward layer. No
+    sequence is gathered then. Of trainers whose moments are not counted, it is all of them together.
+
+    Args:
+        without: the setting of the layer without its experts, whose costs are `plain`.
+    """
+    h, inside = (
+        without.model.hidden_size,
+        sent.rows * (experts_of(without).ffn_hidden_size // sent.tensor_parallel_size),
+    )
+    if not without.implementation.counted_moments:
+        return plain.working_bytes + (sent.rows * h + 2 * inside) * without.dtype_bytes
+    of_rest, width, rows = fullest_bytes(without, shard), without.dtype_bytes, sent.rows * h
+    (up, _), (_, down) = _products(without, sent)
+    # Narrow products of one expert follow those of another, and in each the casts of operands are there as well.
+    of_down, of_up = (casts_of(without, sent.rows_each, *matrix).to_weight for matrix in ((h, down), (up, h)))
+    moments = (rows + inside) * width + of_down, (rows - inside) * width + of_up
+    fullest = np.maximum(np.maximum(*moments), 4 * inside * width) - plain.gathered_bytes
+    return plain.working_bytes - of_rest + np.maximum(of_rest, fullest)

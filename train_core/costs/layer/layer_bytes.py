@@ -7,6 +7,8 @@ backward pass begins. No product and no collective runs again. Megatron-Core doe
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from conf.types.model_spec import ModelSpec
@@ -125,18 +127,59 @@ def gradient_bytes(setting: Setting, shard: Shard) -> Integers:
     if not setting.implementation.counted_moments:
         both = tokens_of(setting, shard) * (2 * model.ffn_hidden_size // shard.tensor_parallel_size)
         return (both + 2 * held_tokens_of(setting, shard) * model.hidden_size) * width + activated
-    inside = tokens_of(setting, shard) * (model.ffn_hidden_size // shard.tensor_parallel_size) * width
-    down = model.ffn_hidden_size // shard.tensor_parallel_size
-    up = (2 if model.gated_mlp else 1) * down
-    made = setting.weight_gradient_copy_bytes * model.hidden_size
-    hidden = hidden_bytes_of(setting, shard)
+    tokens, down, hidden = (
+        tokens_of(setting, shard),
+        model.ffn_hidden_size // shard.tensor_parallel_size,
+        model.hidden_size,
+    )
+    up, inside, passed = (2 if model.gated_mlp else 1) * down, tokens * down * width, hidden_bytes_of(setting, shard)
+    of_down, of_up = (casts_of(setting, tokens, *matrix) for matrix in ((hidden, down), (up, hidden)))
+    made = setting.weight_gradient_copy_bytes * hidden
     # Where it was not kept, the activation's output is there in the first moment, and the norm's in the second.
-    before = hidden + np.where(is_pointwise, norm_output_bytes(setting, shard), -inside)
+    before = np.where(is_pointwise, norm_output_bytes(setting, shard), -inside)
     # The first moment is the way down's weight gradient, the second the gate's, the third the way up's. In the second
     # the activation's output is gone, and there are its gradient, both halves, and the whole that is made of these.
     gated = np.where(is_pointwise, 5, 4) * inside if model.gated_mlp else 0
-    fullest: Integers = np.maximum(np.maximum(inside + activated + made * down, gated), before + made * up)
-    return np.where(shard.recompute == FULL, np.maximum(fullest, hidden), fullest)
+    first = activated + np.maximum(inside + np.maximum(made * down, of_down.to_weight), of_down.to_input)
+    third = before + np.maximum(passed + np.maximum(made * up, of_up.to_weight), of_up.to_input)
+    fullest: Integers = np.maximum(np.maximum(first, gated), third)
+    return np.where(shard.recompute == FULL, np.maximum(fullest, np.maximum(passed, of_down.forward)), fullest)
+
+
+WIDE_COPIES = 2
+"""Of an operand in fp32 while it is cast operation by operation: as it is and scaled."""
+
+
+class CastBytes(NamedTuple):
+    """Bytes that each of a matrix's three products holds while it is made from operands that it casts, and makes.
+
+    Of a gradient that is added up the sum is not among them.
+    """
+
+    forward: Integers | int
+    to_input: Integers | int
+    to_weight: Integers | int
+
+
+def casts_of(setting: Setting, tokens: Integers, columns: Integers | int, depth: Integers | int) -> CastBytes:
+    """Of a matrix (columns, depth); none where nothing is cast anew, as results are counted elsewhere then."""
+    implementation, width = setting.implementation, setting.dtype_bytes
+    if recipe_of(setting) is None or not implementation.casts_anew:
+        return CastBytes(0, 0, 0)
+    each = 1 if implementation.is_compiled else WIDE_COPIES * FLOAT32_BYTES
+
+    def held(one: Integers, other: Integers, result: Integers) -> Integers:
+        # They are cast one after the other, and then multiplied.
+        return np.maximum(np.maximum(each * one, one + each * other), one + other + result)
+
+    # With scales by rows the kernel writes the type of activations, which is widened then.
+    narrow = width if setting.matmul_recipe == "fp8-rowwise" and setting.gradient_bytes > width else 0
+    x, dy, weight = tokens * depth, tokens * columns, columns * depth + 0 * tokens
+    return CastBytes(
+        forward=held(x, weight, dy * width),
+        to_input=held(dy, weight, x * width),
+        to_weight=held(dy, x, weight * (setting.gradient_bytes + narrow)),
+    )
 
 
 def rotated_bytes(setting: Setting, shard: Shard) -> Integers | int:

@@ -61,11 +61,7 @@ class LayerCosts:
 def layer_costs(setting: Setting, shard: Shard) -> LayerCosts:
     kept = kept_bytes(setting, shard, shard.recompute)
     whole = kept_bytes(setting, shard, np.full_like(shard.recompute, NONE))
-    working = gradient_bytes(setting, shard)
-    if setting.implementation.counted_moments:
-        working = np.maximum(working, core_bytes(setting, shard))
-    else:
-        working = working + buffer_bytes(setting, shard)
+    working = fullest_bytes(setting, shard)
     return LayerCosts(
         *_seconds(setting, shard),
         kept_bytes=kept,
@@ -75,6 +71,14 @@ def layer_costs(setting: Setting, shard: Shard) -> LayerCosts:
         working_bytes=np.where(shard.recompute == POINTWISE, 0, whole - kept) + working,
         gathered_bytes=np.where(shard.sequence_parallel, hidden_bytes_of(setting, shard), 0),
     )
+
+
+def fullest_bytes(setting: Setting, shard: Shard) -> Integers:
+    """Bytes that the fullest moment of a layer's backward holds beside what it keeps and makes again."""
+    gradients = gradient_bytes(setting, shard)
+    if setting.implementation.counted_moments:
+        return np.maximum(gradients, core_bytes(setting, shard))
+    return gradients + buffer_bytes(setting, shard)
 
 
 def _seconds(setting: Setting, shard: Shard) -> tuple[Floats, Floats, Floats, Floats, Floats]:

@@ -12,7 +12,7 @@ Of m micro-batches on p stages, where the slowest stage takes s for one and all 
 
 The bubble is what is left of this after computation and communication of the slowest stage (`step_time.run_pipeline`).
 
-A further schedule needs a formula here, its passes in flight in `stage_memory.chunks_in_flight`, the end of its last
+A further schedule needs a formula here, its passes in flight in `in_flight.chunks_in_flight`, the end of its last
 backward pass in `step_time`, and in `sweeps.planner.plans` layouts to try (`runnable.all_layouts`) and a bound
 (`bounds`); its name is one of `conf.plan.knobs.SCHEDULES`.
 """

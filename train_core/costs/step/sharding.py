@@ -51,6 +51,7 @@ def fullest_moment(stage: PricedStage) -> Moment:
     from the first backward pass of a step on.
     """
     setting, work = stage.setting, stage.work
+    end = work.loss.chosen(work.end.total > work.loss.total, work.end)
     width, reduced = setting.dtype_bytes, setting.gradient_bytes
     layer, ends, kept_by_all = work.layer_parameters, stage.end_parameters, stage.of_layers("kept_bytes")
     kept, gathered, none = work.layer.kept_bytes, work.layer.gathered_bytes, np.zeros_like(layer)
@@ -68,12 +69,12 @@ def fullest_moment(stage: PricedStage) -> Moment:
     moments = [
         Moment(
             before,
-            kept_by_all + work.end.activations,
-            work.end.working if is_rehearsed else none,
-            work.end.logits,
-            work.end.gathered + (ends + layer) * width,
+            kept_by_all + end.activations,
+            end.working if is_rehearsed else none,
+            end.logits,
+            end.gathered + (ends + layer) * width,
         ),
-        Moment(shard, none, ends * (width + reduced) + layer * reduced, none, ends * width),
+        Moment(shard, none, ends * (width + reduced) + layer * reduced + work.embedding_working, none, ends * width),
     ]
     # The backward pass of the last layer, and of the last but one: it is at work, and the next one is gathered beside
     # it.
@@ -99,21 +100,30 @@ def _made_anew(setting: Setting, plans: Plans) -> Integers:
 GATHERED_LAYERS = 2  # the layer at work and the next one
 
 
-def gradient_elements(stage: PricedStage) -> Integers:
-    """Gradients on a rank: all of them, or from ZeRO-2 on its share, with those that are whole meanwhile.
+def gradient_elements(stage: PricedStage) -> tuple[Integers, Integers]:
+    """Gradients on a rank at a loss, and in a backward pass: all, or from ZeRO-2 on its share and what is whole.
 
-    This trainer has two whole buckets, one being added to and one being summed, and with experts another. FSDP adds up
-    whole gradients in a pipeline, and scatters them after the last micro-batch. What others hold whole is not known.
+    This trainer has two whole buckets in a backward pass, one being added to and one being summed, and with experts
+    another; the last of them is summed while the next micro-batch goes forward. FSDP adds up whole gradients in a
+    pipeline, and scatters them after the last micro-batch. What others hold whole is not known.
     """
     plans, implementation = stage.plans, stage.setting.implementation
     is_passing = (plans.zero_stage == 2) & share_weights(stage.setting, plans)
     kept: Integers = np.where(plans.zero_stage >= 2, stage.owned_parameters, stage.parameters)
     if not np.any(is_passing):
-        return kept
+        return kept, kept
     if implementation.counted_moments:
-        return kept + np.where(is_passing, _whole_buckets(stage), 0)
+        at_loss = np.where(plans.num_micro_batches > 1, _first_bucket(stage), 0)
+        return kept + np.where(is_passing, at_loss, 0), kept + np.where(is_passing, _whole_buckets(stage), 0)
     is_added_up = is_passing & (plans.pipeline_parallel_size > 1) & implementation.shards_masters
-    return kept + np.where(is_added_up, stage.parameters, 0)
+    held = kept + np.where(is_added_up, stage.parameters, 0)
+    return held, held
+
+
+def _first_bucket(stage: PricedStage) -> Integers:
+    """The bucket that the last gradients of a backward pass are in: the embedding's, or one of a few vectors."""
+    embedding = np.maximum(stage.work.token_embedding_parameters, MAX_BUCKET_ELEMENTS)
+    return np.where(stage.group.is_first, np.minimum(embedding, stage.parameters - stage.expert_parameters), 0)
 
 
 def _whole_buckets(stage: PricedStage) -> Integers:

@@ -15,12 +15,6 @@ where G is the largest group of micro-batches (`schedule.largest_group`).
                 + on the last stage: inputs of the final norm and the head, and losses that wait for backward passes
                 + under interleaving: what chunks with a layer more keep
                 + under ZB-H1: inputs and output gradients of the weight gradients that are put off
-
-Where chunks are uneven, which of them are in flight changes from pass to pass, so that it matters which are the heavier
-ones. Groups of micro-batches go forward through chunk after chunk and backward through the last chunk first: with G
-micro-batches in a group, v chunks of which h are heavier, and N passes ahead,
-
-    heavier in flight after B backward passes = heavier among the first B + N forward passes - those among the first B
 """
 
 from __future__ import annotations
@@ -29,27 +23,30 @@ from dataclasses import replace
 
 import numpy as np
 
-from conf.plan.knobs import SCHEDULES
 from conf.units import FLOAT32_BYTES
 from train_core.costs.setting import Booleans, Integers, Plans, by_distinct
-from train_core.costs.stages import StageGroup
+from train_core.costs.step.in_flight import chunks_in_flight, heavier_in_flight, losses_of_smaller_groups
 from train_core.costs.step.priced_stage import PricedStage
 from train_core.costs.step.replicas import num_shards
-from train_core.costs.step.schedule import GPIPE, INTERLEAVED, ZERO_BUBBLE, largest_group, smallest_group
+from train_core.costs.step.schedule import GPIPE, INTERLEAVED, ZERO_BUBBLE
 from train_core.costs.step.sharding import fullest_moment, gathered_bytes, gradient_elements, is_fully_sharded
 from train_core.costs.terms import GroupMemory
+from train_core.costs.work import EndBytes, recompute_by_layer
 
 ADAM_STATES = 2
-NO_LIMIT = np.iinfo(np.int64).max  # GPipe has no limit of its own; the number of micro-batches is the limit
+FP32_COPIES_OF_RMS_NORM = 3
+"""Of its input, the gradient and their product. Source: train_core/model/elementwise.py, `_RMSNorm.backward`."""
 
 
 def group_memory(stage: PricedStage) -> GroupMemory:
     """Bytes on one rank of the fullest stage of a group of equal stages."""
-    setting, work, is_last = stage.setting, stage.work, stage.group.is_last
+    setting, is_last = stage.setting, stage.group.is_last
     copies = (ADAM_STATES + (setting.dtype != "fp32")) * FLOAT32_BYTES  # fp32 weights need no master copy
     if setting.offload_optimizer:
         copies = 0  # the host holds them all
-    fullest, activations = _activations(stage)
+    fullest, activations, at_work = _activations(stage)
+    end, gradients, at_work = _end(stage, at_work)
+    activations = activations + at_work + np.where(is_last, end.activations, 0)
     gaps: Integers = np.asarray(0)
     if setting.cluster.fragmentation > 0:
         # Gaps come from activations alone, since state is allocated once and stays.
@@ -58,18 +55,61 @@ def group_memory(stage: PricedStage) -> GroupMemory:
         stage=fullest,
         parameters=stage.parameters,
         weights_bytes=_held_from(stage, zero_stage=3) * setting.dtype_bytes,
-        gradients_bytes=gradient_elements(stage) * setting.gradient_bytes,
+        gradients_bytes=gradients * setting.gradient_bytes,
         optimizer_bytes=_held_from(stage, zero_stage=1) * copies,
         activations_bytes=activations,
-        working_bytes=np.where(is_last, work.end.working + _being_sent_bytes(stage), work.layer.working_bytes),
-        logits_bytes=_logits_bytes(stage),
-        communication_bytes=_communication_bytes(stage),
+        working_bytes=_working_bytes(stage, end),
+        logits_bytes=_logits_bytes(stage, end),
+        communication_bytes=_communication_bytes(stage, end),
         reserved_bytes=setting.cluster.reserved_memory_bytes + gaps,
     )
     if setting.implementation.update_working_bytes and not setting.offload_optimizer:
         memory = _with_update(stage, memory)
     is_sharded = is_fully_sharded(stage)
     return _fully_sharded(stage, memory, is_sharded) if np.any(is_sharded) else memory
+
+
+def _end(stage: PricedStage, at_work: Integers) -> tuple[EndBytes, Integers, Integers]:
+    """What the last stage holds beside its layers at its fuller moment, with the gradients and deferred bytes of then.
+
+    At the loss the micro-batch at work has put nothing off, and ZeRO-2 has no bucket but the one that is summed.
+    """
+    at_loss, in_backward = gradient_elements(stage)
+    loss, end, width = stage.work.loss, stage.work.end, stage.setting.gradient_bytes
+    end = end._replace(working=end.working - np.where(end.logits == 0, _let_go_before(stage), 0))
+    if not np.any(stage.group.is_last):
+        return end, in_backward, at_work
+    is_later = end.total + in_backward * width + at_work > loss.total + at_loss * width
+    is_later = is_later | ~stage.group.is_last
+    return loss.chosen(is_later, end), np.where(is_later, in_backward, at_loss), is_later * at_work
+
+
+def _working_bytes(stage: PricedStage, end: EndBytes) -> Integers:
+    """Bytes of gradients and what is made again: of a layer's backward pass, the loss, or the embedding's backward."""
+    work, is_last = stage.work, stage.group.is_last
+    of_layer = work.layer.working_bytes - _let_go_before(stage)
+    working = np.where(is_last, end.working + _being_sent_bytes(stage), of_layer)
+    if not (stage.setting.implementation.counted_moments and np.any(stage.group.is_first)):
+        return working
+    # In the latter a micro-batch keeps nothing of its layers, and nothing of the loss.
+    gone = stage.of_layers("kept_bytes") // stage.plans.virtual_pipeline_size
+    gone = gone + np.where(is_last, end.activations + end.logits + end.gathered - work.layer.gathered_bytes, 0)
+    return np.where(stage.group.is_first, np.maximum(working, work.embedding_working - gone), working)
+
+
+def _let_go_before(stage: PricedStage) -> Integers:
+    """Bytes by which a stage holds less at the fuller of two moments than if its last layer were one that recomputes.
+
+    Where only every n-th does, the backward pass begins with layers that keep all, which are gone when it comes to one
+    that makes all again.
+    """
+    plans, work, layers = stage.plans, stage.work, stage.group.layers
+    if not (stage.setting.implementation.counted_moments and recompute_by_layer(plans)):
+        return np.asarray(0)
+    # Of several chunks another one may be at work when most are in flight.
+    after = np.where(plans.virtual_pipeline_size == 1, np.maximum(layers - 1, 0) % plans.recompute_every, 0)
+    less = work.layer.working_bytes - work.plain_layer.working_bytes
+    return np.clip(np.minimum(after * work.plain_layer.kept_bytes, less), 0, None)
 
 
 def _with_update(stage: PricedStage, memory: GroupMemory) -> GroupMemory:
@@ -94,30 +134,11 @@ def _fully_sharded(stage: PricedStage, memory: GroupMemory, is_sharded: Booleans
     )
 
 
-def chunks_in_flight(plans: Plans, stage: Integers) -> Integers:
-    """Forward passes of model chunks whose backward a stage has not finished; without interleaving a chunk is a stage.
-
-    Source: arXiv 2104.04473, section 2.2 (GPipe, 1F1B, interleaved); arXiv 2401.10241, section 2.2: ZB-H1 defers
-    weight gradients until every stage holds as many as the first.
-    """
-    p, v = plans.pipeline_parallel_size, plans.virtual_pipeline_size
-    # Stage r runs p - r forward passes before its first backward pass. Under interleaving the warm-up of Megatron-LM's
-    # schedules.py is 2 (p - r - 1) + (v - 1) x group, and one more forward pass comes before the first backward pass.
-    later, group = p - stage, largest_group(plans.num_micro_batches, p)
-    most = {
-        "1f1b": later,
-        "gpipe": np.asarray(NO_LIMIT),
-        "interleaved": 2 * (later - 1) + (v - 1) * group + 1,
-        "zero-bubble": p,
-    }
-    return np.minimum(np.choose(plans.schedule, [most[name] for name in SCHEDULES]), plans.num_micro_batches * v)
-
-
-def _logits_bytes(stage: PricedStage) -> Integers:
+def _logits_bytes(stage: PricedStage, end: EndBytes) -> Integers:
     if not np.any(stage.group.is_last):
         return np.asarray(0)
     # The loss at work has its logits in several copies, each waiting one in a single fp32 copy.
-    of_all = stage.work.end.logits + _waiting_losses(stage.plans) * stage.work.kept_logits_bytes
+    of_all = end.logits + _waiting_losses(stage.plans) * stage.work.kept_logits_bytes
     return np.where(stage.group.is_last, of_all, 0)
 
 
@@ -134,8 +155,10 @@ def _waiting_losses(plans: Plans) -> Integers:
     return waiting
 
 
-def _activations(stage: PricedStage) -> tuple[Integers, Integers]:
-    """Index of a group's fullest stage, and the bytes of its activations; the module's docstring has the sum.
+def _activations(stage: PricedStage) -> tuple[Integers, Integers, Integers]:
+    """Index of a group's fullest stage, the bytes of its activations, and those that its micro-batch at work puts off.
+
+    The module's docstring has the sum; what the last stage holds around a loss is not in it.
 
     The earlier a stage, the more it has in flight, so that the fullest is the first, unless weight gradients wait.
     """
@@ -152,9 +175,9 @@ def _activations(stage: PricedStage) -> tuple[Integers, Integers]:
     if np.any(group.layers % plans.virtual_pipeline_size):
         held = held + _excess_in_heavier_chunks(stage, in_flight)
     if not np.any(plans.schedule == ZERO_BUBBLE):
-        return group.start, held
-    fullest, deferred = _deferred_weight_gradients(stage, output)
-    return fullest, held + deferred
+        return group.start, held, np.asarray(0)
+    fullest, deferred, at_work = _deferred_weight_gradients(stage, output)
+    return fullest, held + deferred, at_work
 
 
 def _output_being_sent(stage: PricedStage) -> Integers:
@@ -182,9 +205,9 @@ def _outputs_of_earlier_chunks(stage: PricedStage, in_flight: Integers) -> Integ
 
 
 def _inputs_of_the_head(stage: PricedStage) -> Integers:
-    """Return what the last stage keeps around the loss; inputs of the final norm and the head wait with each loss."""
+    """Inputs of the final norm and the head, which wait with each loss on the last stage."""
     waiting = _waiting_losses(stage.plans) * 2 * stage.work.held_hidden_bytes
-    return np.where(stage.group.is_last, stage.work.end.activations + waiting, 0)
+    return np.where(stage.group.is_last, waiting, 0)
 
 
 def _excess_in_heavier_chunks(stage: PricedStage, in_flight: Integers) -> Integers:
@@ -203,8 +226,10 @@ def _excess_in_heavier_chunks(stage: PricedStage, in_flight: Integers) -> Intege
     return np.where(heavier > 0, in_flight * light + most * more - in_flight * average, 0)
 
 
-def _deferred_weight_gradients(stage: PricedStage, output: Integers) -> tuple[Integers, Integers]:
-    """Index of the fullest stage, and the bytes that wait for weight gradients: of ZB-H1, else 0.
+def _deferred_weight_gradients(stage: PricedStage, output: Integers) -> tuple[Integers, Integers, Integers]:
+    """Index of the fullest stage, and the bytes that wait for weight gradients, before and of the backward at work.
+
+    They are 0 but under ZB-H1.
 
     Under ZB-H1 all stages have equally many micro-batches in flight, but on stage r up to r of them only wait for their
     weight gradients. They have given back their chunk's output. Where a weight gradient needs more memory than a
@@ -221,12 +246,22 @@ def _deferred_weight_gradients(stage: PricedStage, output: Integers) -> tuple[In
         # unless the group ends before it.
         later = np.clip(most - group.start, 0, np.maximum(group.count - 1, 0))
         fullest = fullest + np.where(is_deferring & (more > 0), later, 0)
-    at_work = np.maximum(deferred - work.layer.deferred_bytes, 0)  # when its backward pass comes to the last layer
+    # When the backward pass at work comes to the last layer, or to the end of that, which is a norm.
+    at_work = np.maximum(deferred - work.layer.deferred_bytes, 0)
+    if stage.setting.implementation.counted_moments:
+        at_work = np.maximum(at_work, deferred + _norm_bytes(stage) - work.layer.working_bytes)
     waiting = np.minimum(fullest, most)
     # After the warm-up p - r are in flight, none of which waits; from then on each further one lets one more wait.
     first_waiting = plans.num_micro_batches - (plans.pipeline_parallel_size - fullest)
     waiting = np.where(more < 0, np.clip(first_waiting, 0, waiting), waiting)
-    return fullest, is_deferring * (waiting * more + at_work)
+    return fullest, is_deferring * waiting * more, is_deferring * at_work
+
+
+def _norm_bytes(stage: PricedStage) -> Integers:
+    """Bytes of a norm's backward pass, which an RMSNorm makes in fp32 where it is not one kernel."""
+    held, setting = stage.work.held_hidden_bytes, stage.setting
+    copies = FP32_COPIES_OF_RMS_NORM * FLOAT32_BYTES // setting.dtype_bytes if setting.model.family == "llama" else 1
+    return held * (1 + copies)
 
 
 def _kept_at_ends(stage: PricedStage) -> Integers:
@@ -262,16 +297,17 @@ def _being_sent_bytes(stage: PricedStage) -> Integers:
     return np.where(held & stage.setting.implementation.counted_moments, stage.work.held_hidden_bytes, 0)
 
 
-def _communication_bytes(stage: PricedStage) -> Integers:
+def _communication_bytes(stage: PricedStage, end: EndBytes) -> Integers:
     """Bytes of receive buffers, for the input at work and the next one, and of gathered sequences and layers."""
     plans, work, is_last = stage.plans, stage.work, stage.group.is_last
-    inputs = np.where(is_last, work.end.received, 2 * work.held_hidden_bytes)
+    inputs = np.where(is_last, end.received, 2 * work.held_hidden_bytes)
     if stage.setting.implementation.counted_moments:
+        inputs = inputs - np.where(_has_no_next_input(stage), work.held_hidden_bytes, 0)
         # Once a pipeline is filled, ZB-H1 puts weight gradients, which need no input, after every backward pass.
         is_alone = (plans.schedule == ZERO_BUBBLE) & (plans.num_micro_batches >= plans.pipeline_parallel_size)
         inputs = inputs - np.where(is_alone, work.held_hidden_bytes, 0)
     received = np.where(plans.pipeline_parallel_size > 1, inputs, 0)
-    gathered = np.where(is_last, work.end.gathered, work.layer.gathered_bytes)
+    gathered = np.where(is_last, end.gathered, work.layer.gathered_bytes)
     whole: Integers = received + gathered
     if np.any(plans.zero_stage >= 3):
         is_sharded = (plans.zero_stage >= 3) & (num_shards(stage.setting, plans) > 1)
@@ -279,53 +315,14 @@ def _communication_bytes(stage: PricedStage) -> Integers:
     return whole
 
 
-def heavier_in_flight(plans: Plans, group: StageGroup, heavier: Integers, in_flight: Integers) -> Integers:
-    """The most chunks with a layer more that are in flight at once.
+def _has_no_next_input(stage: PricedStage) -> Booleans:
+    """Whether the fullest moment is in the last micro-batch: the only one, or that of a last stage which is then full.
 
-    The heavier chunks come last on the first stage and first on the others (`conf.plan.chunks`). The number grows until
-    they have gone forward, and falls while they go backward, so that it is greatest where the one ends or the other
-    begins. The last stage is fullest at the loss, when all heavier chunks of a group have gone forward
-    and none backward.
-
-    Args:
-        heavier: how many chunks of the stage have a layer more.
-        in_flight: how many chunks are in flight at most; it stays so until the last forward pass.
-
-    Chunks come in periods of `size * v`, of which a `run` of `size * heavier` is of heavier chunks: the first in the
-    period on all stages but the first, the last in it (`is_late`) on the first stage, whose embedding makes a chunk
-    lighter. Where chunks are uneven, which of them are in flight changes by one at a time, so that the most heavier
-    ones are there where a run begins or ends; these are the two `moments`, in chunks done.
+    That is so under GPipe, and under ZB-H1 where all others wait for their weight gradients.
     """
-    size, v = largest_group(plans.num_micro_batches, plans.pipeline_parallel_size), plans.virtual_pipeline_size
-    period, run, is_first = size * v, size * heavier, group.is_first
-    last = np.maximum(plans.num_micro_batches * v - in_flight, 0)
-    # At the first moment forward passes, in_flight further on, end a run; at the second, backward passes begin one.
-    # Chunks go backward in the opposite order, so that a run which is early forward is late backward.
-    moments = np.where(is_first, period, run) - in_flight, np.where(is_first, 0, period - run)
-    counted = []
-    # Every period is alike; after the last forward pass fewer and fewer chunks are in flight, so that no later moment
-    # counts.
-    for done in (np.minimum(moment % period, last) for moment in moments):
-        forward = _heavier_among_first(done + in_flight, period, run, is_late=is_first)
-        counted.append(forward - _heavier_among_first(done, period, run, is_late=~is_first))
-    one, other = counted
-    return np.where(group.is_last, run, np.maximum(one, other))
-
-
-def losses_of_smaller_groups(plans: Plans) -> Integers:
-    """Losses that wait on the last stage in groups with a micro-batch less than the first one has.
-
-    As many passes are ahead there as the first group needs, which is one more for each chunk but the last.
-    """
-    m, p = plans.num_micro_batches, plans.pipeline_parallel_size
-    smallest = smallest_group(m, p)
-    return np.where(smallest < largest_group(m, p), np.minimum(plans.virtual_pipeline_size - 1, smallest - 1), 0)
-
-
-def _heavier_among_first(passes: Integers, period: Integers, run: Integers, *, is_late: Booleans) -> Integers:
-    """Heavier chunks among so many passes in one direction, where those of each period come late, or else early."""
-    # Each whole period has a run in it, and the one that has begun has what of its run is done.
-    return passes // period * run + np.clip(passes % period - np.where(is_late, period - run, 0), 0, run)
+    plans, p = stage.plans, stage.plans.pipeline_parallel_size
+    fills = (plans.schedule == GPIPE) | ((plans.schedule == ZERO_BUBBLE) & (plans.num_micro_batches < p))
+    return (plans.num_micro_batches == 1) | (stage.group.is_last & fills)
 
 
 def _kept_bytes_of(stage: PricedStage, layers: Integers) -> Integers:

@@ -11,7 +11,7 @@ from benchmarks.published_rows import row_sets
 from sweeps.table.prices import PricedRow
 from tests.train_core.costs.priced import plan_of, priced, setting_of, stage_memories, with_model, with_trainer
 from train_core.costs.setting import Setting
-from train_core.costs.step.stage_memory import chunks_in_flight
+from train_core.costs.step.in_flight import chunks_in_flight
 from train_core.costs.work import work_of
 
 REPLICAS, TENSOR = 16, 8

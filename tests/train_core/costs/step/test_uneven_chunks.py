@@ -13,8 +13,8 @@ from hypothesis import strategies as some
 from conf.plan.chunks import chunk_layers, group_sizes
 from tests.train_core.costs.priced import setting_of, stage_memories, with_model
 from train_core.costs.stages import StageGroup
+from train_core.costs.step.in_flight import chunks_in_flight, heavier_in_flight, losses_of_smaller_groups
 from train_core.costs.step.schedule import INTERLEAVED
-from train_core.costs.step.stage_memory import chunks_in_flight, heavier_in_flight, losses_of_smaller_groups
 from train_core.costs.step.step_time import overlapped_micro_batches
 from train_core.parallel.schedules import interleaved
 
