@@ -17,6 +17,7 @@ from conf.types.sites import SlurmSpec
 from launcher.cancel import cancel_jobs
 from launcher.executor import MEASURE_RATES_IN_SLURM, FolderWork
 from launcher.provenance import snapshot_code
+from launcher.refused import FilesBefore, put_back_if_refused
 from launcher.slurm.executor import SlurmExecutor, require_sbatch
 from launcher.slurm.own_jobs import standings
 from launcher.slurm.query import SlurmSilent
@@ -83,9 +84,10 @@ class InSlurm:
     def measure(self, folder: RatesFolder, plan: RatesPlan, tell: Tell) -> DeviceRates:
         """Return when all is measured; raises as `Here` does."""
         require_sbatch(self.slurm)
-        folder.prepare(plan)
         with cancelled_by_signals():
-            submission = self._submit(folder)
+            with put_back_if_refused(FilesBefore.of_job(folder, *folder.logs.glob("*"))):
+                folder.prepare(plan)
+                submission = self._submit(folder)
             try:
                 _wait(folder, submission, tell)
             except BaseException:

@@ -22,6 +22,7 @@ from launcher.executor import CONTROL_IN_SLURM, RUN_ON_THIS_MACHINE, FolderWork
 from launcher.folder_lock import holder, lock_folder
 from launcher.machine import this_machine
 from launcher.provenance import ALL_PACKAGES, PACKAGES, snapshot_code
+from launcher.refused import unchanged_if_refused
 from launcher.slurm.executor import SlurmExecutor
 from launcher.slurm.own_jobs import carrying_job
 from launcher.slurm.pbs_executor import PbsExecutor, require_scheduler
@@ -126,7 +127,7 @@ def resume_controller(sweep: Sweep) -> str | None:
     if (live := carrying_job(sweep.folder)) is not None:
         return live
     settings = _compose_again(sweep.folder, history.begun).settings
-    with lock_folder(sweep.folder):
+    with lock_folder(sweep.folder), unchanged_if_refused(sweep.folder):
         if (live := carrying_job(sweep.folder)) is not None:  # another command was faster
             return live
         return submit_controller(sweep, settings.slurm, settings.controller)
@@ -142,7 +143,7 @@ def start_now(sweep: Sweep, further: Overrides) -> SweepStep | None:
         return None
     if carrying_job(sweep.folder) is not None:
         return None
-    with lock_folder(sweep.folder):
+    with lock_folder(sweep.folder), unchanged_if_refused(sweep.folder):
         _, conductor = take_up(sweep.folder, further)
         step, place = conductor.advance(), conductor.workplace
         refusal = place.refusal if isinstance(place, SlurmQueue) else None

@@ -20,6 +20,7 @@ from conf.types.sites import SlurmSpec
 from launcher.executor import RUN_IN_SLURM, RUN_ON_THIS_MACHINE, FolderWork
 from launcher.machine import end_trees, start_job, this_machine
 from launcher.provenance import OF_TRIAL
+from launcher.refused import FilesBefore, put_back_if_refused
 from launcher.slurm.answers import WATCHING
 from launcher.slurm.executor import SlurmExecutor, require_sbatch
 from launcher.state import reconcile
@@ -66,10 +67,13 @@ class Rerun:
             UsageError: Slurm refuses it.
             KeyboardInterrupt: Ctrl-C; a job of this machine has been ended, one of Slurm's goes on.
         """
-        self._prepare()
-        # Here and not for the child alone: sbatch too hands over the environment in which it is called.
-        os.environ.update(self.variables)
-        return self._run_here(tell) if self.slurm is None else self._run_in_slurm(self.slurm, tell)
+        with put_back_if_refused(FilesBefore([], [self.folder.path])):
+            self._prepare()
+            # Here and not for the child alone: sbatch too hands over the environment in which it is called.
+            os.environ.update(self.variables)
+            if self.slurm is not None:
+                self._submit(self.slurm)
+        return self._run_here(tell) if self.slurm is None else self._follow(tell)
 
     def _prepare(self) -> None:
         # A fresh folder: mkdir fails where somebody else has taken the name meanwhile.
@@ -95,10 +99,12 @@ class Rerun:
             raise
         return self._reading()
 
-    def _run_in_slurm(self, slurm: SlurmSpec, tell: Callable[[Reading], None]) -> Reading:
+    def _submit(self, slurm: SlurmSpec) -> None:
         require_sbatch(slurm)
         executor = SlurmExecutor(slurm, "trisweep-rerun", self.code, self.folder.submitit.absolute())
         executor.submit(RUN_IN_SLURM, [FolderWork(self.folder, attempt=1)], self.shape)
+
+    def _follow(self, tell: Callable[[Reading], None]) -> Reading:
         while True:
             (reading,) = reconcile([self._reading()], WATCHING)
             tell(reading)

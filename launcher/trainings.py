@@ -118,15 +118,21 @@ def write_long_run(run: LongRun, sweep: str, overrides: Overrides) -> None:
     )
 
 
+def write_request(run: LongRun, sweep: str, overrides: Overrides) -> None:
+    """Make the folder of a new run, or its training the longer one that is asked for. See `write_extension`."""
+    if run.best is not None:
+        write_long_run(run, sweep, overrides)
+    if run.extends:
+        write_extension(run, overrides)
+
+
 def write_extension(run: LongRun, overrides: Overrides) -> None:
-    """Make the folder's training the longer one that is asked for.
+    """Make the folder's training the longer one that is asked for. Whoever calls keeps others out.
 
     Raises:
-        UsageError: it runs, here or as a job.
+        UsageError: it runs here.
     """
-    with keep_others_out(run.folder) as job, hold_lock(run.folder.running_lock):
-        if job is not None:
-            raise in_the_way(job, run.folder)
+    with hold_lock(run.folder.running_lock):
         schedules = [list(each) for each in run.schedules]
         request = {"experiment": run.experiment.model_dump(mode="json"), "schedules": schedules}
         stored = json.loads(run.folder.trial.read_bytes())
@@ -332,6 +338,8 @@ def require_job(slurm: SlurmSpec) -> None:
 
 def submit_long_run(run: LongRun, slurm: SlurmSpec) -> str:
     """Submit and return the job's id; what a failed attempt left is forgotten, its checkpoints are not.
+
+    Whoever calls keeps others out.
 
     Raises:
         UsageError, ConfigError: as `require_job`; or Slurm refuses the request.

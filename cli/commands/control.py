@@ -35,9 +35,10 @@ def advance(name: SweepName, overrides: OverrideTexts = None, as_json: AsJson = 
     """
     from launcher.controller import take_up
     from launcher.folder_lock import lock_folder
+    from launcher.refused import unchanged_if_refused
 
     folder = started_sweep(name, overrides)[0]
-    with lock_folder(folder):
+    with lock_folder(folder), unchanged_if_refused(folder):
         _, conductor = take_up(folder, further_overrides(overrides))
         step = conductor.advance()
     if step.finished:
@@ -59,7 +60,8 @@ def pause(name: SweepName, overrides: OverrideTexts = None, as_json: AsJson = Fa
     from sweeps.sweep import Sweep
 
     sweep = Sweep.stored_in(started_sweep(name, overrides)[0])
-    _require_that_it_goes_on(sweep)
+    if ended := _why_it_does_not_go_on(sweep):
+        raise ended
     changed = pause_sweep(sweep)
     console.print("Paused: what runs goes on, and nothing new is started." if changed else "It was paused already.")
     print_unwrapped(f"  {next_command('resume', sweep)}")
@@ -71,15 +73,21 @@ def resume(name: SweepName, overrides: OverrideTexts = None, as_json: AsJson = F
     """Let a paused sweep go on. Its controller's job is submitted again if it has left."""
     from launcher.control.orders import resume as resume_sweep
     from launcher.controller import resume_controller
+    from launcher.refused import taken_back_if_refused
     from sweeps.sweep import Sweep
 
     sweep = Sweep.stored_in(started_sweep(name, overrides)[0])
-    # That a sweep is paused would keep the next command, too, from starting anything.
-    changed = resume_sweep(sweep)
-    _require_that_it_goes_on(sweep, "It is paused no longer. " if changed else "")
+    with taken_back_if_refused(sweep.folder):
+        # That a sweep is paused would keep the next command, too, from starting anything.
+        changed = resume_sweep(sweep)
+        ended = _why_it_does_not_go_on(sweep)
+        if ended and not changed:
+            raise ended
+        job_id = None if ended else resume_controller(sweep)
     console.print("Resumed." if changed else "It was not paused.")
-    job_id = resume_controller(sweep)
-    if job_id is not None:
+    if ended:
+        print_unwrapped(str(ended))
+    elif job_id is not None:
         console.print(f"Job {job_id} goes on with the sweep.")
     else:
         begun = begun_command(sweep)
@@ -91,17 +99,18 @@ def resume(name: SweepName, overrides: OverrideTexts = None, as_json: AsJson = F
         print_state("resume", sweep.folder, changed=changed, controller_job_id=job_id)
 
 
-def _require_that_it_goes_on(sweep: Sweep, done: str = "") -> None:
-    """Raises UsageError where nothing of the sweep will be started, whether it is paused or not."""
+def _why_it_does_not_go_on(sweep: Sweep) -> UsageError | None:
+    """The refusal where nothing of the sweep will be started, whether it is paused or not."""
     from sweeps.folder.journal import History
 
     history, again = History.kept_in(sweep.folder), begun_command(sweep)
     command = f"`{again}`" if again else "the sweep's own command"
     if history.is_cancelled:
-        raise UsageError(f"{done}Sweep {sweep.record.name} is cancelled", f"To begin it again, give {command}.")
+        return UsageError(f"Sweep {sweep.record.name} is cancelled", f"To begin it again, give {command}.")
     if history.has_ended([each.outcome for each in sweep.read()]):
         failed = f"`{next_command('retry', sweep, '--failed')}` runs again what failed"
-        raise UsageError(f"{done}Sweep {sweep.record.name} has ended", f"{failed}, and {command} what is new in it.")
+        return UsageError(f"Sweep {sweep.record.name} has ended", f"{failed}, and {command} what is new in it.")
+    return None
 
 
 def retry(
@@ -119,6 +128,7 @@ def retry(
     from launcher.control.orders import failed_trials, retry_failed_trials
     from launcher.control.orders import retry as retry_trials
     from launcher.controller import start_now
+    from launcher.refused import taken_back_if_refused
     from launcher.state import reconcile
     from sweeps.log_choice import reading_called
     from sweeps.sweep import Sweep
@@ -129,13 +139,16 @@ def retry(
     sweep, further = Sweep.stored_in(started_sweep(name, overrides)[0]), further_overrides(overrides)
     readings = sweep.read() if trial else []
     named = [reading_called(readings, each) for each in trial or ()]
-    again = retry_trials(sweep, named)
     others: list[TrialReading] = []
-    if failed:
-        # A job that Slurm ended may have left no word, and its end is written down only once somebody has asked.
-        reconcile(sweep.read(), tell_silence=lambda: complaints.print(SILENT))
-        again += [each for each in retry_failed_trials(sweep) if each not in again]
-        others = [each for each in failed_trials(sweep.read()) if not each.trial.selected and each.name not in again]
+    with taken_back_if_refused(sweep.folder):
+        again = retry_trials(sweep, named)
+        if failed:
+            # A job that Slurm ended may have left no word, and its end is written down only once somebody has asked.
+            reconcile(sweep.read(), tell_silence=lambda: complaints.print(SILENT))
+            again += [each for each in retry_failed_trials(sweep) if each not in again]
+            left_alone = (each for each in failed_trials(sweep.read()) if not each.trial.selected)
+            others = [each for each in left_alone if each.name not in again]
+        step = start_now(sweep, further) if again else None
     for trial_id in again:
         console.print(f"  {trial_id}")
     to_run = f"{count_of(len(again), 'trial')} to run again"
@@ -144,7 +157,7 @@ def retry(
         readings = sweep.read()
         otherwise = f": {ends_in_words(sweep, readings)}" if any(each.outcome in NAMED for each in readings) else ""
         print_unwrapped(f"No trial{' of the last command' if others else ''} has failed{otherwise}.")
-    elif (step := start_now(sweep, further)) is not None:
+    elif step is not None:
         why = step.held or step.finished
         not_all = f": {why}" if why and not set(again) <= set(step.started) else ""
         print_unwrapped(f"{to_run}; {count_of(len(step.started), 'job')} submitted{not_all}.")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -89,7 +91,7 @@ def require_memory(predicted: Estimate) -> None:
 def _train_best(overrides: Overrides, name: str | None, *, here: bool, dry_run: bool) -> None:
     from conf.compose.complaints import require_option
     from conf.compose.load import require_name
-    from launcher.trainings import long_run, require_job, write_extension, write_long_run
+    from launcher.trainings import long_run, require_job, write_request
     from launcher.where import choose_place
     from train_core.costs import estimate
     from train_core.data.tokens import prepare, token_folder
@@ -115,16 +117,12 @@ def _train_best(overrides: Overrides, name: str | None, *, here: bool, dry_run: 
         _preview(run, place)
         return
     prepare(run.experiment, token_folder(run.folder, run.experiment))
+    if place.on_slurm and run.best is not None:  # else the job may be there already
+        require_job(place.settings.slurm)
+    elif run.best is not None:
+        _require_machine(run)
     # A folder that was there already keeps the plan that its training was begun with.
-    if run.best is not None:
-        # A training that is refused has begun nothing that another one would have to go on with.
-        if place.on_slurm:
-            require_job(place.settings.slurm)
-        else:
-            _require_machine(run)
-        write_long_run(run, sweep, own)
-    if run.extends:
-        write_extension(run, own)
+    write = partial(write_request, run, sweep, own)
     print_unwrapped(_introduction(run))
     for line in extension_lines(run.schedules, run.experiment.training.num_steps):
         print_unwrapped(line)
@@ -132,9 +130,9 @@ def _train_best(overrides: Overrides, name: str | None, *, here: bool, dry_run: 
     is_taken = True
     try:
         if place.on_slurm:
-            _train_on_slurm(run, place)
+            _train_on_slurm(run, place, write)
         else:
-            on_this_machine(run)
+            on_this_machine(run, write)
     finally:
         if run.folder.metrics.exists():
             is_taken = _import_into_mlflow(run, place)
@@ -205,7 +203,8 @@ class _Lines:
             self._said = time.monotonic()
 
 
-def on_this_machine(run: LongRun) -> None:
+def on_this_machine(run: LongRun, write: Callable[[], None]) -> None:
+    """Train; `write` makes the folder what was asked for, once nothing keeps the training from it."""
     from launcher.trainings import in_the_way, keep_others_out
 
     measurement = run.read().measurement
@@ -213,6 +212,8 @@ def on_this_machine(run: LongRun) -> None:
         with keep_others_out(run.folder) as job:
             if job is not None:
                 raise in_the_way(job, run.folder)
+            _require_machine(run)
+            write()
             measurement = _train_here(run)
     _conclude(measurement)
 
@@ -230,7 +231,6 @@ def _train_here(run: LongRun) -> Measurement:
     from train_core.job.trial import run_trial_here
     from train_core.process.stop import Stopped
 
-    _require_machine(run)
     devices = tuple(range(run.experiment.parallel.world_size)) if this_machine().num_devices else ()
     try:
         return run_trial_here(run.folder.path, devices, on_step=_Lines())
@@ -250,10 +250,11 @@ def _conclude(measurement: Measurement) -> None:
     )
 
 
-def _train_on_slurm(run: LongRun, place: SweepPlace) -> None:
+def _train_on_slurm(run: LongRun, place: SweepPlace, write: Callable[[], None]) -> None:
     from cli.output.explained import print_shell_lines
+    from launcher.refused import FilesBefore, put_back_if_refused
     from launcher.state import reconcile
-    from launcher.trainings import keep_others_out, submit_long_run
+    from launcher.trainings import in_the_way, keep_others_out, submit_long_run
 
     # Slurm is asked first: a job that it killed could write no measurement of its own, and would seem to go on.
     (reading,) = reconcile([run.read()])
@@ -264,7 +265,12 @@ def _train_on_slurm(run: LongRun, place: SweepPlace) -> None:
     if measurement is not None:
         print_unwrapped(f"Its last job ended: {measurement.outcome}: {measurement.cause}")
     with keep_others_out(run.folder) as job:
-        job_id = submit_long_run(run, place.settings.slurm) if job is None else job.job_id
+        if job is None:
+            with put_back_if_refused(FilesBefore.of_job(run.folder)):
+                write()
+                job_id = submit_long_run(run, place.settings.slurm)
+        elif run.extends:
+            raise in_the_way(job, run.folder)
     if job is None:
         print_shell_lines(place.settings.slurm)
         print_unwrapped(f"Submitted job {job_id}, which saves and requeues itself before its time limit. Output:")

@@ -8,21 +8,24 @@ from launcher.command_trainer.ends import unmeasured_failure, wrongly_read
 from launcher.command_trainer.job import LogTail
 from launcher.command_trainer.performance import environment_of, performance_of
 from launcher.command_trainer.step_book import StepBook
+from launcher.refused import put_back_too
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from train_core.measurement import Fault, Measurement, Outcome
 from train_core.whole_files import stored_values
 
 
-def reread_logs(sweep: Sweep) -> list[str]:
-    """Measure by their logs what programs of trials have done whose end was all that could be told; return their ids.
+def reread_logs(sweep: Sweep) -> None:
+    """Measure by their logs what programs of trials have done whose end was all that could be told.
 
     Nothing is run. Whoever calls holds the lock of the sweep's folder.
     """
     # Of the package's own trainer no log is read, and its trials may be thousands.
     foreign = (each for each in sweep.record.trials if each.experiment and not each.experiment.trainer.is_own)
-    readings = map(sweep.read_trial, foreign)
-    return [each.name for each in readings if _is_to_be_reread(each, sweep) and _is_read_now(each, sweep)]
+    unread = [each for each in map(sweep.read_trial, foreign) if _is_to_be_reread(each, sweep)]
+    put_back_too([each.folder for each in unread])
+    for each in unread:
+        _read(each, sweep)
 
 
 def _is_to_be_reread(reading: TrialReading, sweep: Sweep) -> bool:
@@ -35,8 +38,8 @@ def _is_to_be_reread(reading: TrialReading, sweep: Sweep) -> bool:
     return bool(was_read != now or stored.get("objective") != list(sweep.record.objective))
 
 
-def _is_read_now(reading: TrialReading, sweep: Sweep) -> bool:
-    """Read its logs, and write down what they tell; False where that still is nothing to measure."""
+def _read(reading: TrialReading, sweep: Sweep) -> None:
+    """Read its logs, and write down what they tell, if only why that still is nothing to measure."""
     folder, experiment, before = reading.folder, reading.planned, reading.measurement
     assert before is not None
     book, logs = StepBook(experiment, 0, sweep.record.objective), _rank_logs(reading)
@@ -53,7 +56,7 @@ def _is_read_now(reading: TrialReading, sweep: Sweep) -> bool:
         if is_done and not book.error:
             cause = wrongly_read(book, logs) or unmeasured_failure(book, logs).cause
             folder.write_measurement(before.model_copy(update={"cause": cause}))
-        return False
+        return
     folder.rewind_metrics(0)
     for step in book.steps:
         folder.append_metrics(step)
@@ -70,7 +73,6 @@ def _is_read_now(reading: TrialReading, sweep: Sweep) -> bool:
             ended=before.ended,
         )
     )
-    return True
 
 
 def _rank_logs(reading: TrialReading) -> list[Path]:

@@ -11,6 +11,7 @@ from conf.compose.settings import ControllerSpec
 from conf.errors import TrisweepError, UsageError
 from conf.types.sites import SlurmSpec
 from launcher.cancel import cancel_sweep, cancel_trials
+from launcher.command_trainer.ends import rank_failure
 from launcher.control.orders import SweepCommand, SweepOrders
 from launcher.refused import unchanged_if_refused
 from launcher.sweep import hand_over, slurm_rules, submit
@@ -23,7 +24,8 @@ from tests.conftest import RecordOf
 from tests.launcher.conftest import SlurmOf
 from tests.launcher.test_run_here import seeds
 from tests.results.conftest import finish, performance
-from train_core.measurement import Outcome
+from train_core.job.failures import failed_measurement
+from train_core.measurement import Fault, Outcome
 
 REFUSED = "echo 'sbatch: error: Batch job submission failed: Invalid feature specification' >&2; exit 1"
 Prepare = Callable[[Sweep], None]
@@ -98,6 +100,27 @@ def test_a_refused_command_leaves_the_folder_as_it_was(
     with pytest.raises(TrisweepError):
         command(sweep, slurm_of())
     assert _contents(folder.path) == before
+
+
+def test_a_log_that_a_refused_command_has_read_again_is_as_unread_as_before(
+    folder: SweepFolder, record_of: RecordOf, slurm_of: SlurmOf, tools: Callable[..., None]
+) -> None:
+    tools(scontrol="echo 'ClusterName = alps'", squeue="true", sacct="true", srun="true", sbatch=REFUSED)
+    program = ("trainer=command", "trainer.command=[train]", "training.num_warmup_steps=1")
+    before = Sweep(folder, record_of(seeds(2), *program))
+    first = before.prepare(before.record.trials[0])
+    first.logs.mkdir()
+    first.rank_log(0).write_text("".join(f"S{step} L4 T0.5\n" for step in range(1, 9)))
+    failure = rank_failure(Fault.UNREAD, "nothing measurable in its log", "", 0)
+    first.write_measurement(failed_measurement(before.record.trials[0].planned.fingerprint, failure, 1.0))
+    corrected = r"trainer.log.patterns.line='S(?P<step>\d+) L(?P<loss>\S+) T(?P<step_seconds>\S+)'"
+    sweep, kept = Sweep(folder, record_of(seeds(2), *program, corrected)), _contents(folder.path)
+    with pytest.raises(UsageError):
+        submit(_command(sweep, slurm_of()), slurm_of())
+    assert _contents(folder.path) == kept
+    tools(sbatch="echo Submitted batch job 12")
+    submit(_command(sweep, slurm_of()), slurm_of())
+    assert sweep.read()[0].outcome is Outcome.COMPLETED
 
 
 def test_a_refusal_after_a_first_array_was_submitted_keeps_what_was_begun(

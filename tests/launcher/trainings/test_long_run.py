@@ -249,7 +249,7 @@ def test_a_folder_has_one_trainer_whether_here_or_in_slurm(
         assert job is not None
         assert (job.job_id, job.state.name) == ("12", "RUNNING")
     with pytest.raises(UsageError, match=r"Job 12 \(RUNNING\) trains in .*scancel 12"):
-        on_this_machine(run)
+        on_this_machine(run, lambda: None)
 
 
 @pytest.mark.slow
