@@ -10,7 +10,7 @@ Published figures are no columns of this table at all.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import pandas
@@ -239,26 +239,40 @@ def _point_columns(result: TrialReading, point: MeasuredPoint | None, place: str
 
 def collect(record: SweepRecord, results: Sequence[TrialReading]) -> pandas.DataFrame:
     """A sweep as a table in the order of its record; its columns do not depend on how far it has come."""
-    aligned = zip(results, scalings(results), repeat_columns(record, results), strict=True)
-    metrics = chain_metrics(results)
-    rows = [
-        trial_row(result, relation)
-        | repeats
-        | {f"measured_{name}": value for name, value in metrics.get(result.name, {}).items()}
-        for result, relation, repeats in aligned
-    ]
-    return pandas.DataFrame(_with_whole_points(rows, [result.trial for result in results]))
+    return pandas.DataFrame(columns_of(collected(record, results)))
 
 
-def _with_whole_points(rows: Sequence[TrialRow], trials: Sequence[Trial]) -> list[TrialRow]:
-    """The rows with a value of every key that any point names: where a point leaves it, the configuration's."""
-    keys = dict.fromkeys(key for trial in trials for key in trial.point)
-    points = [whole_point(trial.point, trial.experiment, keys) for trial in trials]
-    both = zip(rows, points, strict=True)
-    return [row | {POINT + key: value for key, value in point.items()} for row, point in both]
+def collected(record: SweepRecord, results: Sequence[TrialReading]) -> Iterator[TrialRow]:
+    """The rows of the table, one after the other, as thousands together take much memory."""
+    metrics, keys = chain_metrics(results), _keys_of([result.trial for result in results])
+    for result, relation, repeats in zip(results, scalings(results), repeat_columns(record, results), strict=True):
+        figures = {f"measured_{name}": value for name, value in metrics.get(result.name, {}).items()}
+        yield _with_whole_point(trial_row(result, relation) | repeats | figures, result.trial, keys)
 
 
-def plan_frame(record: SweepRecord) -> pandas.DataFrame:
+def columns_of(rows: Iterable[TrialRow]) -> dict[str, list[Any]]:
+    """The values of all rows by column; None where a row has no such column."""
+    columns: dict[str, list[Any]] = {}
+    for number, row in enumerate(rows):
+        for name, value in row.items():
+            columns.setdefault(name, [None] * number).append(value)
+        for values in columns.values():
+            if len(values) == number:
+                values.append(None)
+    return columns
+
+
+def _keys_of(trials: Iterable[Trial]) -> list[str]:
+    return list(dict.fromkeys(key for trial in trials for key in trial.point))
+
+
+def _with_whole_point(row: TrialRow, trial: Trial, keys: Collection[str]) -> TrialRow:
+    """The row with a value of every key that any point names: where its point leaves it, the configuration's."""
+    return row | {POINT + key: value for key, value in whole_point(trial.point, trial.experiment, keys).items()}
+
+
+def plan_rows(record: SweepRecord) -> Iterator[TrialRow]:
     """Points that are predicted only, with the same identity and `predicted_*` columns."""
-    rows = [plan_row(trial, record.plan_label_of(trial)) for trial in record.plan]
-    return pandas.DataFrame(_with_whole_points(rows, record.plan))
+    keys = _keys_of(record.plan)
+    for trial in record.plan:
+        yield _with_whole_point(plan_row(trial, record.plan_label_of(trial)), trial, keys)

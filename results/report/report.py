@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -32,7 +32,7 @@ from results.report.sections import (
     trials,
 )
 from results.report.sections.published import chosen_figures
-from results.trial_rows import collect, plan_frame
+from results.trial_rows import TrialRow, collected, columns_of, plan_rows
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
@@ -119,19 +119,19 @@ def sections_of(subject: ReportSubject) -> list[Section]:
 
 def csv_text(subject: ReportSubject, results: Sequence[TrialReading]) -> str:
     """All parts in one table; the column `part` tells them apart, and no part fills another's columns."""
-    record = subject.sweep.record
+    columns = columns_of(_rows(subject, results))
     # The age of a heartbeat is another one at every reading, and the report is to stay the same.
-    trials = collect(record, results).drop(columns="heartbeat_age_seconds", errors="ignore").assign(part="trial")
-    parts = [trials]
-    if record.mode == "proxy" and record.plan:
-        parts.append(plan_frame(record).assign(part="plan"))
-    if figures := chosen_figures(record.spec.published):
-        cells = [{f"published_{name}": value for name, value in each.model_dump().items()} for each in figures]
-        parts.append(pandas.DataFrame(cells).assign(part="published"))
-    if stages := shares_rows(subject):
-        parts.append(pandas.DataFrame(stages).assign(part="stage"))
-    rows = [row for part in parts for row in part.to_dict("records")]
-    columns = ["part", *dict.fromkeys(column for part in parts for column in part.columns if column != "part")]
+    columns.pop("heartbeat_age_seconds", None)
     # Without its own dtypes, pandas would show counts as 8.0 in a column where some rows have none.
-    table = pandas.DataFrame(rows, columns=columns).map(csv_cell).convert_dtypes()
+    table = pandas.DataFrame({name: list(map(csv_cell, cells)) for name, cells in columns.items()}).convert_dtypes()
     return str(table.to_csv(index=False, lineterminator="\n"))
+
+
+def _rows(subject: ReportSubject, results: Sequence[TrialReading]) -> Iterator[TrialRow]:
+    record = subject.sweep.record
+    yield from ({"part": "trial"} | row for row in collected(record, results))
+    if record.mode == "proxy":
+        yield from ({"part": "plan"} | row for row in plan_rows(record))
+    for figure in chosen_figures(record.spec.published):
+        yield {"part": "published"} | {f"published_{name}": value for name, value in figure.model_dump().items()}
+    yield from ({"part": "stage"} | row for row in shares_rows(subject))

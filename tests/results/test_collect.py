@@ -12,7 +12,7 @@ import pytest
 
 from conf.types.schema import Value
 from results.documents import report_document, status_document
-from results.trial_rows import collect, plan_frame
+from results.trial_rows import collect, plan_rows
 from sweeps.folder.journal import History
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
@@ -107,7 +107,7 @@ def test_a_point_has_the_configuration_s_value_of_what_it_leaves_as_it_is(seeds:
     frame = collect(seeds.record, seeds.read())
     assert list(frame[f"point.{SEED}"]) == [1234, 2, 1234, 1234]
     plan = seeds.record.model_copy(update={"plan": seeds.record.trials})
-    assert list(plan_frame(plan)[f"point.{SEED}"]) == [1234, 2, 1234, 1234]
+    assert [row[f"point.{SEED}"] for row in plan_rows(plan)] == [1234, 2, 1234, 1234]
 
 
 def test_an_unmeasured_trial_has_a_prediction_and_no_measurement(write_sweep: WriteSweep) -> None:
