@@ -113,8 +113,7 @@ def _layout(trial: Trial) -> TrialRow:
 def _progress(result: TrialReading) -> TrialRow:
     """The progress of an unfinished trial; of a finished one only the counts remain."""
     # Once a trial has ended, its last step must not stand beside the medians of its measurement as if it were one.
-    last = result.steps[-1] if result.steps else None
-    live = last if last and result.outcome is Outcome.RUNNING else None
+    live = result.steps[-1] if result.outcome is Outcome.RUNNING and result.steps else None
     return {
         "num_steps_done": result.num_steps_done,
         "num_steps": result.trial.experiment.training.num_steps if result.trial.experiment else None,

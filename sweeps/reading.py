@@ -162,14 +162,22 @@ class Reading:
     def submission(self) -> Submission | None:
         return read_submission(self.folder)
 
-    @cached_property
+    @property
     def steps(self) -> tuple[StepMetrics, ...]:
-        """The optimizer steps on record, finished or not."""
-        return tuple(steps_of(self.step_lines))
+        """The optimizer steps on record; of one that has ended they are read anew, as thousands keep too many."""
+        return self._steps_so_far if self.measurement is None else tuple(steps_of(self.step_lines))
 
     @cached_property
+    def _steps_so_far(self) -> tuple[StepMetrics, ...]:
+        return tuple(steps_of(self.step_lines))
+
+    @property
     def step_lines(self) -> bytes:
         """The file that the steps are in: where it is the same as before, so are they, and need not be taken apart."""
+        return self._lines_so_far if self.measurement is None else self.folder.read_step_lines()
+
+    @cached_property
+    def _lines_so_far(self) -> bytes:
         return b"" if self.is_foreign else self.folder.read_step_lines()
 
     @cached_property

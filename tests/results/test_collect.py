@@ -18,7 +18,7 @@ from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import BuildRecord
 from tests.results.conftest import WriteSweep, finish, performance, trial, write_steps
-from train_core.measurement import Outcome
+from train_core.measurement import Outcome, StepMetrics
 
 LR, SEED = "training.learning_rate", "training.seed"
 TRIALS = (
@@ -189,3 +189,13 @@ def test_a_torn_record_of_the_trial_itself_does_not_matter(write_sweep: WriteSwe
     folder = write_sweep(TRIALS, {"base": performance(100.0)}).folder
     folder.trial("base").trial.write_text(json.dumps({})[:1])
     assert row(frame_of(folder), "base")["outcome"] == "COMPLETED"
+
+
+def test_a_reading_of_a_measured_trial_keeps_none_of_its_steps(write_sweep: WriteSweep) -> None:
+    """Ten thousand trials of thousands of steps would not fit into memory."""
+    folder, record, _ = write_sweep((TRIALS[0],), {"base": performance(100.0)})
+    readings = Sweep(folder, record).read()
+    assert readings[0].steps[-1].step == collect(record, readings)["num_steps_done"][0] > 1
+    kept = [value for value in vars(readings[0]).values() if isinstance(value, tuple | bytes)]
+    assert not any(isinstance(each, StepMetrics) for values in kept for each in values)
+    assert readings[0].step_lines not in kept
