@@ -382,7 +382,8 @@ class Reading:
         if self._stored_measurement is not None or not aside:
             return ""
         # The file system's times alone are compared, as the clocks of the machines may differ.
-        put_aside, newest = max((_rename_time(path), path) for path in aside)
+        newest = max(aside, key=lambda path: sight(path)[1:2])  # by the time of its present name
+        put_aside = max(sight(newest)[1:2], default=0) / 1e9
         alive = max(self._heartbeat or 0.0, change_time(self.folder.submission))
         if put_aside < alive:  # it was of an earlier attempt
             return ""
@@ -469,11 +470,3 @@ class TrialReading(Reading):
         if self.is_of_cancelled_sweep and self.submission is None and judged == (Outcome.PENDING, ""):
             return Outcome.CANCELLED, CALLED_OFF
         return judged
-
-
-def _rename_time(path: Path) -> float:
-    """Return when the file got its name; 0.0 if somebody has removed it meanwhile."""
-    try:
-        return path.stat().st_ctime
-    except OSError:
-        return 0.0

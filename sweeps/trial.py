@@ -457,10 +457,7 @@ def is_sharp(seen: tuple[int, ...]) -> bool:
 
 def change_time(path: Path) -> float:
     """When a file was last written, in the file system's time; 0.0 where that may not be seen."""
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
+    return max(sight(path)[:1], default=0) / 1e9
 
 
 def _may_hold_sweep(folder: Path) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import io
 import json
 import os
 import time
@@ -37,7 +38,6 @@ from train_core.whole_files import (
 )
 
 Model = TypeVar("Model", bound=BaseModel)
-READ_BYTES = 2**16
 RESULT = "trisweep measured: "
 """So begins the line in which a job prints its measurement."""
 
@@ -132,7 +132,8 @@ class JobFolder:
     def content(self, path: Path) -> bytes | None:
         """The content of a file, not taken apart; None where it is not there, or is none and has been put aside."""
         try:
-            return _content(path)
+            with io.FileIO(os.fspath(path)) as file:  # Python's own buffers would cost more than a small file
+                return file.readall()
         except IsADirectoryError:
             self.put_aside(path)
         except PermissionError as error:  # what another user has measured is not measured again
@@ -443,19 +444,6 @@ def result_in(output: Path, fingerprint: str) -> Measurement | None:
 def steps_of(lines: bytes) -> Iterator[StepMetrics]:
     parsed = (_parse(StepMetrics, line) for line in lines.decode(errors="replace").splitlines())
     return (metrics for metrics in parsed if metrics)
-
-
-def _content(path: Path) -> bytes:
-    """The content of a file; thousands are read at a time, and Python's own buffers would cost more than that."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        content = part = os.read(descriptor, READ_BYTES)
-        while len(part) == READ_BYTES:  # of a file, less comes at its end alone
-            part = os.read(descriptor, READ_BYTES)
-            content += part
-    finally:
-        os.close(descriptor)
-    return content
 
 
 def _parse(model: type[Model], text: str | bytes) -> Model | None:

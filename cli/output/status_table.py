@@ -37,7 +37,7 @@ MOST_ROWS = 500
 """Of more trials than these, those that are worth the most are listed; those that only wait are counted alone."""
 
 # The line of such a trial in the table says all that there is to say.
-UNEVENTFUL = (None, Outcome.COMPLETED, Outcome.PENDING, Outcome.INFEASIBLE)
+UNEVENTFUL = (None, Outcome.COMPLETED, Outcome.PENDING)
 
 LEAVES = "Ctrl-C leaves; the sweep goes on."
 HAS_ENDED = "The sweep has ended."
@@ -59,16 +59,11 @@ def status_table(
         waiting = {state.name for state in never_began}
         shown = worth_showing([state for state in chosen if state.name not in waiting], MOST_ROWS, sought[0])
     details = _details_of(chosen, {state.name for state in shown})
-    impossible = [
-        Text.assemble("\n", (f"{state.title} ", "bold"), ("INFEASIBLE ", "dim"), state.cause)
-        for state in shown
-        if state.outcome is Outcome.INFEASIBLE
-    ]
     disturbed = disturbances_of(chosen, sought)
     table = state_table(shown, width, sought=sought, disturbed=disturbed)
     unlisted = _unlisted_lines(never_began, len(chosen) - len(shown) - len(never_began))
     counts = Text(f"\n{outcome_counts(states, len(disturbed))}", style="bold")
-    return Group(table, *unlisted, *details, *impossible, counts, *_waiting_lines(states), *_left_out_lines(states))
+    return Group(table, *unlisted, *details, counts, *_waiting_lines(states), *_left_out_lines(states))
 
 
 def _never_began(state: Reading) -> bool:

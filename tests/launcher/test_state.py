@@ -26,6 +26,7 @@ from sweeps.folder.submission import Submission, write_submission
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
+from tests.audit import audited
 from tests.conftest import RecordOf
 from tests.results.conftest import finish, performance
 from train_core.measurement import Measurement, Outcome, RankFailure
@@ -269,18 +270,12 @@ def test_trials_into_whose_folders_nothing_came_are_read_once(
 ) -> None:
     monkeypatch.setattr(sweeps.trial, "TICK_NS", 0)
     slurm_says(state)
-    opened, real = list[str](), os.open
-
-    def noted(path: Path, *more: int) -> int:
-        opened.append(path.name)
-        return real(path, *more)
-
-    monkeypatch.setattr(os, "open", noted)
     told = list[tuple[int, int]]()
-    readings = reconcile(sweep.read(), tell=lambda done, total: told.append((done, total)))
+    with audited("open") as events:
+        readings = reconcile(sweep.read(), tell=lambda done, total: told.append((done, total)))
     assert [each.outcome for each in readings] == [Outcome(state.split()[0])] * 2
     assert told == [(1, 2), (2, 2)]
-    assert opened.count("submission.json") == opened.count("measurement.json") == 2
+    assert events.count("open submission.json") == events.count("open measurement.json") == 2
 
 
 @pytest.mark.parametrize("state", ["PENDING Resources", "RUNNING None", "COMPLETED"])
