@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 from conf.errors import UsageError
@@ -151,16 +151,8 @@ class StepExecutor:
     def _submission(self, work: FolderWork, shape: JobShape) -> Submission:
         job_name = f"{self.name}-{secrets.token_hex(TOKEN_BYTES)}"
         inside = SurroundingJob(job_id=self.allocation.job_id, job_name=self.allocation.job_name)
-        return new_submission(
-            work.attempt,
-            shape,
-            self.logs,
-            job_name,
-            executor="slurm",
-            job_name=job_name,
-            cluster=this_cluster().name,
-            inside=inside,
-        )
+        named = partial(new_submission, executor="slurm", job_name=job_name, cluster=this_cluster().name)
+        return named(work.attempt, shape, self.logs, job_name, inside=inside)
 
 
 @dataclass

@@ -20,6 +20,7 @@ import shlex
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -174,20 +175,10 @@ class SlurmExecutor:
         return self.logs / f"{job_name}.pkl"
 
     def _intents(self, job_name: str, work: Sequence[FolderWork], shape: JobShape) -> list[Submission]:
-        cluster, is_array = this_cluster().name, len(work) > 1
-        return [
-            new_submission(
-                attempt,
-                shape,
-                self.logs,
-                "%j",
-                executor="slurm",
-                job_name=job_name,
-                cluster=cluster,
-                element=element if is_array else None,
-            )
-            for element, (_, attempt) in enumerate(work)
-        ]
+        named = partial(new_submission, executor="slurm", job_name=job_name, cluster=this_cluster().name)
+        elements = range(len(work)) if len(work) > 1 else [None]
+        pairs = zip(work, elements, strict=True)
+        return [named(each.attempt, shape, self.logs, "%j", element=element) for each, element in pairs]
 
 
 def write_work(path: Path, function: SlurmJob, work: Sequence[FolderWork]) -> None:

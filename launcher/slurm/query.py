@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import datetime
 import os
+import pwd
 import re
 import shutil
 import time
 from collections.abc import Iterable, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from launcher.slurm.answers import FRESH, CommandAnswer, answer_of
 from launcher.slurm.cluster import this_cluster
@@ -129,9 +130,13 @@ def query_named(job_names: Iterable[str], patience: float = FRESH) -> dict[str, 
     Raises:
         SlurmSilent: slurmctld does not answer.
     """
-    wanted = set(job_names)
-    # squeue cannot seek scripts, and a job may be called anything by now.
-    states = _squeue("--user", [str(os.getuid())], patience) if wanted else {}
+    if not (wanted := set(job_names)):
+        return {}
+    try:
+        # squeue cannot seek scripts, and a job may be called anything by now.
+        states = _squeue("--user", [pwd.getpwuid(os.getuid()).pw_name], patience)
+    except KeyError:  # a user without a name, of whom squeue finds no jobs
+        states = _squeue("--name", sorted(wanted), patience)
     return {job_id: state for job_id, state in states.items() if state.names & wanted}
 
 
@@ -152,7 +157,7 @@ def _select_states(job_ids: set[str], states: dict[str, SlurmJobState]) -> dict[
     return {job_id: state for job_id, state in selected.items() if state is not None}
 
 
-def _squeue(by: Literal["--jobs", "--user"], wanted: Sequence[str], patience: float) -> dict[str, SlurmJobState]:
+def _squeue(by: str, wanted: Sequence[str], patience: float) -> dict[str, SlurmJobState]:
     # slurmctld remembers an ended job for some minutes (MinJobAge), and shows it only with --states=all.
     command = ["squeue", "--states=all", "--noheader", "--array", "--format=%i|%T %r|%e|%N|%j|%o|"]
     # If squeue has forgotten the only job that it was asked about, it fails with this message: an answer too.

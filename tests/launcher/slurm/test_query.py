@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 import time
 
 import pytest
@@ -121,10 +122,16 @@ def test_when_a_job_ended_is_told_by_slurms_clock_whatever_this_machines_says(ho
 
 def test_jobs_are_found_by_their_name_and_by_that_of_their_script(tools: Tools) -> None:
     tools(
-        squeue="""[ "$5" = "--user=$(/usr/bin/id -u)" ] && echo '7_[0-1]|PENDING|N/A||a-1|(null)|' &&
+        squeue="""[ "$5" = "--user=$(/usr/bin/id -un)" ] && echo '7_[0-1]|PENDING|N/A||a-1|(null)|' &&
         printf "8|RUNNING None|N/A|n1|of the site|/logs/b-2.sh|\n9|RUNNING None|N/A|n1|two\nlines|/a/\nb-20.sh|\n" """
     )
     assert sorted(query_named(["b-2", "a-1"])) == ["7_0", "7_1", "8"]
+
+
+def test_jobs_of_a_user_without_a_name_are_found_by_their_own(tools: Tools, monkeypatch: pytest.MonkeyPatch) -> None:
+    tools(squeue="""[ "$5" = "--name=a-1,b-2" ] && echo '7|PENDING|N/A||a-1|(null)|'""")
+    monkeypatch.setattr(os, "getuid", lambda: 987_654)
+    assert sorted(query_named(["b-2", "a-1"])) == ["7"]
 
 
 def test_accounting_without_the_line_of_a_submission_is_asked_for_the_rest(tools: Tools) -> None:
