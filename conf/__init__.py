@@ -15,6 +15,7 @@ yaml_text       YAML files as they are written, by version 1.2
 errors          errors and exit codes, those of the YAML reader in plain words
 nearest         what may have been meant by a wrong word, and right values near a wrong number
 credentials     which values are secrets, neither kept nor shown; `private_files`: who may read what is written
+visible         text as files and terminals may show it, without control characters, tags and links
 grouped         items by what they have in common
 units           units and sizes that several packages spell out
 

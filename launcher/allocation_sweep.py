@@ -13,6 +13,7 @@ from conf.overrides import Overrides
 from conf.types.cluster_spec import ClusterSpec
 from conf.types.sites import SlurmSpec
 from conf.units import MINUTES_PER_HOUR, SECONDS_PER_MINUTE, count_of
+from conf.visible import visible
 from launcher.allocation.nodes import SlurmAllocation, own_allocation
 from launcher.allocation.step import StepExecutor
 from launcher.control.advance import Conductor
@@ -293,5 +294,5 @@ class LogLines(ProgressDisplay):
         for each in states:
             if self._seen.get(each.name) is not each.outcome and each.outcome is not Outcome.PENDING:
                 now = time.strftime("%Y-%m-%dT%H:%M:%S")
-                print(f"{now} {each.name} {each.outcome} {each.cause}".rstrip(), flush=True)
+                print(visible(f"{now} {each.name} {each.outcome} {each.cause}".rstrip()), flush=True)
             self._seen[each.name] = each.outcome

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from conf.compose.load import Composition, choices, compose
-from conf.compose.settings import Settings
+from conf.compose.settings import MOST_BYTES_OF_NAME, Settings
 from conf.credentials import HIDDEN, has_hidden_variables
 from conf.errors import ConfigError, UsageError
 from conf.folders import given_words, options
@@ -38,7 +38,10 @@ class SweepPlace:
         settings, sweep = self.settings, self.settings.sweep
         assert sweep is not None
         place = "proxy" if self.proxy else settings.cluster.name
-        return SweepFolder(Path(settings.output_dir).absolute() / f"{sweep.name}-{place}")
+        if len(name := f"{sweep.name}-{place}") > MOST_BYTES_OF_NAME:
+            problem = f"makes a folder of {len(name)} letters with {place} behind it, and file systems take 255"
+            raise ConfigError("sweep.name", sweep.name, problem, "Choose a shorter name, or cluster.name.")
+        return SweepFolder(Path(settings.output_dir).absolute() / name)
 
 
 def choose_place(overrides: Overrides, *, here: bool, dry_run: bool) -> SweepPlace:

@@ -7,6 +7,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from conf.visible import visible
+
 VERSION = 1
 """Raised when a name changes its meaning or goes; names may be added without."""
 
@@ -30,5 +32,7 @@ def _plain_value(value: Any) -> Any:
 
 
 def csv_cell(value: object) -> object:
-    """The value; a text that a spreadsheet would calculate has an apostrophe in front."""
-    return f"'{value}" if isinstance(value, str) and len(value) > 1 and value.startswith(FORMULA) else value
+    """The value; a text that a spreadsheet would calculate has an apostrophe in front, and none holds what acts."""
+    if not isinstance(value, str):
+        return value
+    return visible(f"'{value}" if len(value) > 1 and value.startswith(FORMULA) else value)

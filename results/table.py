@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from conf.visible import markdown_text
 from results.units import ABSENT
 
 if TYPE_CHECKING:
@@ -156,7 +157,6 @@ def _markdown_line(cells: Sequence[str], widths: Sequence[int], right: Sequence[
 
 
 def _markdown_cell(cell: str) -> str:
-    """The cell on one line, without anything that Markdown would take for a column or a tag."""
     if len(cell) > LONGEST_CELL:
         cell = f"{cell[:SHOWN_OF_LONG]} ... (whole in the CSV)"
-    return " ".join(cell.split()).replace("|", "\\|").replace("<", "&lt;")
+    return markdown_text(cell).replace("|", "\\|")

@@ -10,22 +10,34 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.text import Text
 
 from conf.credentials import hide_credentials
+from conf.visible import visible
 
 for size in ("COLUMNS", "LINES"):
     if set(os.environ.get(size, "")) == {"0"}:  # not known, say some terminals; rich would print nothing
         del os.environ[size]
 
-console = Console(highlight=False, markup=False, emoji=False)
-complaints = Console(highlight=False, markup=False, emoji=False, soft_wrap=True, stderr=True)
+
+class SafeConsole(Console):
+    """A console on which nothing acts but what it does itself: no text moves the cursor or rings."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            is_own = segment.control or segment.text == "\r"
+            yield segment if is_own else Segment(visible(segment.text), segment.style)
+
+
+console = SafeConsole(highlight=False, markup=False, emoji=False)
+complaints = SafeConsole(highlight=False, markup=False, emoji=False, soft_wrap=True, stderr=True)
 
 COMMAND = re.compile(r"`([^`]*)`")
 NO_BREAK = "\N{NO-BREAK SPACE}"

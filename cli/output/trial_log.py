@@ -7,9 +7,10 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from cli.output.console import complaints, shown_path
+from cli.output.console import complaints, console, shown_path
 from cli.output.state_table import duration
 from conf.errors import UsageError
+from conf.visible import visible
 from launcher.slurm.answers import WATCHING
 from launcher.state import reconcile
 from results.units import seconds, tflops
@@ -34,7 +35,7 @@ def print_log(reading: Reading, rank: int | None) -> None:
     if path is not None:
         _say(reading, path)
         for part in GrowingFile(path).news():
-            sys.stdout.write(part)
+            sys.stdout.write(visible(part) if console.is_terminal else part)
     for step in steps:
         _print_step(step)
 
@@ -76,7 +77,7 @@ class _Following:
             self._file = GrowingFile(path)
             _say(reading, path)
         for part in self._file.news() if self._file else ():
-            sys.stdout.write(part)
+            sys.stdout.write(visible(part) if console.is_terminal else part)
         for step in _steps_beside(reading):
             if step.step > self._last_step:
                 _print_step(step)

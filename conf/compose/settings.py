@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from pathlib import Path
 from typing import Literal
 
 from pydantic import field_validator
@@ -99,6 +101,12 @@ class NotifySpec(Frozen):
         return value
 
 
+MOST_BYTES_OF_PATH = 500
+"""SQLite opens no file at a longer path than 512 bytes. Source: MAX_PATHNAME in its os.h."""
+MOST_BYTES_OF_NAME = 255
+"""Of a file or folder, on the usual file systems."""
+
+
 class Settings(ExperimentParts):
     """The whole configuration, as composed by Hydra. The parts of an experiment are not yet held against each other.
 
@@ -138,7 +146,15 @@ class Settings(ExperimentParts):
     def _somewhere(cls, value: str) -> str:
         if not value.strip():
             raise ConfigError("output_dir", value, "is empty", "Give output_dir=PATH; a dot is the current folder.")
-        return str(at_home(value, "output_dir")) if value.startswith("~") else value
+        path = str(at_home(value, "output_dir")) if value.startswith("~") else value
+        # What is longest below it are a trial's files, and MLflow's store where SQLite keeps it.
+        if (length := len(os.fsencode(Path(path).absolute()))) > MOST_BYTES_OF_PATH:
+            problem = f"is a path of {length:,} bytes, and SQLite takes {MOST_BYTES_OF_PATH} for MLflow's store in it"
+            raise ConfigError("output_dir", value, problem, "Choose a shorter one with output_dir=PATH.")
+        if any(len(os.fsencode(part)) > MOST_BYTES_OF_NAME for part in Path(path).parts):
+            problem = f"holds a name of more than {MOST_BYTES_OF_NAME} bytes, which no file system takes"
+            raise ConfigError("output_dir", value, problem, "Choose another with output_dir=PATH.")
+        return path
 
     def experiment(self, stage: StagePlace | None = None) -> Experiment:
         """The experiment that these settings describe; raises InfeasiblePlan where the parts cannot exist together.

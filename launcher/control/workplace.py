@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Protocol, Self
 
+from conf.visible import visible
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from train_core.measurement import Outcome
@@ -50,7 +51,7 @@ class ProgressDisplay(Protocol):
 
     def say(self, text: str) -> None:
         """Show a line that is no state of a trial, such as what went wrong and is tried again."""
-        print(text, flush=True)
+        print(visible(text), flush=True)
 
     def __enter__(self) -> Self:
         return self

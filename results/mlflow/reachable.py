@@ -29,6 +29,12 @@ REACH_SECONDS = 5.0
 REFUSALS = ("UNAUTHENTICATED", "CUSTOMER_UNAUTHORIZED", "PERMISSION_DENIED")
 """MLflow's names of the answers 401 and 403."""
 
+KNOWN_FAULTS = {
+    re.compile(r"No space left|is full|quota exceeded", re.IGNORECASE): "Free space on its disk (or in your quota)",
+    re.compile(r"read-?only", re.IGNORECASE): "Make the store and its folder writable",
+    re.compile(r"database is locked|busy"): "Wait for the program that holds it, such as another import",
+}
+"""What the store says, and what to do before the import is begun again; it goes on where it ended."""
 OTHER_VERSION = re.compile(r"out-of-date database schema \(found version (\w+)")
 """MLflow's words about a store that another version of it wrote, be it older or newer."""
 
@@ -186,7 +192,8 @@ def remedy_of(message: str, uri: str) -> str | None:
     """The remedy if MLflow refused its store; None if that is not known."""
     match = OTHER_VERSION.search(message)
     if match is None:
-        return None
+        act = next((act for fault, act in KNOWN_FAULTS.items() if fault.search(message)), None)
+        return act and f"{act}, then give the same command again: {KEPT[0].lower()}{KEPT[1:]}."
     anew = f"{KEPT}, so a store of sweeps alone may be moved aside instead, and `trisweep reindex` makes it anew."
     import mlflow
 

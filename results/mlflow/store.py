@@ -66,8 +66,10 @@ def apply_quiet_settings() -> None:
     """Set no telemetry, short time-outs and no chatter about migrations. What the user has exported stays."""
     for name, value in QUIET_SETTINGS.items():
         os.environ.setdefault(name, value)
-    for noisy in ("alembic", "mlflow.store.db.utils", "mlflow.tracking"):
+    for noisy in ("alembic", "mlflow.tracking"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+    # It writes a traceback of what it raises as well, such as that the disk is full.
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
 
 
 def connect(tracking: TrackingSpec, output_dir: Path) -> MlflowClient:

@@ -14,6 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoes
 from markupsafe import Markup, escape
 
 from conf.own_files import at_hand
+from conf.visible import markdown_text, visible, visible_in_json
 from results.report.section import Block, FactList, Head, Heading, KeyFigures, NamedTable, Paragraph, Plot, Section
 from results.table import FIRST_ROWS, LONGEST_CELL, SHOWN_OF_LONG, Cell, Table
 
@@ -44,6 +45,7 @@ def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(at_hand("results/report/templates")),
         autoescape=select_autoescape(["html"]),
+        finalize=lambda value: visible(value) if type(value) is str else value,  # what is markup already stays
         undefined=StrictUndefined,  # a name misspelt in a template is an error and not an empty cell
         trim_blocks=True,
         lstrip_blocks=True,
@@ -100,45 +102,48 @@ def _class_of(table: Table, column: str, longest: int) -> Markup:
 
 def _inline_code(sentence: str) -> Markup:
     """A sentence for HTML, escaped, with `...` set as code."""
-    return Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", str(escape(sentence))))
+    return Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", str(escape(visible(sentence)))))
 
 
 def _script_json(value: object) -> Markup:
     """A value for a script element, which only "<" could end early; JSON allows it to be spelled as an escape."""
-    return Markup(json.dumps(value, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c"))
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    return Markup(visible_in_json(text).replace("<", "\\u003c"))
 
 
 def markdown(head: Head, sections: Sequence[Section], legend: Sequence[tuple[str, str]]) -> str:
     """The whole report as one text; a plot is its caption, because its data is in a table nearby."""
-    parts = [f"# {head.title}", head.question, head.note]
+    parts = [f"# {markdown_text(head.title)}", *map(markdown_text, (head.question, head.note))]
     for section in sections:
         kind = f" ({section.numbers_are})" if section.numbers_are else ""
         parts += [
-            f"## {section.title}{kind}",
-            section.finding,
+            f"## {markdown_text(section.title)}{kind}",
+            markdown_text(section.finding),
             *(text for block in section.blocks for text in _block(block)),
         ]
         if section is sections[0] and legend:
-            parts += ["Layouts: " + "; ".join(f"`{part}` {meaning}" for part, meaning in legend) + "."]
+            meanings = (f"`{part}` {meaning}" for part, meaning in legend)
+            parts += [f"Layouts: {markdown_text('; '.join(meanings))}."]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def _block(block: Block) -> Iterator[str]:
     match block:
         case Heading(text):
-            yield f"### {text}"
+            yield f"### {markdown_text(text)}"
         case Paragraph(text, is_caution):
-            yield f"**Caution:** {text}" if is_caution else text
+            yield "**Caution:** " * is_caution + markdown_text(text)
         case FactList(items):
-            yield "\n".join(f"- {name}: {value}" for name, value in items)
+            yield "\n".join(f"- {markdown_text(f'{name}: {value}')}" for name, value in items)
         case KeyFigures(figures):
             yield "\n".join(
-                f"- {figure.name}: **{figure.value}** ({', '.join(filter(None, (figure.numbers_are, figure.note)))})"
+                f"- {figure.name}: **{markdown_text(figure.value)}**"
+                f" ({markdown_text(', '.join(filter(None, (figure.numbers_are, figure.note))))})"
                 for figure in figures
             )
         case NamedTable(_, table, folded_as):
             if folded_as:
-                yield f"**{folded_as}**"
+                yield f"**{markdown_text(folded_as)}**"
             yield table.beginning.markdown()
             if len(table.rows) > FIRST_ROWS:
                 yield f"The first {FIRST_ROWS} of {len(table.rows):,} rows; the HTML page beside has all of them."

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import pandas
 
-from conf.errors import UsageError
+from conf.errors import FULL_ERRORS, UsageError
 from results.machine_text import csv_cell
 from results.report.page import markdown, page
 from results.report.recorded_spans import shares_rows
@@ -97,7 +97,8 @@ def write_report(sweep: Sweep, results: Sequence[TrialReading], out: Path | None
         try:
             write_atomically(path, text)
         except OSError as error:
-            remedy = f"Write the report into a folder of your own: trisweep report {record.name} --out FOLDER"
+            act = "Free space there, or write" if error.errno in FULL_ERRORS else "Write"
+            remedy = f"{act} the report into a folder of your own: trisweep report {record.name} --out FOLDER"
             raise ReportNotWritten(f"{path} cannot be written: {error.strerror}", remedy) from None
     return paths
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from conf.compose.complaints import validate
 from conf.compose.load import Composition, compose, settings_of
-from conf.compose.settings import Settings
+from conf.compose.settings import MOST_BYTES_OF_NAME, Settings
 from conf.compose.tree import Tree, part_at, value_at, with_values
 from conf.credentials import overrides_for_records
 from conf.errors import ConfigError, InfeasiblePlan, UsageError
@@ -53,9 +53,6 @@ OF_LAYOUTS = frozenset({"model", "cluster", "parallel", "batch", "precision", "t
 WORLD_SIZE, BATCH = "parallel.world_size", "batch.global_batch_size"
 MEMORY_MARGIN = 1.1
 """The share of a device's memory up to which a plan is tried if a search asks for it: predictions may be too high."""
-
-MOST_BYTES_OF_NAME = 255
-"""Of a folder, on the usual file systems."""
 
 
 def plan_sweep(asked: Composition, *, proxy: bool, git_sha: str) -> SweepRecord:

@@ -24,6 +24,12 @@ def test_a_job_of_slurms_is_refused_for_a_sweep_on_this_machine(asked: str) -> N
     assert choose_place(Overrides.parse(["sweep=smoke", "cluster=selene", asked]), here=False, dry_run=True).on_slurm
 
 
+def test_a_sweep_whose_folder_would_have_too_long_a_name_is_refused_by_its_key(tmp_path: Path) -> None:
+    asked = ["sweep=smoke", f"sweep.name={'s' * 200}", "cluster=selene", f"cluster.name={'c' * 60}"]
+    with pytest.raises(ConfigError, match=r"^sweep\.name = .*makes a folder of 261 letters.*Choose a shorter name"):
+        assert choose_place(Overrides.parse(asked), here=False, dry_run=True).folder
+
+
 def test_what_stands_for_a_hidden_value_in_a_command_that_is_shown_is_no_value() -> None:
     """A report advises the commands of its sweep so, and the jobs would get three stars for their token."""
     hidden = r"slurm\.environment\.TOKEN = '\*\*\*': stands for a value.*Give the value itself"

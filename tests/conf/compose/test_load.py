@@ -347,3 +347,12 @@ def test_what_files_say_now_is_what_is_composed(tmp_path: Path, monkeypatch: pyt
     assert load(["model=tiny"]).model.hidden_size == hidden_size
     tiny.write_text(tiny.read_text().replace(f"hidden_size: {hidden_size}", "hidden_size: 96"))
     assert load(["model=tiny"]).model.hidden_size == 96
+
+
+@pytest.mark.parametrize(
+    ("path", "problem"),
+    [("a" * 250 + "/" + "b" * 250, r"500 for MLflow's store"), ("\u00e9" * 128, r"a name of more than 255 bytes")],
+)
+def test_an_output_folder_that_cannot_be_is_refused_by_its_key(path: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^output_dir = .*{problem}"):
+        load([f"output_dir='{path}'"])

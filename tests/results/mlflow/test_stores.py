@@ -6,8 +6,10 @@ import json
 import math
 import shutil
 import sqlite3
+import subprocess
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 
 from conf.errors import UsageError
 from conf.types.sites import TrackingSpec
+from results.mlflow.reachable import remedy_of
 from results.mlflow.run_content import LoggedMetric
 from results.mlflow.store import artifact_dir, connect, database_path, tracking_uri
 from results.mlflow.sweep_import import import_sweep, move_store_aside
@@ -23,7 +26,7 @@ from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import BuildRecord
 from tests.permissions import bound_by_permissions
-from tests.results.conftest import SQLITE, WriteSweep, finish, performance, step, trial
+from tests.results.conftest import SQLITE, WriteSweep, finish, performance, step, sweep_writer, trial
 from train_core.measurement import Outcome
 from train_core.trial_folder import TrialFolder
 
@@ -385,3 +388,43 @@ def test_a_loss_that_is_no_number_is_kept_as_it_is(write_sweep: WriteSweep, outp
 def test_two_contents_are_equal_exactly_when_their_digests_are() -> None:
     one = LoggedMetric("a", 1.0, 2, 3)
     assert repr(one) != repr(one._replace(value=1.0000000000000002))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", disk], check=False).returncode:
+        pytest.skip("may not mount a disk")
+    yield disk
+    subprocess.run(["umount", "-l", disk], check=True)
+
+
+def test_a_full_disk_is_named_without_a_traceback_and_the_import_goes_on_once_there_is_room(
+    small_disk: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    sweep, output_dir = sweep_writer(small_disk)(TRIALS, HOW), small_disk / "runs"
+    import_sweep(sweep, SQLITE, output_dir)
+    finish(sweep.folder, STRONG, performance(150.0, 2))
+    filler = small_disk / "filler"
+    with filler.open("wb", buffering=0) as file, suppress(OSError):
+        while file.write(bytes(4096)):
+            pass
+    with pytest.raises(UsageError, match=r"MLflow refused.* Free space on its disk.* same command again"):
+        import_sweep(sweep, SQLITE, output_dir)
+    assert "Traceback" not in "".join(capfd.readouterr()) + caplog.text
+    filler.unlink()
+    assert import_sweep(sweep, SQLITE, output_dir).updated == 2
+
+
+@pytest.mark.parametrize(
+    ("said", "act"),
+    [
+        ("[Errno 28] No space left on device", "Free space"),
+        ("(sqlite3.OperationalError) database or disk is full", "Free space"),
+        ("(sqlite3.OperationalError) attempt to write a readonly database", "Make the store and its folder writable"),
+        ("(sqlite3.OperationalError) database is locked", "Wait for the program that holds it"),
+    ],
+)
+def test_a_known_fault_of_a_store_has_a_remedy_of_its_own(said: str, act: str) -> None:
+    assert (remedy_of(said, "sqlite:///x") or "").startswith(act)

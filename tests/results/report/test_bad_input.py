@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import re
 from pathlib import Path
 
 import pytest
+from rich.text import Text
 
+from cli.output.console import SafeConsole
 from conf.errors import UsageError
+from conf.visible import visible
 from results.report.page import plot_library
 from results.report.report import ReportPaths, write_report
+from results.table import Cell, Table
 from sweeps.sweep import Sweep
 from tests.results.conftest import FULL, WriteSweep, cluster, performance, report_of, trial
 from tests.results.report.conftest import Open
@@ -98,3 +103,44 @@ def test_a_file_that_cannot_be_written_is_named_with_what_helps(write_sweep: Wri
     folder.report("md").mkdir()
     with pytest.raises(UsageError, match=r"/report\.md cannot be written: .*trisweep report made-up --out FOLDER"):
         report_of(Sweep(folder, record))
+
+
+HOSTILE = "\x1b[2J\x07\r\u202e <script>x</script> [y](javascript:z) | \x00"
+
+
+def hostile_sweep(write_sweep: WriteSweep) -> Sweep:
+    """Its question, a value, a name and the end of a trial hold what acts elsewhere."""
+    how = {"base": HOW["base"], "two": (Outcome.FAILED, HOSTILE)}
+    sweep = write_sweep([BASE, TWO], how)
+    named = [each.model_copy(update={"point": {"model.name": HOSTILE}}) for each in sweep.record.trials]
+    spec = sweep.record.spec.model_copy(update={"question": HOSTILE})
+    return sweep._replace(record=sweep.record.model_copy(update={"spec": spec, "trials": tuple(named)}))
+
+
+def test_nothing_in_the_files_of_a_report_acts(write_sweep: WriteSweep) -> None:
+    paths = report_of(hostile_sweep(write_sweep))
+    for path in (paths.markdown, paths.csv):
+        assert visible(path.read_text()) == path.read_text()
+    assert "<script" not in paths.markdown.read_text()
+    assert "](" not in paths.markdown.read_text()
+    page = paths.html.read_text().replace(plot_library(), "")
+    assert visible(page) == page
+    assert "\\u202e" in page
+    assert not re.search(r"\bhref=(?![\"']#|[\"']data:,)", page), "no text becomes a link"
+
+
+@pytest.mark.slow
+def test_a_page_with_texts_that_act_elsewhere_opens_and_shows_them(write_sweep: WriteSweep, visit: Open) -> None:
+    seen = visit(report_of(hostile_sweep(write_sweep)).html, PHONE)
+    assert seen.troubles == []
+    assert visible(seen.page.locator("body").inner_text()) == seen.page.locator("body").inner_text()
+    assert set(seen.page.locator("a").evaluate_all("all => all.map(a => a.protocol)")) == {"file:"}
+
+
+@pytest.mark.parametrize("shown", ["text", "table", "rich text"])
+def test_nothing_that_is_printed_acts_in_a_terminal(shown: str) -> None:
+    printed = io.StringIO()
+    what = {"text": HOSTILE, "table": Table.of([{HOSTILE: Cell(HOSTILE)}]), "rich text": Text(HOSTILE, style="bold")}
+    SafeConsole(file=printed, width=300, markup=False, emoji=False, highlight=False).print(what[shown])
+    assert visible(printed.getvalue()) == printed.getvalue()
+    assert r"\x1b[2J" in printed.getvalue()
