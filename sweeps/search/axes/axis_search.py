@@ -45,7 +45,7 @@ PATIENCE = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class TakenPoints:
     """The points that were tried or are proposed, and the identities of the trials that they came to."""
 
     points: set[PointKey]
@@ -112,7 +112,7 @@ class AxisSearch:
 
     def _new(self, trials: Sequence[TrialReading], seen: Sequence[SeenPoint], count: int) -> list[Proposal]:
         """Up to `count` points that were not tried: listed ones, then drawn ones, then what draws no longer find."""
-        taken = Taken({each.key for each in seen}, {reading.trial.identity for reading in trials})
+        taken = TakenPoints({each.key for each in seen}, {reading.trial.identity for reading in trials})
         listed = islice(self._fresh(self.listed, taken), count)
         found = [Proposal(point, "listed in the sweep's file") for point in listed]
         if len(found) < count and self.spaces:
@@ -125,7 +125,7 @@ class AxisSearch:
         return found
 
     def _draw_proposals(
-        self, trials: Sequence[TrialReading], seen: Sequence[SeenPoint], taken: Taken, count: int
+        self, trials: Sequence[TrialReading], seen: Sequence[SeenPoint], taken: TakenPoints, count: int
     ) -> list[Proposal]:
         found = list[Proposal]()
         for draws, most, because in self._draws(trials, seen):
@@ -150,10 +150,10 @@ class AxisSearch:
             yield learned, MOST_LEARNED_DRAWS, f"chosen by what {num_ended} points have shown"
         yield RandomChooser(np.random.default_rng(seeds)), MOST_DRAWS, "drawn at random from the axes"
 
-    def _fresh(self, points: Iterable[Point], taken: Taken) -> Iterator[Point]:
+    def _fresh(self, points: Iterable[Point], taken: TakenPoints) -> Iterator[Point]:
         return (point for point in points if self._is_fresh(point, taken))
 
-    def _is_fresh(self, point: Point, taken: Taken) -> bool:
+    def _is_fresh(self, point: Point, taken: TakenPoints) -> bool:
         """Return whether the point can run and nobody has tried it; it is taken from now on."""
         key = point_key(point)
         if key in taken.points or key in self._useless:
