@@ -15,7 +15,7 @@ harm_to_jobs   scenarios: ranks killed, elements cancelled, requeued, suspended,
 harm_to_slurm  scenarios: daemons killed, nodes lost, accounting gone, answers lost
 harm_to_controllers  scenarios: the job that goes on with a sweep killed, requeued, out of time, without its node
 harm_to_files  scenarios: full and read-only disks, damaged files
-harm_to_us     scenarios: controllers killed, two at once, clocks that are wrong, a thousand points
+harm_to_us     scenarios: controllers killed, two at once, clocks that are wrong, hundreds of points
 harm_to_disks  scenarios: no room, or no inodes, in the last second of trials and for commands
 harm_to_folders  scenarios: folders copied, moved, linked elsewhere, deleted in part
 harm_to_commands  scenarios: commands killed at random instants
