@@ -29,6 +29,15 @@ def test_an_element_of_its_own_is_not_judged_by_the_rest_of_its_array(tools: Too
     }
 
 
+def test_an_element_that_was_cancelled_as_it_waited_leaves_no_record_but_its_array(tools: Tools) -> None:
+    waiting = "echo '6_0|RUNNING|N/A|node1|sweep|'; echo '6_2|PENDING|N/A||sweep|'"
+    tools(squeue=waiting, sacct="echo '6_[2]|PENDING|Unknown||sweep|'; echo '6_0|RUNNING|Unknown|node1|sweep|'")
+    state = query_jobs(["6_0", "6_1", "6_2"])["6_1"]
+    assert (state.name, state.names, is_settled(state)) == ("CANCELLED", frozenset({"sweep"}), True)
+    tools(squeue=waiting, sacct="true")  # without accounting it may have ended long ago
+    assert query_jobs(["6_0", "6_1", "6_2"]).keys() == {"6_0", "6_2"}
+
+
 @pytest.mark.parametrize(
     ("ranges", "elements"),
     [
