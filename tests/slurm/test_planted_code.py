@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -141,3 +142,19 @@ def _expect(state: TrialReading, named: Path | None, plant: str) -> None:
     assert (state.outcome, state.measurement and state.measurement.why) == (Outcome.FAILED, Fault.INPUT), plant
     assert state.cause.startswith(str(named)) or f" {named} " in state.cause, (plant, state.cause)
     assert "\n" not in state.cause
+
+
+@pytest.mark.thorough  # tests/launcher/slurm/test_silent_jobs.py: what a job refuses is the cause
+def test_trials_of_a_job_array_whose_code_was_deleted_have_one_cause_and_one_treatment(
+    folder: SweepFolder, record_of: RecordOf, slurm: SlurmSpec, wait_until: WaitUntil
+) -> None:
+    record = record_of([{"training.seed": seed} for seed in (1, 2, 3)])
+    submit_points(Sweep(folder, record), slurm.model_copy(update={"extra_sbatch": {"hold": True}}))
+    job = read_submission(folder.trial(record.trials[0].trial_id))
+    shutil.rmtree(folder.code)
+    subprocess.run(["scontrol", "release", str(job and job.job_id).partition("_")[0]], check=True)
+    states = wait_until(folder, record, lambda states: all(map(has_ended, states)))
+    assert {(each.outcome, each.measurement and each.measurement.why) for each in states} == {
+        (Outcome.FAILED, Fault.INPUT)
+    }
+    assert all("is not the code that was submitted" in each.cause for each in states), [each.cause for each in states]
