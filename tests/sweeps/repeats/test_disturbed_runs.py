@@ -31,7 +31,11 @@ TWO = (1.0, 2.3, 1.0, 2.25, 2.28, 1.02, 2.3)
 class Stepped(Measured):
     """With the steps that were timed."""
 
-    steps: tuple[StepMetrics, ...]
+    timed: tuple[StepMetrics, ...]
+
+    @property
+    def steps(self) -> tuple[StepMetrics, ...]:
+        return self.timed
 
 
 def stepped(micro_batch: int, seconds: Sequence[float], repeat: int = 0, **changes: Any) -> TrialReading:
@@ -55,7 +59,7 @@ def with_steps(of: TrialReading, seconds: Sequence[float], **changes: Any) -> Tr
         experiment=of.experiment,
         trial=of.trial,
         measurement=of.measurement.model_copy(update={"performance": known}),
-        steps=(warmup, *steps),
+        timed=(warmup, *steps),
     )
 
 
