@@ -19,7 +19,7 @@ from pathlib import Path
 from benchmarks.chaos.aftermath import Aftermath
 from benchmarks.chaos.catalogue import CATALOGUE
 from benchmarks.chaos.cluster import Cluster, command, test_cluster
-from benchmarks.chaos.page import COLUMNS, NAMES_OF_OWN, PAGE, Run, add, counts
+from benchmarks.chaos.page import COLUMNS, NAMES_OF_OWN, PAGE, ChaosRun, add, counts
 from benchmarks.chaos.repetition import run_apart
 from benchmarks.chaos.scenario import Scenario
 from conf.errors import EXIT_FAILED
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not (given.scenarios or given.once):
         machine = f"{os.cpu_count()} cores with a load of {min(loads):.0f} to {max(loads):.0f}"
         add(
-            Run(
+            ChaosRun(
                 seed=given.seed,
                 commit=commit,
                 date=str(datetime.date.today()),

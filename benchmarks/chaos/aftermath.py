@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pydantic import BaseModel
 
-from benchmarks.chaos.judge import Verdict
+from benchmarks.chaos.judge import Judgement
 
 
 class Aftermath(BaseModel):
@@ -41,7 +41,7 @@ class Aftermath(BaseModel):
 
 
 def aftermath(
-    scenario: str, seconds: float, verdict: Verdict, num_trials: int, num_faults: int, commands: Sequence[str]
+    scenario: str, seconds: float, verdict: Judgement, num_trials: int, num_faults: int, commands: Sequence[str]
 ) -> Aftermath:
     found = {"lost": verdict.lost, "twice": verdict.twice, "wrong": verdict.wrong}
     return Aftermath(

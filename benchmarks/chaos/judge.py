@@ -30,15 +30,15 @@ class Deed(NamedTuple):
     node: str
 
 
-class Verdict(NamedTuple):
+class Judgement(NamedTuple):
     """The trials, each with what is said of it."""
 
     lost: list[str]
     twice: list[str]
     wrong: list[str]
 
-    def __add__(self, other: Verdict) -> Verdict:  # type: ignore[override]
-        return Verdict(self.lost + other.lost, self.twice + other.twice, self.wrong + other.wrong)
+    def __add__(self, other: Judgement) -> Judgement:  # type: ignore[override]
+        return Judgement(self.lost + other.lost, self.twice + other.twice, self.wrong + other.wrong)
 
 
 class Wanted(NamedTuple):
@@ -69,13 +69,13 @@ def step_seconds_of(seed: int) -> float:
     return round(0.1 + seed / 1000, 6)
 
 
-def judge(folder: Path, log: Path, report: Path, wanted: Wanted) -> Verdict:
+def judge(folder: Path, log: Path, report: Path, wanted: Wanted) -> Judgement:
     """Of the sweep in the folder; the report is a CSV that was written just now."""
     trials: list[Any] = json.loads((folder / "sweep.json").read_text())["trials"]
     names = [trial["trial_id"] for trial in trials if trial.get("selected")]
     complete = [deed for deed in read_deeds(log, "complete")[wanted.num_forgotten :] if deed.job not in wanted.gone]
     times, rows = Counter(deed.trial for deed in complete), _rows(report)
-    verdict = Verdict([], [], [])
+    verdict = Judgement([], [], [])
     for name in names:
         told, seed = _read(folder / "trials" / name / "measurement.json"), _seed(folder / "trials" / name)
         outcome, known = str(told.get("outcome")), {name, str(seed)}

@@ -44,7 +44,7 @@ NUMBERS = ("num_faults", "num_trials", "lost", "twice", "wrong", "broken_off")
 COLUMNS = ("harm", "commands", "repetitions", "faults", "trials", "lost", "run twice", "wrong", "broken off")
 
 
-class Run(BaseModel):
+class ChaosRun(BaseModel):
     """All that one run of every scenario found, and where."""
 
     seed: int
@@ -56,17 +56,17 @@ class Run(BaseModel):
     found: tuple[Aftermath, ...]
 
 
-def add(run: Run) -> None:
+def add(run: ChaosRun) -> None:
     """Keep the run beside those of its commit, and write the page; another process may do the same."""
     with PAGE.open("r+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        kept = map(Run.model_validate_json, RUNS.read_text().splitlines() if RUNS.exists() else ())
+        kept = map(ChaosRun.model_validate_json, RUNS.read_text().splitlines() if RUNS.exists() else ())
         runs = [*(each for each in kept if each.commit == run.commit and each.seed != run.seed), run]
         RUNS.write_text("".join(f"{each.model_dump_json(exclude_defaults=True)}\n" for each in runs))
         PAGE.write_text(page(runs))
 
 
-def page(runs: Sequence[Run]) -> str:
+def page(runs: Sequence[ChaosRun]) -> str:
     """docs/reliability.md, ending in a newline."""
     found = [each for run in runs for each in run.found]
     rows = [
@@ -78,7 +78,7 @@ def page(runs: Sequence[Run]) -> str:
     return "\n".join((HEADING, *map(_circumstances, runs), "", *table, ""))
 
 
-def _circumstances(run: Run) -> str:
+def _circumstances(run: ChaosRun) -> str:
     what = f"{sum(each.num_faults for each in run.found)} faults in {run.minutes:.0f} minutes"
     return f"- Seed {run.seed}: {what}, on {run.date} at commit {run.commit} with {run.slurm}, on {run.machine}."
 

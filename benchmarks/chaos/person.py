@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.chaos.aftermath import Aftermath, aftermath
 from benchmarks.chaos.cluster import Cluster, command, wait_for
-from benchmarks.chaos.judge import TRACEBACK, Deed, Verdict, Wanted, judge, read_deeds
+from benchmarks.chaos.judge import TRACEBACK, Deed, Judgement, Wanted, judge, read_deeds
 
 IMPORTED = ("cli.main", "launcher.cancel", "launcher.sweep", "results.report.report", "results.mlflow.sweep_import")
 """Modules that a process of commands has before it forks them, so that none takes a second to begin."""
@@ -65,7 +65,7 @@ PATIENCE_SECONDS, POLL_SECONDS = 240.0, 0.5
 LIVE = ("PENDING", "RUNNING")
 
 
-class Said(NamedTuple):
+class Reply(NamedTuple):
     """What a command answered; the exit code is negative where a signal ended it."""
 
     words: tuple[str, ...]
@@ -100,7 +100,7 @@ class Person:
         self.variables: Mapping[str, str] = {}
         self.num_faults, self.needed, self.complaints = 0, list[str](), list[str]()
         self._number = 0
-        self._verdict: Verdict | None = None
+        self._verdict: Judgement | None = None
         self.seeds = list(range(1, num_trials + 1))
         for each in (folder / "config" / "sweep", self.runs):
             each.mkdir(parents=True, exist_ok=True)
@@ -118,17 +118,17 @@ class Person:
     def sweep_folder(self) -> Path:
         return self.runs / f"{NAME}-local"
 
-    def begin(self, *words: str) -> Said:
+    def begin(self, *words: str) -> Reply:
         """Submit, and hold the programs before their last step."""
         self.hold()
         return self.give("sweep", *words, code=0)
 
-    def sweep(self, *options: str) -> Said:
+    def sweep(self, *options: str) -> Reply:
         """Carry the sweep on by its command, which is kept for the page."""
         self.needed.append(" ".join(("sweep", *options)))
         return self.give("sweep", *options)
 
-    def give(self, verb: str, *words: str, code: int | None = None, name: str = NAME, **variables: str) -> Said:
+    def give(self, verb: str, *words: str, code: int | None = None, name: str = NAME, **variables: str) -> Reply:
         """Give a command for the sweep; a traceback is a complaint, and another exit code than the wanted is one."""
         said = self._ended(self.start(verb, *words, name=name, **variables))
         if code is not None and said.code != code:
@@ -146,7 +146,7 @@ class Person:
         process.start()
         return process, printed, given
 
-    def killed(self, seconds: float, verb: str, *words: str) -> Said:
+    def killed(self, seconds: float, verb: str, *words: str) -> Reply:
         """The same, with SIGKILL after so long, if it has not ended by then."""
         running = self.start(verb, *words)
         running[0].join(seconds)
@@ -154,13 +154,13 @@ class Person:
             os.kill(running[0].pid, signal.SIGKILL)
         return self._ended(running)
 
-    def _ended(self, running: tuple[Any, Path, tuple[str, ...]]) -> Said:
+    def _ended(self, running: tuple[Any, Path, tuple[str, ...]]) -> Reply:
         process, printed, given = running
         process.join()
         texts = [printed.with_suffix(end).read_text() if printed.with_suffix(end).exists() else "" for end in ENDINGS]
         if any(TRACEBACK in text for text in texts):
             self.complain(f"a traceback of {' '.join(given)}: {texts[1].strip().splitlines()[-1:]}")
-        return Said(given, process.exitcode, *texts)
+        return Reply(given, process.exitcode, *texts)
 
     def complain(self, what: str) -> None:
         self.complaints.append(what)
@@ -252,7 +252,7 @@ class Person:
         if self._verdict is None:
             self.take_stock()
         assert self._verdict is not None
-        verdict = self._verdict + Verdict([], [], self.complaints)
+        verdict = self._verdict + Judgement([], [], self.complaints)
         return aftermath(scenario, seconds, verdict, len(self.seeds), self.num_faults, self.needed)
 
 

@@ -18,7 +18,7 @@ from benchmarks.chaos import job_on_node
 from benchmarks.chaos.aftermath import Aftermath, aftermath
 from benchmarks.chaos.cluster import Cluster, wait_for
 from benchmarks.chaos.job_on_node import ORDERS, executions_of, made_up_training
-from benchmarks.chaos.judge import Deed, Verdict, Wanted, judge, read_deeds
+from benchmarks.chaos.judge import Deed, Judgement, Wanted, judge, read_deeds
 from conf.compose.load import Composition, compose
 from conf.compose.tree import Tree, with_values
 from conf.errors import TrisweepError
@@ -101,7 +101,7 @@ class ChaosWorkbench:
         self.job: SlurmJob = made_up_training
         self.needed: list[str] = []
         self.has_numbers = True
-        self._verdict: Verdict | None = None
+        self._verdict: Judgement | None = None
         self._num_forgotten = 0
 
     @classmethod

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
+from conf.compose.secrets import with_stand_ins
 from conf.errors import ConfigError
 
 KeyPath: TypeAlias = tuple[Any, ...]
@@ -43,7 +44,7 @@ class FollowingTree(dict[str, Any]):
         stated = {*keys}
         followers = self._followers(stated)
         if followers:
-            changed = _resolved(changed, followers)
+            changed = with_stand_ins(dict(_resolved(changed, followers)))
         # A stated value follows nothing any more; a group that was stated whole may hold what it held before.
         kept = {
             path: text

@@ -10,8 +10,8 @@ import pytest
 
 from benchmarks.chaos import page
 from benchmarks.chaos.aftermath import Aftermath
-from benchmarks.chaos.judge import Verdict, Wanted, judge
-from benchmarks.chaos.page import Run, add
+from benchmarks.chaos.judge import Judgement, Wanted, judge
+from benchmarks.chaos.page import ChaosRun, add
 
 GOOD = {"outcome": "COMPLETED", "performance": {"step_seconds": 0.107, "final_loss": 12.0}}
 DEEDS = "start a 12 0 99 node1\ncomplete a 12 0 99 node1\n"
@@ -19,7 +19,7 @@ DEEDS = "start a 12 0 99 node1\ncomplete a 12 0 99 node1\n"
 
 def judged(
     folder: Path, told: Mapping[str, object] | None, deeds: str = DEEDS, row: str = "COMPLETED", **wanted: object
-) -> Verdict:
+) -> Judgement:
     """The verdict on a sweep of one trial of seed 7, which job 12 completed."""
     trial = folder / "trials" / "a"
     trial.mkdir(parents=True)
@@ -33,7 +33,7 @@ def judged(
 
 
 def test_a_result_of_its_own_trial_and_job_is_right(tmp_path: Path) -> None:
-    assert judged(tmp_path, GOOD) == Verdict([], [], [])
+    assert judged(tmp_path, GOOD) == Judgement([], [], [])
 
 
 @pytest.mark.parametrize("told", [None, {"outcome": "RUNNING"}, {"outcome": "FAILED", "cause": "?"}])
@@ -45,7 +45,7 @@ def test_a_second_completion_is_twice_unless_the_first_result_was_taken_away(tmp
     deeds = DEEDS + DEEDS.replace("12", "13")
     last = {"outcome": "COMPLETED", "performance": {"step_seconds": 0.107, "final_loss": 13.0}}
     assert judged(tmp_path / "1", last, deeds).twice == ["a"]
-    assert judged(tmp_path / "2", last, deeds, num_forgotten=1) == Verdict([], [], [])
+    assert judged(tmp_path / "2", last, deeds, num_forgotten=1) == Judgement([], [], [])
     assert judged(tmp_path / "3", GOOD, deeds, gone={"12"}).wrong, "the result is that of the job whose folder went"
 
 
@@ -68,7 +68,7 @@ def test_the_page_adds_up_runs_of_one_commit_and_begins_anew_at_the_next(
     found = Aftermath(scenario="rank-killed", num_trials=4, num_faults=3, commands=("sweep",), seconds=9)
     for seed, commit in ((1, "old"), (2, "new"), (3, "new"), (3, "new")):
         where = {"date": "2026-01-01", "slurm": "slurm 22", "machine": "2 cores", "minutes": 9}
-        add(Run(seed=seed, commit=commit, found=(found,), **where))
+        add(ChaosRun(seed=seed, commit=commit, found=(found,), **where))
     text = page.PAGE.read_text()
     assert "Seed 2" in text
     assert "Seed 1" not in text

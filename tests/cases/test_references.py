@@ -11,6 +11,7 @@ import pytest
 
 from conf.compose.load import compose, compose_tree
 from conf.compose.tree import part_at, value_at, with_values
+from conf.credentials import HIDDEN, revealed
 from conf.errors import ConfigError
 from conf.folders import VARIABLE
 from conf.overrides import Overrides
@@ -74,7 +75,9 @@ def test_words_and_variables_of_a_program_follow_through_another_reference(plan:
         WORD="'--floor=${training.min_learning_rate}'",
         FLAG="'${oc.env:NOBODY_SETS_IT,none}/${training.seed}/${..command[2]}'",
     )
-    words = {(trial.planned.trainer.command[2], trial.planned.trainer.environment["LR"]) for trial in record.trials}
+    programs = [trial.planned.trainer for trial in record.trials]
+    assert all(program.environment["LR"].startswith(HIDDEN) for program in programs)
+    words = {(program.command[2], revealed(program.environment["LR"], {}, "memory")) for program in programs}
     floors = [f"--floor={rate}" for rate in (1e-3, 1e-4, 3e-4)]
     assert words == {(floor, f"none/1234/{floor}") for floor in floors}
 
