@@ -46,7 +46,7 @@ def test_a_traceback_in_a_snapshot_shows_the_lines_of_the_snapshot(snapshot: Pat
     fail = """
 import launcher.job, traceback
 try:
-    launcher.job.run_on_this_machine('/nowhere', (), None)
+    launcher.job.run_on_this_machine('/proc/nowhere', (), None)
 except OSError:
     traceback.print_exc()
 """
