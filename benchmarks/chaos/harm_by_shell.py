@@ -37,13 +37,15 @@ SCANCEL_FAILS = 'echo "scancel: error: Kill job error on job id 1: Access/permis
     repetitions=1,
 )
 def variables_of_the_shell(person: Person) -> None:
-    """A sweep begun, cancelled and carried on under each of them; the same trials are measured again each time."""
+    """A sweep for each of them is begun, cancelled and carried on."""
     for number, variables in enumerate(VARIABLES):
         person.num_faults += 1
+        person.name = f"shell-{number}"
+        person.describe(person.name, person.seeds)
         person.hold()
         before = len(person.deeds("complete"))
         started = len(person.deeds())
-        person.give("sweep", *(("--remeasure",) if number else ()), code=0, **variables)
+        person.give("sweep", code=0, **variables)
         person.until("start", started + 3)
         states = person.states()
         person.require(set(states.values()) == {"RUNNING"}, f"with {variables} status says {states}")

@@ -84,6 +84,7 @@ class Person:
     Attributes:
         folder: in which the commands are given.
         runs: the `output_dir`.
+        name: of the sweep that commands are given for.
         variables: of the shell, for every command from now on.
         wanted: how the trials are to end; the keys are their names.
         num_faults: how often harm was done.
@@ -98,6 +99,7 @@ class Person:
         self.overrides = ["cluster=local", "slurm.time_limit_minutes=5"]
         self.wanted = Wanted({})
         self.variables: Mapping[str, str] = {}
+        self.name = NAME
         self.num_faults, self.needed, self.complaints = 0, list[str](), list[str]()
         self._number = 0
         self._verdict: Judgement | None = None
@@ -116,7 +118,7 @@ class Person:
 
     @property
     def sweep_folder(self) -> Path:
-        return self.runs / f"{NAME}-local"
+        return self.runs / f"{self.name}-local"
 
     def begin(self, *words: str) -> Reply:
         """Submit, and hold the programs before their last step."""
@@ -128,17 +130,17 @@ class Person:
         self.needed.append(" ".join(("sweep", *options)))
         return self.give("sweep", *options)
 
-    def give(self, verb: str, *words: str, code: int | None = None, name: str = NAME, **variables: str) -> Reply:
+    def give(self, verb: str, *words: str, code: int | None = None, **variables: str) -> Reply:
         """Give a command for the sweep; a traceback is a complaint, and another exit code than the wanted is one."""
-        said = self._ended(self.start(verb, *words, name=name, **variables))
+        said = self._ended(self.start(verb, *words, **variables))
         if code is not None and said.code != code:
             self.complain(f"{' '.join(said.words)} ended with {said.code}, not {code}: {said.text[-300:]}")
         return said
 
-    def start(self, verb: str, *words: str, name: str = NAME, **variables: str) -> tuple[Any, Path, tuple[str, ...]]:
+    def start(self, verb: str, *words: str, **variables: str) -> tuple[Any, Path, tuple[str, ...]]:
         """A command in a process of its own, which has imported everything already."""
         self._number += 1
-        given = (verb, name, *self.overrides, *words)
+        given = (verb, self.name, *self.overrides, *words)
         printed = self.folder / f"said-{self._number}"
         process = get_context("fork").Process(
             target=_trisweep, args=(given, self.folder, printed, {**self.variables, **variables})
@@ -208,9 +210,9 @@ class Person:
                 return trial
         raise AssertionError(f"no trial has the seed {seed}")
 
-    def states(self, name: str = NAME) -> dict[str, str]:
+    def states(self) -> dict[str, str]:
         """What `status` says of every trial, whose cause is not asked."""
-        said = self.give("status", "--json", name=name, code=0)
+        said = self.give("status", "--json", code=0)
         try:
             return {trial["trial_id"]: trial["outcome"] for trial in json.loads(said.out)["trials"]}
         except (ValueError, KeyError):
@@ -231,7 +233,9 @@ class Person:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             said = self.sweep(*options)
-            if "0 trials submitted" in said.text and not set(self.states().values()) & {*LIVE}:
+            # What was cancelled a moment ago still counts as running, and is submitted by the next command.
+            is_idle = "0 trials submitted" in said.text and "0 queued or running already" in said.text
+            if is_idle and not set(self.states().values()) & {*LIVE}:
                 return
             options = ()
             time.sleep(POLL_SECONDS)
