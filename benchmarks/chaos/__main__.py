@@ -95,7 +95,8 @@ def _run_all(
                 if found.note:
                     print(f"    {found.note}", flush=True)
                 if found.is_unharmed:
-                    shutil.rmtree(folder, ignore_errors=True)
+                    for each in (folder, *folder.parent.glob(f"{folder.name}[-.]*")):  # what lies beside it is its own
+                        shutil.rmtree(each, ignore_errors=True) if each.is_dir() else each.unlink(missing_ok=True)
                 else:
                     print(f"    {folder}", flush=True)
                 yield found

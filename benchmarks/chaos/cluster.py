@@ -76,9 +76,9 @@ def test_cluster() -> Iterator[Cluster]:
         os.environ.setdefault("SLURM_TEST_DIR", f"{OWN}_{number}")
         os.environ.setdefault("SLURM_TEST_PORT", str(FIRST_PORT + PORTS * number))
         cluster = Cluster(Path(os.environ["SLURM_TEST_DIR"]))
-        subprocess.run([SCRIPT, "up"], capture_output=True, timeout=START_SECONDS, check=True)
-        os.environ["SLURM_CONF"] = str(cluster.folder / "slurm.conf")
         try:
+            subprocess.run([SCRIPT, "up"], stdout=subprocess.DEVNULL, timeout=START_SECONDS, check=True)
+            os.environ["SLURM_CONF"] = str(cluster.folder / "slurm.conf")
             yield cluster
         finally:
             if not given:
