@@ -25,6 +25,7 @@ from train_core.job.failures import (
 from train_core.log_files import MOST_LINES, last_lines, tail
 from train_core.measurement import Fault, Outcome, RankFailure
 from train_core.process.machine import this_node
+from train_core.whole_files import is_full
 
 MAX_CAUSE = 300
 MAX_ADVICE = 1000
@@ -175,6 +176,8 @@ def unmeasured_failure(book: StepBook, logs: Sequence[Path]) -> RankFailure:
         cause = f"nothing measurable in its log: no line tells of a step together with its {what}"
         if book.beyond > plan:
             cause = f"the numbers of its steps, such as {book.beyond}, are beyond training.num_steps = {plan}"
+    if any(is_full(log) for log in logs):
+        fault, cause = Fault.DISK, f"the disk is full, and its log {logs[0]} lacks what it printed"
     return rank_failure(fault, cause, last_lines(*logs), 0, blamed=False, most=MAX_ADVICE)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import resource
 import subprocess
 import threading
@@ -12,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from launcher.command_trainer.ends import unmeasured_failure
+from launcher.command_trainer.step_book import StepBook
+from tests.composed import load
 from tests.steps import STEP
 from train_core import whole_files
 from train_core.job.failures import failure_of, without_numbers
@@ -131,6 +135,19 @@ def _fill(disk: Path) -> list[Path]:
             written[-1].write_bytes(bytes(2**17))
     except OSError:
         return written
+
+
+def test_a_program_whose_output_a_full_disk_did_not_take_has_not_failed_by_itself(small_disk: Path) -> None:
+    """Of a disk without inodes the log has taken all."""
+    log = small_disk / "rank-0.log"
+    log.write_text("no step\n")
+    book = StepBook(load(["model=tiny", "trainer=command", "trainer.command=[a]", "cluster=local"]).experiment())
+    assert unmeasured_failure(book, [log]).fault is not Fault.DISK
+    _fill(small_disk)
+    has_bytes = os.statvfs(small_disk).f_bavail > 0
+    failure = unmeasured_failure(book, [log])
+    assert (failure.fault is Fault.DISK) is not has_bytes
+    assert has_bytes or "its log" in failure.cause
 
 
 def test_a_result_is_written_to_a_disk_that_has_filled_up_since_its_room_was_kept(small_disk: Path) -> None:

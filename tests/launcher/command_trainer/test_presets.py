@@ -284,7 +284,11 @@ IN_CHUNKS = [
     [
         ("megatron-lm", ["parallel.schedule=zero-bubble", "parallel.pipeline_parallel_size=4"], "1F1B and its"),
         ("megatron-lm", ["parallel.recompute=full", "parallel.recompute_every=2"], "recomputes every layer, or"),
-        ("megatron-lm", ["parallel.recompute=pointwise"], "which its module moe_act does for experts alone"),
+        (
+            "megatron-lm",
+            ["parallel.recompute=pointwise"],
+            "its module moe_act makes the activation of experts again, and no other",
+        ),
         ("megatron-lm", [*IN_CHUNKS, "batch.global_batch_size=104"], "all of its groups of interleaved micro-batches"),
         ("torchtitan", [*IN_CHUNKS, "batch.global_batch_size=80"], "groups of as many as stages"),
         ("torchtitan", ["parallel.zero_stage=1"], "it shards gradients with the optimizer's state"),
