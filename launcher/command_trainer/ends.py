@@ -25,7 +25,6 @@ from train_core.job.failures import (
 from train_core.log_files import MOST_LINES, last_lines, tail
 from train_core.measurement import Fault, Outcome, RankFailure
 from train_core.process.machine import this_node
-from train_core.whole_files import is_full
 
 MAX_CAUSE = 300
 MAX_ADVICE = 1000
@@ -176,9 +175,15 @@ def unmeasured_failure(book: StepBook, logs: Sequence[Path]) -> RankFailure:
         cause = f"nothing measurable in its log: no line tells of a step together with its {what}"
         if book.beyond > plan:
             cause = f"the numbers of its steps, such as {book.beyond}, are beyond training.num_steps = {plan}"
-    if any(is_full(log) for log in logs):
-        fault, cause = Fault.DISK, f"the disk is full, and its log {logs[0]} lacks what it printed"
     return rank_failure(fault, cause, last_lines(*logs), 0, blamed=False, most=MAX_ADVICE)
+
+
+def silenced(failure: RankFailure | None, log: Path) -> RankFailure | None:
+    """The failure of a program while whose run the disk was full: what its log lacks, it may have printed."""
+    if failure is None or failure.fault not in (Fault.UNREAD, Fault.UNTIMED, Fault.INPUT):
+        return failure
+    cause = f"the disk was full while it ran, so that its log {log} may lack what it printed ({failure.cause})"
+    return failure.model_copy(update={"fault": Fault.DISK, "cause": cause})
 
 
 def without_loss(book: StepBook, logs: Sequence[Path]) -> str:

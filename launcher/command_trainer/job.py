@@ -17,6 +17,7 @@ from launcher.command_trainer.ends import (
     error_line,
     failure_from_log,
     rank_failure,
+    silenced,
     unmeasured_failure,
     wrongly_read,
 )
@@ -37,10 +38,12 @@ from train_core.measurement import Fault, Measurement, Outcome, Performance, Ran
 from train_core.process.lock import hold_lock
 from train_core.process.stop import cancelled_by_signals
 from train_core.trial_folder import Attempt, TrialFolder
+from train_core.whole_files import is_full
 
 WAIT_SECONDS = 2.0
 
 POLL_SECONDS = 0.1
+LOOK_SECONDS = 1.0  # at the disk; a shared one is to be asked no more often
 DONE_SECONDS = 30.0
 """So long a program may take to end once its log has said that it is done."""
 
@@ -152,7 +155,8 @@ class ProgramRun:
         self.logs = [self.trial.rank_log(rank) for rank in ranks_to_read(self.experiment, self.seats)]
         held = _held(self.trial.logs)
         self._tails = [LogTail(held / log.name) for log in self.logs]
-        self._heard = time.monotonic()
+        self._heard = self._looked = time.monotonic()
+        self._was_full = False
         self._done_since: float | None = None
         self._code = ""
 
@@ -177,7 +181,8 @@ class ProgramRun:
         oom_kills, programs = oom_kill_count(), self._programs()
         try:
             programs.start()
-            return self._follow(programs, oom_kills)
+            failure = self._follow(programs, oom_kills)
+            return silenced(failure, self.logs[0]) if self._was_full else failure
         except CannotStart as refusal:
             return rank_failure(Fault.INPUT, str(refusal), "", self.seats[0].first_rank)
         finally:
@@ -201,6 +206,7 @@ class ProgramRun:
         deadline = time.monotonic() + (self.time_limit_seconds or float("inf"))
         while True:
             codes = programs.exit_codes()
+            self._look_at_disk()
             self._read()
             if self.book.error:
                 return error_line(self.book.error, self.logs[0])
@@ -217,6 +223,10 @@ class ProgramRun:
             if (end := self._deadline_failure(deadline)) is not None:
                 return end
             time.sleep(POLL_SECONDS)
+
+    def _look_at_disk(self) -> None:
+        if not self._was_full and (now := time.monotonic()) - self._looked > LOOK_SECONDS:
+            self._looked, self._was_full = now, is_full(self.trial.logs)
 
     def _read(self) -> None:
         for source, log in enumerate(self._tails):

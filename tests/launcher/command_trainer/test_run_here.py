@@ -15,7 +15,7 @@ from launcher.command_trainer import job
 from launcher.command_trainer.job import run_here
 from tests.launcher.command_trainer.conftest import STEPS, MakeTrial
 from tests.waiting import wait_for
-from train_core.measurement import Measurement, Outcome
+from train_core.measurement import Fault, Measurement, Outcome
 
 MOVES = """
 import os, sys, time
@@ -24,6 +24,24 @@ time.sleep(1)  # until that is read
 os.rename(sys.argv[1], sys.argv[1] + "-moved")
 for step in range(2, 5):
     print(f"step {step} loss 4 time 0.2 s", flush=True)
+"""
+
+
+FILLS_THE_DISK = """
+import os, sys, time
+filler = os.path.join(sys.argv[1], "filler")
+with open(filler, "wb", 0) as file:
+    try:
+        while file.write(b"x" * 4096):
+            pass
+    except OSError:
+        time.sleep(2.5)
+for step in range(1, 5):
+    try:
+        os.write(1, b"step %d loss 4 time 0.2 s\\n" % step)
+    except OSError:
+        pass
+os.remove(filler)
 """
 
 
@@ -54,6 +72,20 @@ def test_a_log_is_read_on_where_its_folder_is_moved_while_the_program_runs(make_
     moved = {"trainer.command": [sys.executable, "{trial_folder}/../../program.py", "{trial_folder}"]}
     trial = make_trial(MOVES, moved)
     assert run_here(trial.path).outcome is Outcome.COMPLETED
+
+
+def test_a_program_whose_output_a_full_disk_did_not_take_has_not_failed_by_itself(make_trial: MakeTrial) -> None:
+    told = {"trainer.command": [sys.executable, "{trial_folder}/../../program.py", "{trial_folder}/logs"]}
+    trial = make_trial(FILLS_THE_DISK, told)
+    trial.logs.mkdir(parents=True)
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", trial.logs], check=False).returncode:
+        pytest.skip("may not mount a disk")
+    try:
+        measurement = run_here(trial.path)
+    finally:
+        subprocess.run(["umount", "-l", trial.logs], check=True)
+    assert measurement.fault is Fault.DISK, measurement.cause
+    assert "may lack what it printed (nothing measurable in its log" in measurement.cause
 
 
 def test_flops_are_counted_by_our_formula_and_the_programs_own_figure_is_kept_beside(make_trial: MakeTrial) -> None:
