@@ -153,8 +153,8 @@ class ProgramRun:
         # Every task but the first only waits for its program: what there is to read is read once.
         self._reads = self.seats[0].is_first
         self.logs = [self.trial.rank_log(rank) for rank in ranks_to_read(self.experiment, self.seats)]
-        held = _held(self.trial.logs)
-        self._tails = [LogTail(held / log.name) for log in self.logs]
+        self._held_logs = _held(self.trial.logs)
+        self._tails = [LogTail(self._held_logs / log.name) for log in self.logs]
         self._heard = self._looked = time.monotonic()
         self._was_full = False
         self._done_since: float | None = None
@@ -206,7 +206,7 @@ class ProgramRun:
         deadline = time.monotonic() + (self.time_limit_seconds or float("inf"))
         while True:
             codes = programs.exit_codes()
-            self._look_at_disk()
+            self._look_at_disk(has_ended=any(code is not None for code in codes))
             self._read()
             if self.book.error:
                 return error_line(self.book.error, self.logs[0])
@@ -224,9 +224,9 @@ class ProgramRun:
                 return end
             time.sleep(POLL_SECONDS)
 
-    def _look_at_disk(self) -> None:
-        if not self._was_full and (now := time.monotonic()) - self._looked > LOOK_SECONDS:
-            self._looked, self._was_full = now, is_full(self.trial.logs)
+    def _look_at_disk(self, *, has_ended: bool) -> None:
+        if not self._was_full and ((now := time.monotonic()) - self._looked > LOOK_SECONDS or has_ended):
+            self._looked, self._was_full = now, is_full(self._held_logs)
 
     def _read(self) -> None:
         for source, log in enumerate(self._tails):

@@ -120,7 +120,7 @@ def test_values_are_read_as_they_were_written(tmp_path: Path) -> None:
     assert stored_values(tmp_path / "state.json") == {"step": 3}
 
 
-@pytest.fixture(params=["size=1m", "nr_inodes=20"], ids=["bytes", "inodes"])
+@pytest.fixture(params=["size=2m", "nr_inodes=20"], ids=["bytes", "inodes"])
 def small_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     disk = tmp_path / "disk"
     disk.mkdir()

@@ -29,19 +29,21 @@ for step in range(2, 5):
 
 FILLS_THE_DISK = """
 import os, sys, time
+seconds = float(sys.argv[2])
 filler = os.path.join(sys.argv[1], "filler")
 with open(filler, "wb", 0) as file:
     try:
         while file.write(b"x" * 4096):
             pass
     except OSError:
-        time.sleep(2.5)
+        time.sleep(seconds)
 for step in range(1, 5):
     try:
         os.write(1, b"step %d loss 4 time 0.2 s\\n" % step)
     except OSError:
         pass
-os.remove(filler)
+if seconds > 1:
+    os.remove(filler)
 """
 
 
@@ -74,11 +76,15 @@ def test_a_log_is_read_on_where_its_folder_is_moved_while_the_program_runs(make_
     assert run_here(trial.path).outcome is Outcome.COMPLETED
 
 
-def test_a_program_whose_output_a_full_disk_did_not_take_has_not_failed_by_itself(make_trial: MakeTrial) -> None:
-    told = {"trainer.command": [sys.executable, "{trial_folder}/../../program.py", "{trial_folder}/logs"]}
+@pytest.mark.parametrize("seconds", ["2.5", "0"], ids=["it is full for a while", "it is full as it ends"])
+def test_a_program_whose_output_a_full_disk_did_not_take_has_not_failed_by_itself(
+    make_trial: MakeTrial, seconds: str
+) -> None:
+    words = [sys.executable, "{trial_folder}/../../program.py", "{trial_folder}/logs", seconds]
+    told = {"trainer.command": words}
     trial = make_trial(FILLS_THE_DISK, told)
     trial.logs.mkdir(parents=True)
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", trial.logs], check=False).returncode:
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "none", trial.logs], check=False).returncode:
         pytest.skip("may not mount a disk")
     try:
         measurement = run_here(trial.path)
