@@ -61,7 +61,7 @@ def disk_full_for_commands(person: Person) -> None:
 
 def _end_on_a_full_disk(person: Person, fill: Callable[[Path], None]) -> None:
     person.begin()
-    person.until("start", len(person.seeds))
+    person.until("last", len(person.seeds))  # what is printed before is on the disk
     for _ in person.seeds:
         person.harm(lambda: None)  # each trial meets it
     fill(person.runs)

@@ -35,6 +35,7 @@ note() { echo "$1 $seed $SLURM_JOB_ID ${SLURM_PROCID:-0} $$ $SLURMD_NODENAME" >>
 note start
 for step in 1 2 3 4; do
   sleep 0.2
+  [ $step != 4 ] || note last
   while [ $step = 4 ] && [ -e "$here/hold" ]; do sleep 0.1; done
   echo "step $step loss $SLURM_JOB_ID time 0.$((100 + seed)) s"
 done
