@@ -164,7 +164,8 @@ def keep_provenance(folder: SweepFolder, overrides: Sequence[str]) -> None:
             "packages": _packages(),
         }
         stamp = time.strftime("%Y-%m-%dT%H-%M-%S", time.gmtime(now))
-        write_atomically(place / f"{stamp}-{os.getpid()}.json", _text_of(content), durable=False)
+        name = f"{stamp}.{int(now % 1 * 1e6):06d}-{os.getpid()}.json"  # in containers many processes are number 7
+        write_atomically(place / name, _text_of(content), durable=False)
 
 
 def keep_configuration(folder: SweepFolder, tree: Mapping[str, Any]) -> None:
