@@ -179,8 +179,9 @@ def unmeasured_failure(book: StepBook, logs: Sequence[Path]) -> RankFailure:
 
 
 def silenced(failure: RankFailure | None, log: Path) -> RankFailure | None:
-    """The failure of a program while whose run the disk was full: what its log lacks, it may have printed."""
-    if failure is None or failure.fault not in (Fault.UNREAD, Fault.UNTIMED, Fault.INPUT):
+    """The failure of a program as the disk's, which was full while it ran; one with words of its own stays its own."""
+    is_wordless = failure is not None and failure.fault is Fault.INPUT and not failure.traceback
+    if failure is None or not (is_wordless or failure.fault in (Fault.UNREAD, Fault.UNTIMED)):
         return failure
     cause = f"the disk was full while it ran, so that its log {log} may lack what it printed ({failure.cause})"
     return failure.model_copy(update={"fault": Fault.DISK, "cause": cause})

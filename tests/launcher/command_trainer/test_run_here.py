@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from launcher.command_trainer import job
+from launcher.command_trainer.ends import rank_failure, silenced
 from launcher.command_trainer.job import run_here
 from tests.launcher.command_trainer.conftest import STEPS, MakeTrial
 from tests.waiting import wait_for
@@ -92,6 +93,13 @@ def test_a_program_whose_output_a_full_disk_did_not_take_has_not_failed_by_itsel
         subprocess.run(["umount", "-l", trial.logs], check=True)
     assert measurement.fault is Fault.DISK, measurement.cause
     assert "may lack what it printed (nothing measurable in its log" in measurement.cause
+
+
+@pytest.mark.parametrize(("words", "fault"), [("", Fault.DISK), ("KeyError: 'lr'", Fault.INPUT)])
+def test_on_a_full_disk_an_error_in_the_programs_own_words_is_its_own(words: str, fault: Fault) -> None:
+    failure = silenced(rank_failure(Fault.INPUT, "exited with code 1", words, 0), Path("rank-0.log"))
+    assert failure is not None
+    assert failure.fault is fault
 
 
 def test_flops_are_counted_by_our_formula_and_the_programs_own_figure_is_kept_beside(make_trial: MakeTrial) -> None:
