@@ -73,13 +73,10 @@ class Work:
     def rows(self, selection: Integers) -> Work:
         columns = {name: getattr(self, name)[selection] for name in self.__slots__ if name not in NESTED}
         loss, end = (EndBytes(*(column[selection] for column in moment)) for moment in (self.loss, self.end))
-        layer = self.layer.rows(selection)
-        plain = layer if self.plain_layer is self.layer else self.plain_layer.rows(selection)
-        dense = layer if self.dense_layer is self.layer else self.dense_layer.rows(selection)
-        of_both = self.plain_dense_layer
-        plain_dense = (
-            plain if of_both is self.plain_layer else dense if of_both is self.dense_layer else of_both.rows(selection)
-        )
+        layers = (self.layer, self.plain_layer, self.dense_layer, self.plain_dense_layer)
+        different = {id(each): each for each in layers}  # what is one object stays one
+        rows = {key: each.rows(selection) for key, each in different.items()}
+        layer, plain, dense, plain_dense = (rows[id(each)] for each in layers)
         return Work(layer, plain, dense, plain_dense, loss=loss, end=end, **columns)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise, repeat
+from itertools import pairwise
 from math import inf
 from typing import NamedTuple
 
@@ -115,17 +115,13 @@ def choose_plans(
     """
     start = time.perf_counter()
     longest = [longest_step_seconds(space, training) for space in spaces]
-    is_whole = len(spaces) <= MOST_SEARCHED_WHOLE
-    prospects = Prospects(() if is_whole else spaces)
-    if is_whole:
-        founds, num_left_out = [search_space(*asked) for asked in zip(spaces, repeat(top), longest)], 0
-    else:
-        founds, num_left_out = prospects.search(range(len(spaces)), objective, top, longest)
+    founds, num_left_out = _search_all(spaces, objective, top, longest)
     best = _best_first(objective, spaces, [found.best for found in founds])
     if not best:
         raise _empty_error(spaces, founds, training)
     families = _best_first(objective, spaces, [found.families for found in founds])
-    firsts = _on_front(spaces, prospects, longest) if each and not is_whole else [found.best for found in founds]
+    is_pruned = len(spaces) > MOST_SEARCHED_WHOLE
+    firsts = _on_front(spaces, longest) if each and is_pruned else [found.best for found in founds]
     return Choice(
         num_strategies=sum(found.num_strategies for found in founds),
         num_fitting=sum(found.num_fitting for found in founds),
@@ -140,11 +136,21 @@ def choose_plans(
     )
 
 
-def _on_front(spaces: Sequence[Space], prospects: Prospects, longest: Sequence[float]) -> list[Ranked | None]:
+def _search_all(
+    spaces: Sequence[Space], objective: PlanObjective, top: int, longest: Sequence[float]
+) -> tuple[list[Found], int]:
+    """Search every space; return what was found, and how many families were left out: none of few spaces."""
+    if len(spaces) <= MOST_SEARCHED_WHOLE:
+        return [search_space(space, top, seconds) for space, seconds in zip(spaces, longest, strict=True)], 0
+    return Prospects(spaces).search(range(len(spaces)), objective, top, longest)
+
+
+def _on_front(spaces: Sequence[Space], longest: Sequence[float]) -> list[Ranked | None]:
     """The fastest plan of each space that no other beats in both time and money; of some others, too.
 
     Numbers of devices with many factors of two come first, since their plans are good and rule out most of the others.
     """
+    prospects = Prospects(spaces)
     firsts: list[Ranked | None] = [None] * len(spaces)
     known: list[tuple[float, float]] = []  # seconds and dollars of a step
     for number in sorted(
