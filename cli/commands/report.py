@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from conf.types.sites import TrackingSpec
     from results.comparison import ComparedPoint
     from results.mlflow.sweep_import import ImportSummary
-    from results.report.last_report import Said
+    from results.report.last_report import LastReport, Said
     from sweeps.later_command import Restriction
     from sweeps.reading import TrialReading
     from sweeps.sweep import Sweep
@@ -125,7 +126,7 @@ def report_on(
 
     Where nothing is new since the last report, its answer is printed again, and nothing is read or written.
     """
-    from launcher.slurm.job_records import awaits_record, keep_job_records
+    from launcher.slurm.job_records import keep_job_records
     from launcher.state import reconcile
     from results.mlflow.reachable import DamagedStore
     from results.mlflow.sweep_import import import_sweep
@@ -133,13 +134,13 @@ def report_on(
 
     whole, sweep = sweep, _part(sweep, restriction)
     last = LastReport.of(sweep, _further_words(sweep))
-    said, content = None if as_json else last.said(), dict[str, Any]()
+    said, content = None if as_json else _still_true(last), dict[str, Any]()
     if said is None:
         readings = reconcile(sweep.read())
         keep_job_records(readings)
+        records = last.job_records()
         said = _write_report_into(None, sweep, readings)
-        if not any(map(awaits_record, readings)):
-            last.remember(readings, said)
+        last.remember(readings, records, said)
         content = _document(sweep, readings, None) if as_json else content
         del readings  # the import reads them anew, once no other import runs
     _print_report(sweep, said, None)
@@ -161,12 +162,25 @@ def report_on(
     return content | {"mlflow": asdict(imported)}
 
 
+def _still_true(last: LastReport) -> Said | None:
+    """What the last report said, where no file and no word of Slurm's accounting is new since; else None."""
+    from launcher.slurm.job_records import LATEST_SECONDS, keep_job_records
+
+    said, sweep = last.said(), last.sweep
+    if said is None:
+        return None
+    late = {name for name, ended in said.awaited.items() if time.time() - ended < LATEST_SECONDS}
+    asked = (sweep.read_trial(trial) for trial in sweep.record.trials if trial.trial_id in late)
+    return None if keep_job_records(asked) else said
+
+
 def _part(sweep: Sweep, restriction: Restriction | None) -> Sweep:
     return restriction.part(sweep) if restriction else sweep
 
 
 def _write_report_into(out: Path | None, sweep: Sweep, readings: Sequence[TrialReading]) -> Said:
     """Write the report into that folder, else into the sweep's, and return what is to be said of it."""
+    from launcher.slurm.job_records import awaits_record
     from results.report.findings.verdict import verdict
     from results.report.last_report import Said
     from results.report.report import write_report
@@ -179,7 +193,8 @@ def _write_report_into(out: Path | None, sweep: Sweep, readings: Sequence[TrialR
     table = ranked_table(points, record.labels) if record.seeks_rate else sought_table(record, points)
     ended = History.kept_in(sweep.folder).why_cut_short([each.outcome for each in readings])
     answer = verdict(record, readings, _further_words(sweep), ended)
-    return Said(table.beginning, len(table.rows), answer.paragraphs)
+    awaited = {each.name: each.end_time or 0.0 for each in readings if awaits_record(each)}
+    return Said(table.beginning, len(table.rows), answer.paragraphs, awaited)
 
 
 def _further_words(sweep: Sweep) -> list[str]:

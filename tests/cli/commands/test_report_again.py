@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 import sweeps.sweep
 from cli.commands.report import report
+from launcher.slurm import job_records
+from launcher.slurm.answers import CommandAnswer
 from results.mlflow import sweep_import
+from sweeps.folder.submission import write_submission
 from sweeps.sweep import Sweep
-from tests.results.conftest import WriteSweep, finish, performance, trial, write_sweep
+from tests.results.conftest import CREATED, WriteSweep, finish, in_slurm, performance, trial, write_sweep
 
 __all__ = ["write_sweep"]
 
@@ -94,3 +99,62 @@ def test_a_document_has_all_rows_whenever_it_is_asked_for(reports: Reports, monk
 def test_the_memory_is_private(reports: Reports) -> None:
     reports()
     assert reports.folder.reported.stat().st_mode & 0o077 == 0
+
+
+class Accounting:
+    """Slurm's accounting of two jobs, which were submitted a moment ago: what it says, and of what it was asked."""
+
+    def __init__(self, reports: Reports, ended: float) -> None:
+        self.told, self.asked = "", list[Sequence[str]]()
+        for number, name in enumerate(("base", "strong")):
+            files = reports.folder.trial(name)
+            names = {"job_id": f"12_{number}", "job_name": f"ours-{number}"}
+            write_submission(files, in_slurm(files).model_copy(update=names))
+            measured = files.read_measurement()
+            assert measured is not None
+            files.write_measurement(measured.model_copy(update={"ended": ended}))
+
+    def __call__(self, _columns: object, job_ids: Sequence[str], *_: object, **__: object) -> CommandAnswer:
+        self.asked.append(job_ids)
+        return CommandAnswer(asked=0.0, took=0.0, exit_code=0, said=self.told, complained="")
+
+    def tell_of(self, *numbers: int) -> None:
+        values = {"State": "COMPLETED", "ElapsedRaw": "10", "ConsumedEnergyRaw": "4560"}
+        lines = (values | {"JobID": f"12_{number}", "JobName": f"ours-{number}"} for number in numbers)
+        self.told = "\n".join("|".join(line.get(name, "") for name in job_records.COLUMNS) for line in lines)
+
+
+@pytest.fixture
+def accounting(reports: Reports, monkeypatch: pytest.MonkeyPatch) -> Accounting:
+    accounting = Accounting(reports, time.time())
+    monkeypatch.setattr(job_records, "ask_accounting", accounting)
+    return accounting
+
+
+def test_records_of_jobs_that_a_report_kept_itself_are_nothing_new(reports: Reports, accounting: Accounting) -> None:
+    accounting.tell_of(0, 1)
+    first = reports()
+    assert "456" in reports.folder.report("html").read_text()
+    assert (reports(), reports.num_readings, len(accounting.asked)) == (first, 1, 1)
+
+
+def test_while_records_may_still_come_only_the_accounting_is_asked(reports: Reports, accounting: Accounting) -> None:
+    accounting.tell_of(0)
+    first = reports()
+    assert (reports(), reports.num_readings) == (first, 1)
+    assert accounting.asked == [["12_0", "12_1"], ["12_1"]]
+    accounting.tell_of(1)
+    reports()
+    assert reports.num_readings == 2
+    reports()
+    assert (reports.num_readings, len(accounting.asked)) == (2, 3)
+
+
+def test_records_that_never_came_are_not_asked_for_any_longer(reports: Reports, accounting: Accounting) -> None:
+    reports()
+    reports()
+    assert len(accounting.asked) == 2
+    Accounting(reports, CREATED)
+    accounting.asked.clear()
+    first = reports()
+    assert (reports(), reports.num_readings, len(accounting.asked)) == (first, 2, 1)
