@@ -1,10 +1,12 @@
 """Puts new runs into a database by the hundred. MLflow's client takes a dozen transactions for each of them.
 
-The rows are those that the client would write, in the tables of MLflow's own classes: a test compares the two.
+The rows are those that the client would write, in the tables of MLflow's own classes: a test compares the two. With
+another release of MLflow, or tables of another schema, than was tried so, the client writes them.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import sys
 import uuid
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
 Row: TypeAlias = dict[str, Any]
+
+TRIED = ("3.17", "dc11669786a5")
+"""The release of MLflow and the revision of its tables for which the rows have been compared with the client's."""
 
 NOT_ASKED_FOR = {"source_type": "UNKNOWN", "source_name": "", "entry_point_name": "", "source_version": ""}
 """What MLflow writes of a run that nobody told more about."""
@@ -56,10 +61,36 @@ def new_run(
 
 
 def engine_of(client: MlflowClient) -> Engine | None:
-    """The database behind a client; None where it asks a server."""
-    store = client._tracking_client.store
+    """The database behind a client; None where it asks a server, or where only the client is known to write well."""
+    store = getattr(getattr(client, "_tracking_client", None), "store", None)
     engine: Engine | None = getattr(store, "engine", None)
-    return engine
+    if engine is None or (found := _release_and_revision(engine)) == TRIED:
+        return engine
+    _say_untried(*found)
+    return None
+
+
+@cache
+def _say_untried(release: str, revision: str) -> None:
+    """Once, however many sweeps are imported."""
+    slower = "its own client writes each new run by itself, which takes longer"
+    logging.getLogger(__name__).warning(
+        "MLflow %s with tables of revision %s has not been tried: %s.", release, revision or "unknown", slower
+    )
+
+
+def _release_and_revision(engine: Engine) -> tuple[str, str]:
+    """Of MLflow and of the tables; the latter is empty where they do not say."""
+    from mlflow.version import VERSION
+    from sqlalchemy import text
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        with engine.connect() as connection:
+            revision = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+    except SQLAlchemyError:
+        revision = None
+    return ".".join(VERSION.split(".")[:2]), str(revision or "")
 
 
 def insert_runs(engine: Engine, experiment_id: str, runs: Sequence[NewRun]) -> None:

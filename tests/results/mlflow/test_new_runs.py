@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from conf.errors import UsageError
-from results.mlflow import writer
+from results.mlflow import new_runs, writer
 from results.mlflow.store import database_path
 from results.mlflow.sweep_import import import_sweep
 from sweeps.sweep import Sweep
@@ -69,6 +69,27 @@ def test_the_tables_hold_what_mlflows_own_client_writes(
     assert ours == theirs
     artifacts = [sorted(path.name for path in (store / "mlartifacts").rglob("*.*")) for store in (output_dir, other)]
     assert artifacts[0] == artifacts[1]
+
+
+@pytest.mark.parametrize("place", [0, 1], ids=["release", "revision"])
+def test_with_an_untried_release_or_schema_the_client_writes_the_runs(
+    place: int,
+    write_sweep: WriteSweep,
+    output_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(
+        new_runs, "TRIED", tuple("0" if at == place else each for at, each in enumerate(new_runs.TRIED))
+    )
+    monkeypatch.setattr(writer, "insert_runs", lambda *_: pytest.fail("rows were written into unknown tables"))
+    new_runs._say_untried.cache_clear()
+    sweep = written(write_sweep)
+    assert import_sweep(sweep, SQLITE, output_dir).created == 6
+    assert import_sweep(sweep, SQLITE, output_dir).unchanged == 6
+    assert len(everything_in(output_dir)["runs"]) == 6
+    (said,) = [each.getMessage() for each in caplog.records if each.name == new_runs.__name__]
+    assert said.endswith("has not been tried: its own client writes each new run by itself, which takes longer.")
 
 
 def test_a_name_that_mlflow_refuses_is_one_message_and_leaves_no_run(write_sweep: WriteSweep, output_dir: Path) -> None:
