@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -29,10 +29,10 @@ def status_document(
 ) -> TrialRow:
     """Return the state of every trial of a sweep, and of every training that was begun from it."""
     now = time.time()
-    rows = [
+    rows = (
         row | _status_of(trial, now) | {"chosen_because": trial.trial.chosen_because} | more
         for trial, row, more in _trial_rows(sweep.record, trials)
-    ]
+    )
     return {
         **_sweep_values(sweep),
         "read_unix_seconds": now,
@@ -41,25 +41,25 @@ def status_document(
         "excluded_nodes": dict(excluded_nodes),
         "device_seconds": history.device_seconds,
         "counts": _counts(trials),
-        "trials": rows,
+        **_apart("trials", rows),
         "trainings": [{"name": each.name} | _status_of(each, now) for each in trainings],
     }
 
 
 def plan_document(record: SweepRecord) -> TrialRow:
     """The points of a sweep as predicted, in the order of its record."""
-    points = [
+    points = (
         _row(plan_row(trial, record.plan_label_of(trial))) | {"chosen_because": trial.chosen_because}
         for trial in record.plan
-    ]
-    return {"sweep": record.name, "question": record.spec.question, "points": points}
+    )
+    return {"sweep": record.name, "question": record.spec.question, **_apart("points", points)}
 
 
 def report_document(sweep: Sweep, trials: Sequence[TrialReading], files: Mapping[str, Path]) -> TrialRow:
     """Return the rows of a report's table: every trial that was measured, or was to be."""
-    rows = [row | more for _, row, more in _trial_rows(sweep.record, trials)]
+    rows = (row | more for _, row, more in _trial_rows(sweep.record, trials))
     paths = {name: str(path) for name, path in files.items()}
-    return _sweep_values(sweep) | {"counts": _counts(trials), "trials": rows, "files": paths}
+    return _sweep_values(sweep) | {"counts": _counts(trials)} | _apart("trials", rows) | {"files": paths}
 
 
 def score_document(comparisons: Sequence[RowComparison]) -> TrialRow:
@@ -89,6 +89,29 @@ def _trial_rows(
     metrics = chain_metrics(trials)
     for trial, relation, repeats in zip(trials, scalings(trials), repeat_columns(record, trials), strict=True):
         yield trial, _row(trial_row(trial, relation)), repeats | {"metrics": metrics.get(trial.name, trial.metrics)}
+
+
+def _apart(name: str, rows: Iterable[TrialRow]) -> TrialRow:
+    """The rows under this name, each without what all of them have alike, which stands once, in `common`.
+
+    A row keeps its `trial_id` even if it is the only one. No more than one whole row is held at a time, because most of
+    the values of thousands of trials are equal.
+    """
+    common, parts = None, list[TrialRow]()
+    for row in rows:
+        if common is None:
+            common = {key: value for key, value in row.items() if key != "trial_id"}
+        for key in [key for key, value in common.items() if not _is_equal(value, row[key])]:
+            value = common.pop(key)
+            for part in parts:
+                part[key] = value
+        parts.append({key: value for key, value in row.items() if key not in common})
+    return {"common": common or {}, name: parts}
+
+
+def _is_equal(first: object, second: object) -> bool:
+    """True if JSON writes both alike, so that 1, 1.0 and true differ, and numbers that are not known do not."""
+    return first is second or (type(first) is type(second) and repr(first) == repr(second))
 
 
 def _status_of(reading: Reading, now: float) -> TrialRow:

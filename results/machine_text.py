@@ -4,21 +4,38 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from conf.visible import visible
 
-VERSION = 1
+VERSION = 2
 """Raised when a name changes its meaning or goes; names may be added without."""
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """A cell that begins so is calculated by spreadsheets (OWASP, "CSV Injection")."""
 
 
-def json_text(name: str, content: Mapping[str, Any]) -> str:
-    """The document of that name as text; a number that is not finite becomes null, as JSON knows none."""
-    return json.dumps({"document": name, "version": VERSION, **_plain_value(content)}, indent=1, allow_nan=False)
+def json_lines(name: str, content: Mapping[str, Any]) -> Iterator[str]:
+    """The document of that name, a line for each value and for each entry of a list, as a whole it may be large.
+
+    A number that is not finite becomes null, as JSON knows none. A space follows every colon and comma.
+    """
+    yield "{\n"
+    values = {"document": name, "version": VERSION, **content}
+    for left, (key, value) in zip(reversed(range(len(values))), values.items(), strict=True):
+        end = ",\n" if left else "\n"
+        if isinstance(value, list | tuple) and value:
+            yield f" {json.dumps(key)}: [\n"
+            yield from (f"  {_text_of(entry)},\n" for entry in value[:-1])
+            yield f"  {_text_of(value[-1])}\n ]{end}"
+        else:
+            yield f" {json.dumps(key)}: {_text_of(value)}{end}"
+    yield "}\n"
+
+
+def _text_of(value: Any) -> str:
+    return json.dumps(_plain_value(value), allow_nan=False)
 
 
 def _plain_value(value: Any) -> Any:

@@ -13,8 +13,6 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
-import pandas
-
 from conf.plan.experiment import Experiment
 from conf.plan.knobs import KNOBS
 from conf.types.schema import BatchPlan
@@ -236,13 +234,11 @@ def _point_columns(result: TrialReading, point: MeasuredPoint | None, place: str
     }
 
 
-def collect(record: SweepRecord, results: Sequence[TrialReading]) -> pandas.DataFrame:
-    """A sweep as a table in the order of its record; its columns do not depend on how far it has come."""
-    return pandas.DataFrame(columns_of(collected(record, results)))
-
-
 def collected(record: SweepRecord, results: Sequence[TrialReading]) -> Iterator[TrialRow]:
-    """The rows of the table, one after the other, as thousands together take much memory."""
+    """The rows of a sweep's table in the order of its record; their columns do not depend on how far it has come.
+
+    One comes after the other, as thousands together take much memory.
+    """
     metrics, keys = chain_metrics(results), _keys_of([result.trial for result in results])
     for result, relation, repeats in zip(results, scalings(results), repeat_columns(record, results), strict=True):
         figures = {f"measured_{name}": value for name, value in metrics.get(result.name, {}).items()}

@@ -215,7 +215,9 @@ class Person:
         """What `status` says of every trial, whose cause is not asked."""
         said = self.give("status", "--json", code=0)
         try:
-            return {trial["trial_id"]: trial["outcome"] for trial in json.loads(said.out)["trials"]}
+            document = json.loads(said.out)
+            trials = [document["common"] | trial for trial in document["trials"]]
+            return {trial["trial_id"]: trial["outcome"] for trial in trials}
         except (ValueError, KeyError):
             return {}
 

@@ -16,7 +16,7 @@ from conf.compose.load import compose
 from conf.errors import EXIT_USAGE, ConfigError, TrisweepError
 from conf.overrides import Overrides
 from conf.types.sweep_spec import ReplaySpec
-from results.machine_text import json_text
+from results.machine_text import json_lines
 from results.table import Table, text
 from sweeps.points.plan import plan_sweep
 from sweeps.trial import SweepRecord
@@ -50,7 +50,7 @@ def replay(sweep: str, overrides: Sequence[str], *, as_json: bool) -> None:
     with console.status("Replaying ..."):
         contest = contest_of(composition, record, spec)
     if as_json:
-        print(json_text("replay", document_of(record.name, contest, spec)))
+        sys.stdout.writelines(json_lines("replay", document_of(record.name, contest, spec)))
     else:
         print_contest(console, record, contest, spec, composition.settings.cluster.name)
 

@@ -66,10 +66,10 @@ def print_verbatim(text: str) -> None:
 
 
 def print_json(name: str, content: Mapping[str, Any]) -> None:
-    """Print the one document of a command that was asked for JSON, on stdout and in one piece."""
-    from results.machine_text import json_text
+    """Print the one document of a command that was asked for JSON, on stdout."""
+    from results.machine_text import json_lines
 
-    sys.stdout.write(f"{hide_credentials(json_text(name, content))}\n")
+    sys.stdout.writelines(map(hide_credentials, json_lines(name, content)))
 
 
 def heading(head: str, rest: str) -> Text:

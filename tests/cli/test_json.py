@@ -83,7 +83,7 @@ def test_a_command_answers_with_one_document(name: str, finished: Path, trisweep
         finished = unfinished_copy(finished, tmp_path)
     (finished / "in.csv").write_text(f"{TABLE},1,1,1,8,0.5\n,,,,,,,,,,\n")
     document = document_of(trisweep, finished, *CASES[name])
-    assert (document["document"], document["version"]) == (name, 1)
+    assert (document["document"], document["version"]) == (name, 2)
     assert f"`{name}`" in (ROOT / "docs" / "json.md").read_text()
     if name in READ_BY_ASSISTANTS:
         named = named_in_skill(READ_BY_ASSISTANTS[name])
@@ -100,9 +100,9 @@ def test_every_command_with_the_option_is_tried_here() -> None:
 @pytest.mark.slow
 def test_a_status_says_of_every_number_where_it_is_from(finished: Path, trisweep: Command) -> None:
     document = document_of(trisweep, finished, "status", "smoke")
-    assert {"repeat", "num_runs", "is_middle_run"} <= document["trials"][0].keys()
     assert document["counts"] == {"COMPLETED": 3, "INFEASIBLE": 1}
-    trial = document["trials"][0]
+    trial = document["common"] | document["trials"][0]
+    assert {"repeat", "num_runs", "is_middle_run"} <= trial.keys()
     assert trial["predicted_step_seconds"] > 0
     assert trial["measured_step_seconds"] > 0
     assert trial["age_seconds"] == pytest.approx(trial["ended_unix_seconds"] - trial["started_unix_seconds"])
@@ -111,7 +111,8 @@ def test_a_status_says_of_every_number_where_it_is_from(finished: Path, trisweep
 
 
 def test_a_plan_lists_points_that_cannot_exist_too(tmp_path: Path, trisweep: Command) -> None:
-    points = document_of(trisweep, tmp_path, "plan", "smoke")["points"]
+    document = document_of(trisweep, tmp_path, "plan", "smoke")
+    points = [document["common"] | point for point in document["points"]]
     (impossible,) = [point for point in points if point["infeasible_reason"]]
     assert impossible["point"] == {"parallel.world_size": 3, "parallel.tensor_parallel_size": 2}
     assert impossible["predicted_step_seconds"] is None

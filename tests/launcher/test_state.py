@@ -20,13 +20,13 @@ from launcher.folder_lock import lock_folder
 from launcher.slurm.answers import FRESH
 from launcher.state import reconcile
 from launcher.trainings import best_of
-from results.trial_rows import collect
 from sweeps.folder.journal import Cancelled, Finished, Journal
 from sweeps.folder.submission import Submission, write_submission
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.audit import audited
+from tests.collected_table import collect
 from tests.conftest import RecordOf
 from tests.results.conftest import finish, performance
 from train_core.measurement import Measurement, Outcome, RankFailure

@@ -6,16 +6,18 @@ import json
 import math
 import os
 from pathlib import Path
+from typing import Any
 
 import pandas
 import pytest
 
 from conf.types.schema import Value
 from results.documents import report_document, status_document
-from results.trial_rows import collect, plan_rows
+from results.trial_rows import TrialRow, plan_rows
 from sweeps.folder.journal import History
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
+from tests.collected_table import collect
 from tests.conftest import BuildRecord
 from tests.results.conftest import WriteSweep, finish, performance, trial, write_steps
 from train_core.measurement import Outcome, StepMetrics
@@ -33,6 +35,11 @@ TRIALS = (
 def frame_of(folder: SweepFolder) -> pandas.DataFrame:
     sweep = Sweep.stored_in(folder)
     return collect(sweep.record, sweep.read())
+
+
+def whole_rows(document: TrialRow) -> list[TrialRow]:
+    """The rows of a document, each with what it has in common with the others."""
+    return [document["common"] | row for row in document["trials"]]
 
 
 def row(frame: pandas.DataFrame, trial_id: str) -> pandas.Series:
@@ -84,13 +91,14 @@ def test_where_a_loss_is_sought_a_row_has_that_loss_and_the_place_of_the_sweep_s
     seeds: Sweep, rows_of: str
 ) -> None:
     trials = seeds.read()
+    rows: list[Any]
     if rows_of == "csv":
         table = collect(seeds.record, trials).astype(object)
         rows = table.where(table.notna(), None).to_dict("records")
     elif rows_of == "report":
-        rows = report_document(seeds, trials, {})["trials"]
+        rows = whole_rows(report_document(seeds, trials, {}))
     else:
-        rows = status_document(seeds, trials, [], History(), {})["trials"]
+        rows = whole_rows(status_document(seeds, trials, [], History(), {}))
     assert [row["objective_loss"] for row in rows] == pytest.approx([2.5, 2.501, 2.25, 9.0])
     assert [row["measured_final_loss"] for row in rows] == [2.0, 2.0, 2.5, 9.0]
     assert [row["place"] for row in rows] == ["2", "2", "1", None]
@@ -139,8 +147,8 @@ def test_a_corrupt_measurement_is_set_aside_and_reported_and_the_rest_is_unharme
     assert not files.measurement.exists()
     sweep = Sweep.stored_in(folder)
     trials = sweep.read()
-    assert not any("quarantined" in row for row in report_document(sweep, trials, {})["trials"])
-    (listed,) = (row["quarantined"] for row in status_document(sweep, trials, [], History(), {})["trials"][2:3])
+    assert not any("quarantined" in row for row in whole_rows(report_document(sweep, trials, {})))
+    (listed,) = (row["quarantined"] for row in whole_rows(status_document(sweep, trials, [], History(), {}))[2:3])
     assert [path.rsplit("/", 1)[-1] for path in listed] == [torn["quarantined"]]
     assert row(frame, "base")["outcome"] == "COMPLETED"
     assert row(frame_of(folder), "torn")["outcome"] == "PENDING", "reading again must not change the answer"
@@ -199,3 +207,19 @@ def test_a_reading_of_a_measured_trial_keeps_none_of_its_steps(write_sweep: Writ
     kept = [value for value in vars(readings[0]).values() if isinstance(value, tuple | bytes)]
     assert not any(isinstance(each, StepMetrics) for values in kept for each in values)
     assert readings[0].step_lines not in kept
+
+
+def test_a_value_that_all_rows_have_alike_stands_once_and_no_other_does(write_sweep: WriteSweep) -> None:
+    sweep = write_sweep(TRIALS, {"base": performance(100.0), "two": performance(150.0)})
+    document = report_document(sweep, sweep.read(), {})
+    common, parts = document["common"], document["trials"]
+    assert [part["trial_id"] for part in parts] == [member.trial_id for member in TRIALS]
+    assert (common["role"], common["disturbed"]) == ("asked", None)
+    for part in parts:
+        assert not part.keys() & common.keys()
+        assert part.keys() == parts[0].keys(), "a value that one row has of its own, each has"
+    for name in parts[0]:
+        assert len({repr(part[name]) for part in parts}) > 1, name
+    alone = report_document(sweep, sweep.read()[:1], {})
+    assert [row["measured_tokens_per_second"] for row in whole_rows(alone)] == [100.0]
+    assert alone["trials"] == [{"trial_id": "base"}]

@@ -27,11 +27,11 @@ from launcher.control.workplace import Workplace
 from launcher.folder_lock import lock_folder
 from launcher.sweep import begin_sweep
 from results.mlflow.sweep_content import sweep_runs
-from results.trial_rows import collect
 from sweeps.points.plan import plan_sweep
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
+from tests.collected_table import collect
 from tests.composed import composed
 from tests.launcher.conftest import Silent
 from tests.results.conftest import finish, performance
