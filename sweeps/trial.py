@@ -14,13 +14,13 @@ from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json
 
 from conf.errors import UsageError
 from conf.plan.experiment import Experiment
 from conf.private_files import unreadable
-from conf.types.schema import Frozen, Value
+from conf.types.schema import Frozen, Value, share_given_fields
 from conf.types.sites import TrackingSpec
 from conf.types.sweep_spec import Objective, SweepSpec, is_of_time
 from sweeps.labels import Labels
@@ -85,7 +85,8 @@ class PartReader:
             if missing := REQUIRED_GROUPS - fields.keys():
                 raise LookupError(f"an experiment lacks {', '.join(sorted(missing))}")
             # That its groups go together was checked before it was written, and what was measured is read anyway.
-            self._made["experiment", number] = Experiment.model_construct(**fields)
+            self._made["experiment", number] = experiment = Experiment.model_construct(**fields)
+            share_given_fields(experiment)
         return self._made["experiment", number]
 
     def estimate(self, number: int) -> Estimate:
@@ -98,7 +99,9 @@ class PartReader:
     def _group(self, name: str, number: int) -> Any:
         """One group of an experiment, such as its model."""
         if (name, number) not in self._made:
-            self._made[name, number] = _adapter(name).validate_json(json_text(self._parts[number]))
+            self._made[name, number] = made = _adapter(name).validate_json(json_text(self._parts[number]))
+            if isinstance(made, BaseModel):
+                share_given_fields(made)
         return self._made[name, number]
 
 
@@ -305,6 +308,7 @@ def _with_parts(content: dict[str, Any], parts: PartReader) -> Trial:
         "estimate": None if estimate is None else parts.estimate(estimate),
     }
     trial = Trial.model_validate(content)
+    share_given_fields(trial)
     trial.__dict__.update(made)  # pydantic would check them once more, in the most part of the time that this takes
     return trial
 

@@ -24,6 +24,7 @@ from conf.credentials import values_behind
 from conf.errors import FULL_ERRORS
 from conf.plan.experiment import Experiment
 from conf.private_files import unreadable
+from conf.types.schema import share_given_fields
 from train_core.measurement import Measurement, Outcome, RankFailure, Standing, StepMetrics
 from train_core.stage_timeline import StageTimeline
 from train_core.whole_files import (
@@ -427,7 +428,9 @@ class TrialFolder(JobFolder):
 
     def read_measurement(self) -> Measurement | None:
         """The outcome of the trial; None when it has not ended, or when its file was damaged and has been put aside."""
-        return self.read(Measurement, self.measurement)
+        if measurement := self.read(Measurement, self.measurement):
+            share_given_fields(measurement, measurement.performance, measurement.environment)
+        return measurement
 
 
 def result_in(output: Path, fingerprint: str) -> Measurement | None:

@@ -80,6 +80,20 @@ class Frozen(BaseModel):
         return copy
 
 
+_given_fields: dict[frozenset[str], set[str]] = {}
+
+
+def share_given_fields(*models: BaseModel | None) -> None:
+    """Let models of which the same fields were given hold one set of these names, which pydantic makes for each.
+
+    Of thousands of models that are kept, these sets take more memory than the values. A copy gets a set of its own.
+    """
+    for model in models:
+        if model is not None:
+            names = model.model_fields_set
+            object.__setattr__(model, "__pydantic_fields_set__", _given_fields.setdefault(frozenset(names), names))
+
+
 class ParallelPlan(Frozen):
     """The layout of one model over the devices. The data-parallel size follows from `world_size`.
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,8 +16,11 @@ from conf.plan import experiment as experiments_of
 from conf.plan.experiment import Experiment
 from sweeps.trial import SweepFolder, record_of, text_of
 from tests.conftest import BuildRecord
+from tests.results.conftest import finish, performance, trial
 
 MOST_BYTES_PER_TRIAL = 2000
+MOST_MEMORY_PER_TRIAL, MOST_MEMORY_PER_MEASUREMENT = 3000, 4000
+"""Bytes of what is kept of a trial when it was read; about half would be sets of the names of the fields given."""
 
 
 def test_a_record_is_read_as_it_was_written_and_its_trials_share_what_is_equal(build_record: BuildRecord) -> None:
@@ -47,7 +53,39 @@ def test_what_is_not_finite_stays_so(build_record: BuildRecord) -> None:
 
 def test_a_trial_that_differs_in_its_seed_takes_a_fraction_of_its_experiment(build_record: BuildRecord) -> None:
     record = build_record([{"training.seed": seed} for seed in range(200)], ["cluster=frontier"])
-    assert len(text_of(record)) / len(record.trials) < MOST_BYTES_PER_TRIAL
+    text, num_trials = text_of(record), len(record.trials)
+    assert len(text) / num_trials < MOST_BYTES_PER_TRIAL
+    assert _bytes_of(lambda: record_of(text)) / num_trials < MOST_MEMORY_PER_TRIAL
+
+
+def test_thousands_of_measurements_share_the_names_of_their_fields(tmp_path: Path) -> None:
+    folder, base = SweepFolder(tmp_path), trial("base")
+    finish(folder, base, performance(100.0))
+    files = folder.trial(base.trial_id)
+    assert _bytes_of(lambda: [files.read_measurement() for _ in range(100)]) / 100 < MOST_MEMORY_PER_MEASUREMENT
+
+
+def test_a_changed_copy_leaves_the_others_the_fields_that_were_given(build_record: BuildRecord) -> None:
+    read = record_of(text_of(build_record([{"training.seed": seed} for seed in range(2)], [])))
+    first, second = read.trials
+    given = set(second.model_fields_set)
+    changed = first.model_copy(update={"expected_gain": 1.0})
+    assert "expected_gain" in changed.model_fields_set
+    assert second.model_fields_set == given
+
+
+def _bytes_of(make: Callable[[], object]) -> int:
+    """The memory of what a call returns, beside what its first call leaves for good."""
+    make()
+    tracemalloc.start()
+    try:
+        kept = make()
+        gc.collect()
+        taken, _ = tracemalloc.get_traced_memory()
+        assert kept is not None
+        return taken
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_record_of_whole_trials_is_read_too(build_record: BuildRecord) -> None:
