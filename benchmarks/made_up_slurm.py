@@ -41,7 +41,7 @@ SACCT = f"""{WANTED}
   [ "$last" = none ] && ids="$job" || ids=$(seq -f "${{job%_*}}_%.0f" "$first" "$last")
   for id in $ids; do
     case "$*" in
-      *--parsable2*) echo "$id|$name|made-up|${{state%% *}}|0:0|$end|$end|$end|1|p|a|q|1|$node|cpu=1|30|0" ;;
+      *JobName,Cluster*) echo "$id|$name|made-up|${{state%% *}}|0:0|$end|$end|$end|1|p|a|q|1|$node|cpu=1|30|0" ;;
       *) echo "$id|${{state%% *}}|$end|$node|$name|" ;;
     esac
   done

@@ -164,14 +164,12 @@ def report_on(
 
 def _still_true(last: LastReport) -> Said | None:
     """What the last report said, where no file and no word of Slurm's accounting is new since; else None."""
-    from launcher.slurm.job_records import LATEST_SECONDS, keep_job_records
+    from launcher.slurm.job_records import LATEST_SECONDS, has_record
 
-    said, sweep = last.said(), last.sweep
-    if said is None:
+    if (said := last.said()) is None:
         return None
-    late = {name for name, ended in said.awaited.items() if time.time() - ended < LATEST_SECONDS}
-    asked = (sweep.read_trial(trial) for trial in sweep.record.trials if trial.trial_id in late)
-    return None if keep_job_records(asked) else said
+    late = {job for job, ended in said.awaited.items() if time.time() - ended < LATEST_SECONDS}
+    return None if late and has_record(late) else said
 
 
 def _part(sweep: Sweep, restriction: Restriction | None) -> Sweep:
@@ -193,7 +191,7 @@ def _write_report_into(out: Path | None, sweep: Sweep, readings: Sequence[TrialR
     table = ranked_table(points, record.labels) if record.seeks_rate else sought_table(record, points)
     ended = History.kept_in(sweep.folder).why_cut_short([each.outcome for each in readings])
     answer = verdict(record, readings, _further_words(sweep), ended)
-    awaited = {each.name: each.end_time or 0.0 for each in readings if awaits_record(each)}
+    awaited = {each.job_id or "": each.end_time or 0.0 for each in readings if awaits_record(each)}
     return Said(table.beginning, len(table.rows), answer.paragraphs, awaited)
 
 

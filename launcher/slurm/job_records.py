@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import NamedTuple, TypeVar
 
 from pydantic_core import to_json
 
 from launcher.slurm.answers import FRESH
-from launcher.slurm.query import ENDED_STATES, SUBMIT_LINE, ask_accounting, names_of
+from launcher.slurm.query import ENDED_STATES, SUBMIT_LINE, ask_accounting, masters, names_of
 from launcher.tools import MANY_JOBS_SECONDS, in_calls
 from sweeps.reading import Reading
 from sweeps.trial import change_time
@@ -47,8 +47,7 @@ def keep_job_records(readings: Iterable[AnyReading]) -> int:
     none.
     """
     lacking = {each.job_id: each for each in readings if _lacks_record(each) and each.job_id}
-    parts = in_calls(list(lacking))
-    num_written, records = 0, _by_job(record for part in parts for record in _fetch_part(part) or ())
+    num_written, records = 0, _records_of(lacking)
     for job_id, each in lacking.items():
         record = records.get(job_id)
         # The accounting may hear of a job's end only some time after its trial has ended.
@@ -58,6 +57,11 @@ def keep_job_records(readings: Iterable[AnyReading]) -> int:
                 write_atomically(each.folder.slurm_job, text, durable=False)
                 num_written += 1
     return num_written
+
+
+def has_record(job_ids: Collection[str]) -> bool:
+    """True if the accounting tells how one of these jobs ended."""
+    return not _records_of(job_ids).keys().isdisjoint(job_ids)
 
 
 def charged_times(readings: Iterable[Reading]) -> Mapping[str, ChargedTime]:
@@ -79,6 +83,12 @@ def charged_times(readings: Iterable[Reading]) -> Mapping[str, ChargedTime]:
             if (reading := by_job.get(job)) and component in ("", "0") and _is_of(record, reading):
                 runs[reading.name].append(record)
     return {name: _charged_time(records) for name, records in runs.items()}
+
+
+def _records_of(job_ids: Collection[str]) -> dict[str, dict[str, str]]:
+    """Those of all elements of their arrays: an array is asked about by its own number, once."""
+    parts = in_calls(masters(job_ids))
+    return _by_job(record for part in parts for record in _fetch_part(part) or ())
 
 
 def _by_job(records: Iterable[dict[str, str]]) -> dict[str, dict[str, str]]:

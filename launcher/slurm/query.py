@@ -11,7 +11,7 @@ import pwd
 import re
 import shutil
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from launcher.slurm.answers import FRESH, CommandAnswer, answer_of
@@ -115,7 +115,7 @@ def query_jobs(job_ids: Iterable[str], patience: float = FRESH) -> dict[str, Slu
     wanted = set(job_ids)
     if not wanted:
         return {}
-    queued = _squeue("--jobs", _masters(wanted), patience)
+    queued = _squeue("--jobs", masters(wanted), patience)
     states = _select_states(wanted, queued)
     if forgotten := wanted - states.keys():
         books = _sacct(forgotten, patience)
@@ -186,7 +186,7 @@ def _sacct(job_ids: set[str], patience: float) -> dict[str, SlurmJobState]:
     if not shutil.which("sacct"):
         return {}
     columns = ("JobID", "State", "End", "NodeList", "JobName", SUBMIT_LINE)
-    answers = (ask_accounting(columns, some, patience) for some in in_calls(_masters(job_ids)))
+    answers = (ask_accounting(columns, some, patience) for some in in_calls(masters(job_ids)))
     return _states(answers, "accounting storage is disabled")
 
 
@@ -212,8 +212,8 @@ def _states(answers: Iterable[CommandAnswer], none_known: str) -> dict[str, Slur
     return states
 
 
-def _masters(job_ids: set[str]) -> list[str]:
-    # One id for a whole array instead of a thousand, which also finds the record of elements that never started.
+def masters(job_ids: Collection[str]) -> list[str]:
+    """One id for a whole array instead of a thousand, which also finds the record of elements that never started."""
     return sorted({job_id.split("_")[0] for job_id in job_ids})
 
 

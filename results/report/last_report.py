@@ -28,7 +28,7 @@ class Said(NamedTuple):
 
     Attributes:
         table: its first rows, of `num_rows`.
-        awaited: the trials whose jobs' records may still come, and when each ended.
+        awaited: the jobs whose records may still come, and when the trial of each ended.
     """
 
     table: Table

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import math
 import re
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
-import vl_convert
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup, escape
 
@@ -22,6 +23,12 @@ FEW_COLUMNS = 9
 """A table with no more columns has room for long remarks below its names."""
 LONGEST_WORD = 30
 """Columns whose texts are all shorter are not broken into lines."""
+
+BUNDLE = """
+import sys, vl_convert
+sys.stdout.buffer.write(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").encode())
+"""
+"""What a process runs that puts together the libraries which draw plots."""
 
 
 def page(head: Head, sections: Sequence[Section], legend: Sequence[tuple[str, str]]) -> str:
@@ -36,8 +43,11 @@ def page(head: Head, sections: Sequence[Section], legend: Sequence[tuple[str, st
 
 @cache
 def plot_library() -> str:
-    """Vega-Lite with all that it needs, 0.9 MB: put together anew it takes a second."""
-    return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    """Vega-Lite with all that it needs, 0.9 MB: put together anew it takes a second.
+
+    That is left to a process of its own: the engine keeps 90 MiB of memory as long as its process lives.
+    """
+    return subprocess.run([sys.executable, "-P", "-c", BUNDLE], check=True, stdout=subprocess.PIPE).stdout.decode()
 
 
 @cache

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.launcher_scale import commands_of
+from benchmarks.made_up_slurm import MadeUpSlurm
 from benchmarks.measured_command import measure
+from launcher.slurm.job_records import has_record
 
 
 def test_a_command_is_run_and_what_it_took_is_counted() -> None:
@@ -16,6 +18,20 @@ def test_a_command_is_run_and_what_it_took_is_counted() -> None:
     assert taken.opened > 0 < taken.statted
     assert taken.mebibytes > 1 < taken.printed
     assert taken.fsyncs == 0
+
+
+def test_the_made_up_accounting_has_records_of_jobs_that_have_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = MadeUpSlurm(tmp_path)
+    (tmp_path / "jobs" / "1").write_text("ours 3\n")
+    for name in ("PATH", "XDG_RUNTIME_DIR"):
+        monkeypatch.setenv(name, slurm.environment[name])
+    slurm.put_jobs("RUNNING None")
+    assert not has_record(["1_0", "1_3"])
+    slurm.put_jobs("COMPLETED None")
+    assert has_record(["1_3"])
+    assert not has_record(["1_4"])
 
 
 @pytest.mark.thorough  # than the one above
