@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from calibrate.refit_cluster import MeasuredRun
 from conf.grouped import grouped
 from results.score import RowComparison, comparison
-from sweeps.table.cells import Row, match_in, text_of
+from sweeps.table.cells import Row, flag_of, text_of
 from sweeps.table.prices import PricedRow, price, read_table
 
 PUBLISHED = Path(__file__).with_name("published.csv")
@@ -36,14 +36,12 @@ def compared_rows(priced: Iterable[PricedRow]) -> list[RowComparison]:
 
 
 def sweep_of(compared: RowComparison) -> str:
-    """The sweep of the source that a row belongs to: the section that its notes name, else its table."""
-    section = re.search(r'section "([^"]+)"', compared.row["notes"])
-    return section.group(1) if section else compared.row["table"]
+    """The sweep of the source that a row belongs to: its section, else its table."""
+    return text_of(compared.row, "section") or compared.row["table"]
 
 
 PUBLISHED_2 = PUBLISHED.with_name("published_2.csv")
 MOST_TELLING = 25
-SAYS_LITTLE = r"\bqualitative\b|framework overhead dominates"
 TABLES = (  # what a series of published_2.csv begins with, and its table
     ("vtrain multi", "vTrain, 64-512 GPUs"),
     ("vtrain single", "vTrain, 2-8 GPUs"),
@@ -138,8 +136,8 @@ def series_weights(rows: Sequence[MeasuredRow]) -> NDArray[np.float64]:
 
 
 def says_little(row: MeasuredRow) -> bool:
-    """True if the row's notes say that its figures tell little of the device and the plan."""
-    return match_in(row.compared.row, SAYS_LITTLE, ("notes",)) is not None
+    """True if the row's source says that its figures tell little of the device and the plan."""
+    return flag_of(row.compared.row, "tells_little", default=False)
 
 
 def table_of(row: Row) -> str:

@@ -47,7 +47,7 @@ The columns `source` and `table` of both files have repository and commit, or th
 """
 REMEMBERED = """\
 *Figures* are rows that state how much memory a device held, *error* is the mean of theirs. *Fits or not* is of all
-rows that tell: what was measured did fit, and some notes say that memory ran out.
+rows that tell: what was measured did fit, and some rows say that memory ran out.
 """
 PROMISED = "What was promised before the fit, and what is seen. What was missed is missed, and stays in the list."
 MADE = """\

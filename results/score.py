@@ -11,7 +11,6 @@ as milliseconds or shares in place of percent, and says nothing about a predicti
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,9 +19,8 @@ from conf.grouped import grouped
 from conf.types.cluster_spec import narrow_dtype
 from conf.units import GIBIBYTE, TERA
 from results.accuracy import spearman
-from sweeps.table.cells import Row, flag_of, match_in, number_of, text_of
+from sweeps.table.cells import Row, choice_of, flag_of, number_of, text_of
 from sweeps.table.prices import PricedRow, RowPrediction
-from sweeps.table.remarks import with_columns
 from train_core.costs.counts.flops import attention_core_forward_flops
 
 STEP_COLUMNS = ("iter_time_s", "tokens_per_s", "tflops_per_gpu", "mfu_pct", "hfu_pct")
@@ -39,7 +37,7 @@ class RowComparison:
 
     Attributes:
         memory_bytes: as the row states it: of the fullest device, or of the row's stage.
-        fits: it ran; False where the notes say that memory ran out. None where memory is not predicted.
+        fits: it ran; False where memory ran out. None where memory is not predicted.
     """
 
     row: Row
@@ -217,12 +215,11 @@ def measured_step_seconds(row: Row, prediction: RowPrediction) -> float | None:
 def counts_model_flops(row: Row, peak_flops_per_second: float) -> bool:
     """True if the row's `tflops_per_gpu` leave recomputation out.
 
-    Most published rates count it (docs/metrics.md). These do not where the notes say `model FLOPs` or `model TFLOPs`,
-    or, where the notes say neither, if they are the MFU's rate rather than the HFU's.
+    Most published rates count it (docs/metrics.md). These do not where `tflops_count` is `model`, or, where it is
+    empty, if they are the MFU's rate rather than the HFU's.
     """
-    stated = re.search(r"\b(hardware|model) t?flop", text_of(row, "notes").lower())
-    if stated:
-        return stated.group(1) == "model"
+    if text_of(row, "tflops_count"):
+        return choice_of(row, "tflops_count", {"model": True, "hardware": False}, default=None)
     model_percent, hardware_percent = number_of(row, "mfu_pct"), number_of(row, "hfu_pct")
     if model_percent is None or hardware_percent is None:
         return model_percent is not None
@@ -236,21 +233,17 @@ def counts_half_of_attention(row: Row, prediction: RowPrediction) -> bool:
     Megatron-Core has done so since 2025: rows of Megatron-Bridge and of JUPITER that print a rate beside a time agree
     with it within 1 %, and with the full square they do not by 6 %.
     """
-    if match_in(row, r"non-causal|full square", ("notes",)):
-        return False
-    if match_in(row, r"causal[^;]*(?:count|once|half|halv)|count[^;]*causal", ("notes",)):
-        return True
     trainer = prediction.configuration.implementation
-    return trainer.name == "megatron-core" and trainer.flash_attention
+    return flag_of(row, "causal_half", default=trainer.name == "megatron-core" and trainer.flash_attention)
 
 
 def is_allocated(row: Row) -> bool:
     """True if the row's memory is what the allocator gave out, without what the framework reserves beside it."""
-    return match_in(row, r"max[ _]allocated|allocated peak|peak allocated|max_memory_allocated", ("notes",)) is not None
+    return flag_of(row, "allocated_memory", default=False)
 
 
 def ran_out_of_memory(row: Row) -> bool:
-    return flag_of(with_columns(row), "out_of_memory", default=False)
+    return flag_of(row, "out_of_memory", default=False)
 
 
 def _measured_flops(row: Row, kind: str, prediction: RowPrediction) -> float | None:

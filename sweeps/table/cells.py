@@ -25,10 +25,6 @@ def spellings(words: Mapping[Choice, str]) -> dict[str, Choice]:
 FLAGS = spellings({True: "yes true 1", False: "no false 0"}) | spellings({True: "y on", False: "n off"})
 EMPTY = ("nan", "n/a", "<na>", "null", "-", "--")
 """What programs and people write into a cell that they mean to be empty. `none` is not among them: it is a value."""
-REMARK_COLUMNS = ("source", "table", "series", "model", "notes")
-"""Columns of free text that are read for remarks. What only `assumed` says is somebody's guess."""
-DENIAL = re.compile(r"\b(?:no|not|without|w/o) (?:\w+ )?$")
-"""What takes back the words that follow it: `no torch.compile`, `without any flash attention`."""
 GROUPED = re.compile(r"\d{1,3}(,\d{3})+")
 
 
@@ -38,11 +34,9 @@ def text_of(row: Row, column: str) -> str:
     return "" if text.lower() in EMPTY else text
 
 
-def match_in(row: Row, pattern: str, columns: tuple[str, ...] = REMARK_COLUMNS) -> re.Match[str] | None:
-    """The first match in the row's words, in lower case, which they do not deny; None where nothing matches."""
-    texts = (text_of(row, column).lower() for column in columns)
-    matches = (match for text in texts for match in re.finditer(pattern, text))
-    return next((match for match in matches if not DENIAL.search(match.string[: match.start()])), None)
+def match_in(row: Row, pattern: str, column: str) -> re.Match[str] | None:
+    """The first match in the cell, in lower case; None where nothing matches."""
+    return re.search(pattern, text_of(row, column).lower())
 
 
 def integer_of(row: Row, column: str, default: int | None = None, most: int = LARGEST_COUNT) -> int:

@@ -16,7 +16,7 @@ from conf.folders import options, path_of
 from conf.nearest import most_like
 from conf.types.cluster_spec import ClusterSpec, LinkSpec
 from conf.yaml_text import file_text, yaml_content
-from sweeps.table.cells import Row, integer_of, number_of, text_of
+from sweeps.table.cells import Row, integer_of, match_in, number_of, text_of
 
 NAME = re.compile(r"^name: *([^#\n]*[^#\s])", re.MULTILINE)
 NOISE = re.compile(
@@ -196,7 +196,8 @@ def with_power_of(cluster: ClusterSpec, row: Row) -> ClusterSpec:
     A product that keeps all units busy takes the power that there is, so that its rate falls with it. Source:
     conf/cluster/grand-teton.yaml, whose 500 W of 700 W are the one limit that a published table of steps states.
     """
-    watts, device = number_of(row, "power_limit_watts"), cluster.device
+    in_name, device = match_in(row, r"\b(\d{3,4}) ?w(?:atts?)? (?:power )?(?:cap|limit)", "gpu"), cluster.device
+    watts = number_of(row, "power_limit_watts") or (float(in_name[1]) if in_name else None)
     if watts is None or watts >= device.watts:
         return cluster
     efficiency = cluster.efficiency.model_copy(update={"matmul": cluster.efficiency.matmul * watts / device.watts})

@@ -15,28 +15,13 @@ from conf.plan.setup import Setup
 from conf.plan.trainer_limits import limits_of, require_runnable
 from conf.types.cluster_spec import ClusterSpec
 from conf.units import count_of
-from sweeps.table.cells import Row, flag_of, index_of, match_in, text_of
+from sweeps.table.cells import Row, flag_of, index_of, text_of
 from sweeps.table.clusters import cluster_of
+from sweeps.table.columns import MEASURED_COLUMNS, require_read
 from sweeps.table.layout import batch_of, model_of, parallel_of
-from sweeps.table.remarks import require_read, with_columns
 from sweeps.table.trainer import precision_of, trainer_of
 from train_core.costs import Implementation
 from train_core.costs.counts.parameters import require_computable
-
-REQUIRED_COLUMNS = ("layers", "hidden", "heads", "seq", "num_gpus", "tp", "pp", "micro_batch", "global_batch")
-DEVICE_COLUMNS = ("gpu", "cluster")
-OPTIONAL_COLUMNS = (
-    *("ffn_hidden", "vocab", "kv_heads", "head_dim", "gated_mlp", "tied_embeddings"),
-    *("num_experts", "top_k", "moe_ffn", "shared_expert_ffn", "dense_layers", "capacity_factor"),
-    *("vpp", "dp", "cp", "ep", "etp", "dispatcher", "sequence_parallel", "precision", "fp8_recipe", "gradient_dtype"),
-    *("recompute", "zero_stage", "flash_attention", "implementation", "compile"),
-    *("gpus_per_node", "network_gbits_per_node", "power_limit_watts", "stage", "local_batch", "grad_reduce_excluded"),
-    *("zero_group_size", "reshard_after_forward", "optimizer", "out_of_memory", "mla", "attention_window"),
-    *("matmul_precision", "compile_loss", "async_tp", "grouped_gemm", "overlap_moe", "overlap_weight_gradient"),
-    *("cuda_graphs", "graphs_layers", "dropout", "unfused_adam", "unfused_expert_biases", "cudnn_attention"),
-    "usual_implementation",
-)
-MEASURED_COLUMNS = ("iter_time_s", "tokens_per_s", "tflops_per_gpu", "mfu_pct", "hfu_pct", "memory_gib")
 
 
 @dataclass(frozen=True)
@@ -62,7 +47,7 @@ def configuration_of(row: Row, implementation: str | None = None) -> Configurati
     """
     require_read(row)
     try:
-        return _configuration_of(with_columns(row), implementation)
+        return _configuration_of(row, implementation)
     except ConfigError as error:
         raise about_columns(error, row) from None
 
@@ -93,8 +78,7 @@ def _configuration_of(row: Row, implementation: str | None) -> Configuration:
 
 def _leaves_memory_open(row: Row) -> bool:
     """True if the row has another optimizer than Adam, or says that what it recomputes or offloads is not known."""
-    other = match_in(row, r"adafactor|\bmuon\b|\blion\b|\bsgd\b", ("optimizer",))
-    return other is not None or text_of(row, "recompute").lower() == "unknown"
+    return "adam" not in (text_of(row, "optimizer").lower() or "adam") or text_of(row, "recompute").lower() == "unknown"
 
 
 def _with_room_for(cluster: ClusterSpec, num_devices: int) -> ClusterSpec:

@@ -116,7 +116,7 @@ def _attention_of(row: Row) -> tuple[LatentAttentionSpec | None, int | None]:
     """Latent attention, where the row has it, and the width of a head."""
     if text_of(row, "mla").lower() in ("", "no", "none"):
         return None, integer_of(row, "head_dim") if text_of(row, "head_dim") else None
-    sizes = match_in(row, LATENT_ATTENTION, ("mla",))
+    sizes = match_in(row, LATENT_ATTENTION, "mla")
     if sizes is None or not all(int(size) for size in sizes.groups()[1:] if size):
         remedy = "Write 128+64 / v 128, q_lora 1536, kv_lora 512, or no."
         raise ConfigError("mla", text_of(row, "mla"), "is no latent attention that can be read", remedy)
@@ -133,7 +133,7 @@ def _window_of(row: Row) -> AttentionWindowSpec | None:
     stated = text_of(row, "attention_window")
     if stated.lower().removesuffix(".0") in ("", "0", "no", "none"):
         return None
-    sizes = match_in(row, WINDOW, ("attention_window",))
+    sizes = match_in(row, WINDOW, "attention_window")
     if sizes is None or not int(sizes.group(1)):
         remedy = "Write 128 where all layers have it, 128, full every 2 where every second does not, or no."
         raise ConfigError("attention_window", stated, "is no window that can be read", remedy)
@@ -192,15 +192,17 @@ def _zero_stage_of(row: Row, pipeline: int) -> int:
         return 2
     numbered = NUMBERED_STAGE.match(text_of(row, "zero_stage").lower())
     stage = int(numbered.group(1)) if numbered else choice_of(row, "zero_stage", ZERO_STAGES, default=0)
-    # What stays gathered for all micro-batches of a step is shared out as ZeRO-2 does.
-    is_kept = pipeline > 1 and not flag_of(row, "reshard_after_forward", default=True)
+    # What stays gathered for all micro-batches of a step is shared out as ZeRO-2 does. FSDP2 keeps it beside a pipeline
+    # (torchtitan, its `default`).
+    usual = not match_in(row, "fsdp", "zero_stage")
+    is_kept = pipeline > 1 and not flag_of(row, "reshard_after_forward", default=usual)
     return 2 if stage == 3 and is_kept else stage
 
 
 def _zero_group_of(row: Row, replicas: int) -> int | None:
     """Replicas among which ZeRO shares out: as the row says, those of a node under HSDP; None where these are all."""
     usual = (
-        integer_of(row, "gpus_per_node", default=USUAL_PER_NODE) if match_in(row, HYBRID, ("zero_stage",)) else replicas
+        integer_of(row, "gpus_per_node", default=USUAL_PER_NODE) if match_in(row, HYBRID, "zero_stage") else replicas
     )
     size = index_of(row, "zero_group_size") or usual
     return size if 1 <= size < replicas and replicas % size == 0 else None
@@ -220,14 +222,14 @@ def _expert_sizes_of(row: Row, tensor: int, pipeline: int, devices: int) -> dict
 
 def _recompute_of(row: Row) -> dict[str, object]:
     # Two words of a remark change what the first word means: `selective (every 2nd layer)`, `norm and activation`.
-    every = match_in(row, r"every (\d+)(?:st|nd|rd|th)? layer", ("recompute",))
+    every = match_in(row, r"every (\d+)(?:st|nd|rd|th)? layer", "recompute")
     if every:
         if not int(every.group(1)):
             remedy = "Write `every 2nd layer`, with a count from 1, or none."
             raise ConfigError("recompute", text_of(row, "recompute"), "counts layers by no number", remedy)
         return {"recompute": "full", "recompute_every": int(every.group(1))}
     _require_modelled(row)
-    if match_in(row, POINTWISE_MODULES, ("recompute",)):
+    if match_in(row, POINTWISE_MODULES, "recompute"):
         return {"recompute": "pointwise"}
     return {"recompute": choice_of(row, "recompute", RECOMPUTATIONS, default="none")}
 
@@ -236,7 +238,7 @@ def _require_modelled(row: Row) -> None:
     """Refuse recomputation of a part that is neither every layer, nor the core of attention, nor pointwise."""
     modules = {found.group() for found in re.finditer(WHOLE_MODULES, text_of(row, "recompute").lower())}
     has_experts = (index_of(row, "num_experts") or 1) > 1
-    if modules - ({"mlp"} if has_experts else set()) or match_in(row, r"\bblock\b", ("recompute",)):
+    if modules - ({"mlp"} if has_experts else set()) or match_in(row, r"\bblock\b", "recompute"):
         problem = "recomputes whole modules, or layers at one end of a stage, which is not modelled"
         remedy = "Modelled are none, selective, full, pointwise and `every Nth layer`."
         raise ConfigError("recompute", text_of(row, "recompute"), problem, remedy)

@@ -18,16 +18,16 @@ from conf.errors import ConfigError, UsageError
 from conf.nearest import listed
 from conf.units import GIBIBYTE, TERA, count_of
 from sweeps.confidence import Interval, interval_of
-from sweeps.table.cells import REMARK_COLUMNS, Row
-from sweeps.table.configuration import (
+from sweeps.table.cells import Row
+from sweeps.table.columns import (
     DEVICE_COLUMNS,
     MEASURED_COLUMNS,
+    NAMED_OTHERWISE,
     OPTIONAL_COLUMNS,
     REQUIRED_COLUMNS,
-    Configuration,
-    configuration_of,
+    UNREAD_COLUMNS,
 )
-from sweeps.table.remarks import NAMED_OTHERWISE, UNREAD_COLUMNS
+from sweeps.table.configuration import Configuration, configuration_of
 from train_core.costs import Estimate, StageMemory, estimates
 from train_core.whole_files import write_atomically
 
@@ -47,15 +47,14 @@ OWN_WORDS = {
     "trainer": "implementation",
 }
 """What other pages of this package, and other people, call what a column of published tables says."""
-REMARKS_ALONE = ("arxiv", "assumed", "confirmed", "schedule")
-"""Columns beside those of free text that a remark or a score reads."""
+READ_BESIDE = ("arxiv", "confirmed", "model", "series", "source", "table")
+"""Columns that name a row; `arxiv` tells the year as well."""
 MAY_BE_MEANT = (*OPTIONAL_COLUMNS, *MEASURED_COLUMNS)
 READ = {
     *REQUIRED_COLUMNS,
     *DEVICE_COLUMNS,
     *MAY_BE_MEANT,
-    *REMARK_COLUMNS,
-    *REMARKS_ALONE,
+    *READ_BESIDE,
     *UNREAD_COLUMNS,
     *PREDICTED_COLUMNS,
 }

@@ -1,4 +1,4 @@
-"""The trainer of a row of a table, by its name, its source or its kind, and the types that it computes in."""
+"""The trainer of a row of a table, by its name or its kind, and the types that it computes in."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 from conf.errors import ConfigError
 from conf.types.cluster_spec import ClusterSpec
 from conf.types.schema import Dtype, MatmulRecipe, PrecisionPlan
-from sweeps.table.cells import FLAGS, Row, choice_of, flag_of, spellings, text_of
+from sweeps.table.cells import FLAGS, Row, choice_of, flag_of, match_in, spellings, text_of
 from train_core.costs import IMPLEMENTATIONS, Implementation
 from train_core.costs.trainers import FSDP, TORCHTITAN, TORCHTITAN_COMPILED_LOSS, TORCHTITAN_EAGER
 
@@ -160,6 +160,8 @@ def _usual(row: Row, zero_stage: int) -> str:
     before FSDP's time: Megatron-LM, or DeepSpeed's ZeRO.
     """
     flash = _is_flash(row)
+    if match_in(row, r"\bfsdp|\bddp\b", "zero_stage"):  # plain DDP is priced as FSDP that shares nothing out
+        return "fsdp"
     if zero_stage >= 2:
         return "fsdp" if flash else "megatron-deepspeed"
     return "megatron-core" if flash and _is_half(row) else DDP_OR_ZERO[zero_stage]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from conf.errors import ConfigError
 from results.score import (
     counts_half_of_attention,
     counts_model_flops,
@@ -56,16 +57,16 @@ def test_rates_count_hardware_flops_unless_the_row_says_otherwise() -> None:
     assert seconds_of(tflops_per_gpu="135") == pytest.approx(flops / 256 / 135e12)
 
 
-def test_rates_count_model_flops_where_the_notes_say_so() -> None:
+def test_rates_count_model_flops_where_the_row_says_so() -> None:
     flops = 72 * 1024 * 2048 * 40 * 6144**2 * (1 + 2048 / (6 * 6144) + 51200 / (12 * 40 * 6144))
-    assert seconds_of(tflops_per_gpu="135", notes="model TFLOPs; grad accum 1") == pytest.approx(flops / 256 / 135e12)
+    assert seconds_of(tflops_per_gpu="135", tflops_count="model") == pytest.approx(flops / 256 / 135e12)
 
 
 @pytest.mark.parametrize(
     ("cells", "counts"),
     [
-        ({"notes": "TFLOPs are hardware FLOPs incl. recompute", "mfu_pct": "40"}, False),
-        ({"notes": "model FLOPs"}, True),
+        ({"tflops_count": "hardware", "mfu_pct": "40"}, False),
+        ({"tflops_count": "model"}, True),
         ({"mfu_pct": "40"}, True),
         ({"hfu_pct": "44"}, False),
         ({"mfu_pct": "33", "hfu_pct": "44", "tflops_per_gpu": "137"}, False),
@@ -80,7 +81,7 @@ def test_what_a_rate_counts_is_read_from_the_row(cells: dict[str, str], counts: 
 def test_utilizations_and_token_rates_are_rates_too() -> None:
     tokens = 1024 * 2048
     assert seconds_of(hfu_pct="50") == pytest.approx(seconds_of(tflops_per_gpu="156"))
-    assert seconds_of(mfu_pct="50") == pytest.approx(seconds_of(tflops_per_gpu="156", notes="model FLOPs"))
+    assert seconds_of(mfu_pct="50") == pytest.approx(seconds_of(tflops_per_gpu="156", tflops_count="model"))
     assert seconds_of(tokens_per_s=str(tokens / 4)) == pytest.approx(4)
 
 
@@ -91,8 +92,8 @@ def test_a_rate_in_tokens_goes_before_one_in_flops() -> None:
 @pytest.mark.parametrize(
     ("cells", "halves"),
     [
-        ({"notes": "Megatron model TFLOP/s (causal attention counted once)"}, True),
-        ({"notes": "MFU counts attention non-causally", "implementation": "megatron-core"}, False),
+        ({"causal_half": "yes"}, True),
+        ({"causal_half": "no", "implementation": "megatron-core"}, False),
         ({"implementation": "megatron-core"}, True),
         ({"implementation": "megatron-core", "flash_attention": "no"}, False),
         ({}, False),
@@ -125,23 +126,21 @@ def test_a_rate_and_a_time_that_jupiter_prints_for_one_run_agree() -> None:
         "recompute": "none",
         "flash_attention": "yes",
         "implementation": "megatron-core",
-        "notes": "Megatron model TFLOP/s",
+        "tflops_count": "model",
     }
     assert seconds_of(**row, tflops_per_gpu="417.9") == pytest.approx(4.083, rel=2e-3)
 
 
-@pytest.mark.parametrize("notes", ["torch allocated peak", "max_allocated decimal GB", "torch max allocated"])
-def test_what_the_allocator_gave_out_is_known_by_its_names(notes: str) -> None:
-    assert is_allocated({"notes": notes})
+def test_memory_is_all_of_the_devices_unless_the_row_says_that_it_was_allocated() -> None:
+    assert is_allocated({"allocated_memory": "yes"})
+    assert not is_allocated({"notes": "torch max allocated"})
 
 
-@pytest.mark.parametrize("notes", ["", 'memory in "GB" as printed', "nvidia-smi"])
-def test_other_memory_is_all_of_the_devices(notes: str) -> None:
-    assert not is_allocated({"notes": notes})
-
-
-def test_running_out_of_memory_is_known_by_its_names() -> None:
-    assert ran_out_of_memory({"notes": "OUT OF MEMORY as published. "})
-    assert ran_out_of_memory({"notes": "OOM"})
+def test_running_out_of_memory_is_a_column() -> None:
     assert ran_out_of_memory({"out_of_memory": "yes"})
-    assert not ran_out_of_memory({"notes": "with much room"})
+    assert not ran_out_of_memory({"notes": "OOM at micro batch 2; micro batch 1 ran"})
+
+
+def test_what_a_rate_counts_has_two_words() -> None:
+    with pytest.raises(ConfigError, match="tflops_count = 'all': is not known here"):
+        counts_model_flops({**CELLS, "tflops_count": "all"}, peak_flops_per_second=312e12)

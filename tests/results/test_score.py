@@ -69,17 +69,17 @@ def test_what_a_data_sheet_of_the_narrower_type_allows_is_no_impossible_rate() -
 
 def test_memory_that_was_rounded_up_or_had_run_out_is_compared() -> None:
     assert compared(memory_gib="80").memory_error is not None
-    assert compared(memory_gib="120", notes="out of memory").fits is False
+    assert compared(memory_gib="120", out_of_memory="yes").fits is False
 
 
 def test_a_row_that_ran_out_of_memory_did_not_fit_and_has_no_time() -> None:
-    ran_out = compared(notes="OUT OF MEMORY (80 GB)", tflops_per_gpu="100")
+    ran_out = compared(out_of_memory="yes", tflops_per_gpu="100")
     assert (ran_out.fits, ran_out.step_seconds) == (False, None)
     assert compared(iter_time_s="5").fits is True
 
 
 def test_allocated_memory_is_held_against_what_is_allocated() -> None:
-    whole, allocated = compared(memory_gib="40"), compared(memory_gib="40", notes="torch max allocated")
+    whole, allocated = compared(memory_gib="40"), compared(memory_gib="40", allocated_memory="yes")
     memory = predicted(priced())
     assert whole.predicted_memory_bytes == memory.memory_bytes
     assert allocated.predicted_memory_bytes == memory.allocated_bytes < memory.memory_bytes
@@ -96,8 +96,8 @@ def test_the_step_error_is_the_mean_of_absolute_errors_and_the_worst_row_is_name
 
 
 def test_fits_are_right_where_prediction_and_row_agree() -> None:
-    fitting, ran_out = compared(iter_time_s="5"), compared(notes="out of memory")
-    too_large = compared(micro_batch="1024", num_gpus="8", notes="out of memory", recompute="none")
+    fitting, ran_out = compared(iter_time_s="5"), compared(out_of_memory="yes")
+    too_large = compared(micro_batch="1024", num_gpus="8", out_of_memory="yes", recompute="none")
     found = score([fitting, ran_out, too_large])
     assert found.num_fits == 3
     assert found.fits_right == pytest.approx(2 / 3)
@@ -168,7 +168,7 @@ def test_series_are_printed_with_their_mean() -> None:
 
 
 def test_memory_under_another_optimizer_is_not_held_against_adams() -> None:
-    found = compared(iter_time_s="5", memory_gib="50.7", notes="Adafactor")
+    found = compared(iter_time_s="5", memory_gib="50.7", optimizer="adafactor")
     assert (found.memory_bytes, found.fits, found.step_seconds) == (None, None, 5)
 
 

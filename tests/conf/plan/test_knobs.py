@@ -6,7 +6,7 @@ import pytest
 
 from conf.plan.knobs import KNOB, KNOBS, Knob, plain_values
 from conf.types.schema import BatchPlan, ParallelPlan
-from sweeps.table.configuration import OPTIONAL_COLUMNS, REQUIRED_COLUMNS
+from sweeps.table.columns import OPTIONAL_COLUMNS, REQUIRED_COLUMNS
 from tests.composed import load
 from train_core.costs.setting import Plans
 

@@ -7,13 +7,12 @@ import pytest
 from conf.errors import ConfigError
 from conf.types.cluster_spec import ClusterSpec
 from sweeps.table.clusters import cluster_of
-from sweeps.table.remarks import with_columns
 
 GIGA = 1e9
 
 
 def cluster(**cells: str) -> ClusterSpec:
-    return cluster_of(with_columns(cells))
+    return cluster_of(cells)
 
 
 def network(found: ClusterSpec) -> float:
@@ -58,8 +57,6 @@ def test_another_kind_or_size_of_a_device_is_not_taken_for_the_usual_one(gpu: st
     "cells",
     [
         {"power_limit_watts": "500"},
-        {"notes": "bf16; power limited to 500 W"},
-        {"assumed": "500W cap"},
         {"gpu": "H100-80GB-SXM 500 W cap"},
     ],
 )
@@ -71,7 +68,7 @@ def test_devices_with_less_power_multiply_more_slowly(cells: dict[str, str]) -> 
 
 
 def test_a_limit_that_the_device_never_reaches_changes_nothing() -> None:
-    assert cluster(gpu="H100", notes="power limit 800 W") == cluster(gpu="H100")
+    assert cluster(gpu="H100", power_limit_watts="800") == cluster(gpu="H100")
     # This device is itself what its makers limited.
     assert cluster(gpu="H100-96GB HBM2e 500W cap").efficiency.matmul == 0.51
 
@@ -95,21 +92,18 @@ def test_a_rack_stays_a_rack_whatever_its_trays_hold() -> None:
 @pytest.mark.parametrize(
     ("cells", "gigabytes"),
     [
-        ({"assumed": "A100; 8 GPUs/node NVLink, 4x200 Gb/s HDR per node (config: 800 Gb/s)"}, 12.5),
-        ({"assumed": "vocab 103168; 4 x 100 Gb/s RoCE per node; packed samples"}, 6.25),
-        ({"notes": "2 x 400Gbps per node"}, 12.5),
-        ({"network_gbits_per_node": "3200", "assumed": "4 x 100 Gb/s per node"}, 50),
-        ({"assumed": "4 x 100 Gb/s per node", "cluster": "selene"}, 25),  # the file is believed before a remark
+        ({"network_gbits_per_node": "4 x 100"}, 6.25),
+        ({"network_gbits_per_node": "3200"}, 50),
         ({"network_gbits_per_node": "400", "cluster": "selene"}, 6.25),
-        ({"notes": "8 nodes of 8 x A100"}, 25),
+        ({"notes": "2 x 400Gbps per node"}, 25),
     ],
 )
 def test_the_network_of_a_node_is_read_where_the_row_says_it(cells: dict[str, str], gigabytes: float) -> None:
     assert network(cluster(gpu="A100-80GB-SXM", **cells)) == gigabytes
 
 
-def test_a_remark_makes_the_network_of_the_cluster_file_that_it_describes() -> None:
-    remarked = cluster(gpu="A100-80GB-SXM", assumed="4x200 Gb/s HDR per node")
+def test_a_stated_network_is_that_of_the_cluster_file_that_it_describes() -> None:
+    remarked = cluster(gpu="A100-80GB-SXM", network_gbits_per_node="4 x 200")
     assert remarked.links[0] == cluster(cluster="vtrain-a100").links[0]
     assert network(remarked) == network(cluster(cluster="vtrain-a100"))
 

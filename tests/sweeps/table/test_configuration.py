@@ -239,13 +239,18 @@ def test_what_changes_no_price_is_no_reason_against_one(cells: dict[str, str]) -
         ({"precision": "fp8", "fp8_recipe": "homemade"}, "fp8_recipe = 'homemade': is not known here"),
         ({"precision": "fp8"}, "precision = 'fp8': has no peak for fp8"),
         ({"precision": "fp16", "gradient_dtype": "bf16"}, "gradient_dtype = 'bf16': is narrower than precision"),
-        ({"model": "nemotronh-56b"}, "model = 'nemotronh-56b': has layers without attention"),
+        (
+            {"model": "nemotronh-56b"},
+            "model = 'nemotronh-56b': has layers without attention, and mamba_layers is empty",
+        ),
         ({"model": "MiniMax-Text-01"}, "model = 'MiniMax-Text-01': has layers without attention"),
-        ({"model": "MiniMax-M2.5"}, "model = 'MiniMax-M2.5': has experts, and the row does not say how many"),
+        ({"model": "MiniMax-M2.5"}, "model = 'MiniMax-M2.5': has experts, and num_experts is empty"),
         ({"model": "llama2-70b LoRA"}, "model = 'llama2-70b LoRA': has weights that are not trained"),
         ({"sliding_window": "4096"}, "sliding_window = '4096': is called attention_window here"),
         ({"attention_window": "wide"}, "attention_window = 'wide': is no window that can be read"),
-        ({"notes": "CUDA_LAUNCH_BLOCKING=1"}, "notes = 'cuda_launch_blocking': was run with launch blocking"),
+        ({"launch_blocking": "yes"}, "launch_blocking = 'yes': changes the price, and is not modelled"),
+        ({"model": "Kimi-K2", "num_experts": "384"}, "model = 'Kimi-K2': has latent attention, and mla is empty"),
+        ({"model": "gpt-oss-20b", "num_experts": "32"}, "model = 'gpt-oss-20b': has attention within a window, and at"),
         ({"zero_stage": "4"}, "zero_stage = '4': is not known here. Known: 0, none"),
         ({"usual_implementation": "colossal"}, "usual_implementation = 'colossal': is not known here. Known: trisweep"),
         ({"recompute": "every 0th layer"}, "recompute = 'every 0th layer': counts layers by no number"),
@@ -254,15 +259,17 @@ def test_what_changes_no_price_is_no_reason_against_one(cells: dict[str, str]) -
         ({"network_gbits_per_node": "4 x 0"}, "network_gbits_per_node = '4 x 0': is not above zero"),
         ({"recompute": "some"}, "recompute = 'some': is not known here. Known: none"),
         ({"sequence_parallel": "maybe"}, "sequence_parallel = 'maybe': is not known here. Known: yes"),
-        ({"model": "Mixtral 8x7B"}, "model = 'Mixtral 8x7B': has experts, and the row does not say how many"),
-        ({"model": "Qwen3-30B-A3B"}, "model = 'Qwen3-30B-A3B': has experts, and the row does not say how many"),
-        ({"model": "gpt_oss_20b"}, "model = 'gpt_oss_20b': has experts, and the row does not say how many"),
-        ({"model": "GPT OSS 20B"}, "model = 'GPT OSS 20B': has experts, and the row does not say how many"),
-        ({"model": "llama4-maverick"}, "model = 'llama4-maverick': has experts in every other layer alone"),
+        ({"model": "Mixtral 8x7B"}, "model = 'Mixtral 8x7B': has experts, and num_experts is empty"),
+        ({"model": "Qwen3-30B-A3B"}, "model = 'Qwen3-30B-A3B': has experts, and num_experts is empty"),
+        ({"model": "gpt_oss_20b"}, "model = 'gpt_oss_20b': has experts, and num_experts is empty"),
+        ({"model": "GPT OSS 20B"}, "model = 'GPT OSS 20B': has experts, and num_experts is empty"),
+        (
+            {"model": "llama4-maverick", "num_experts": "9"},
+            "model = 'llama4-maverick': has experts in every other layer alone",
+        ),
         ({"model": "gemma3-27b"}, "model = 'gemma3-27b': has attention within a window"),
-        ({"model": "T5-11B"}, "model = 'T5-11B': has parts that are no decoder of text"),
-        ({"notes": "with MTP"}, "notes = 'mtp': adds layers that are not modelled"),
-        ({"source": "AI-Hypercomputer/maxtext"}, "source = 'maxtext': is a trainer that is not modelled"),
+        ({"model": "T5-11B"}, "model = 'T5-11B': has parts that do not decode text"),
+        ({"mtp_layers": "1"}, "mtp_layers = '1': changes the price, and is not modelled"),
         ({"num_query_groups": "8"}, "num_query_groups = '8': is called kv_heads here. Rename"),
         ({"gradient_checkpointing": "true"}, "gradient_checkpointing = 'true': is called recompute here"),
         ({"flash_attention": "v9"}, "flash_attention = 'v9': is not known here"),
@@ -293,9 +300,17 @@ def test_a_row_that_cannot_be_priced_says_the_column_the_cell_and_what_would_do(
 
 def test_experts_in_every_other_layer_are_priced_where_all_layers_are_on_one_stage() -> None:
     experts = {"num_experts": "128", "top_k": "1", "dense_layers": "48"}
-    row = {"model": "llama4-maverick", "tp": "8", "dp": "", "num_gpus": "8", "global_batch": "8", **experts}
+    row = {
+        "model": "llama4-maverick",
+        "moe_layer_freq": "2",
+        "tp": "8",
+        "dp": "",
+        "num_gpus": "8",
+        "global_batch": "8",
+        **experts,
+    }
     assert read(**row, pp="1.0").setup.model.num_dense_layers == 48
-    assert reason(**row, pp="2").startswith("model = 'llama4-maverick': has experts in every other layer alone")
+    assert reason(**row, pp="2").startswith("moe_layer_freq = '2': changes the price, and is not modelled")
     for nothing in ("", "0", "0.0"):
         assert reason(**{**row, "dense_layers": nothing}, pp="1").endswith("with pp = 1 fill in dense_layers.")
 
@@ -310,11 +325,11 @@ def test_an_unknown_device_lists_every_known_one() -> None:
     ("cells", "models_memory"),
     [
         ({}, True),
-        ({"notes": "Adafactor; steady tok/s"}, False),
+        ({"optimizer": "adafactor"}, False),
         ({"optimizer": "Muon"}, False),
         ({"optimizer": "AdamW"}, True),
-        ({"assumed": "recompute / offload / CUDA graph not in the table"}, False),
-        ({"assumed": "recompute / offload not in the table", "recompute": "full"}, True),
+        ({"recompute": "unknown"}, False),
+        ({"notes": "Adafactor; recompute not in the table"}, True),
     ],
 )
 def test_memory_is_predicted_unless_the_row_leaves_open_what_is_held(

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from conf.errors import ConfigError
-from sweeps.table.configuration import DEVICE_COLUMNS, OPTIONAL_COLUMNS, REQUIRED_COLUMNS
+from sweeps.table.columns import (
+    DEVICE_COLUMNS,
+    NAMED_OTHERWISE,
+    OPTIONAL_COLUMNS,
+    REQUIRED_COLUMNS,
+    require_read,
+)
 from sweeps.table.prices import unread_sentence
-from sweeps.table.remarks import NAMED_OTHERWISE, require_read
 
 KNOWN = (*REQUIRED_COLUMNS, *DEVICE_COLUMNS)
 
@@ -26,14 +33,15 @@ KNOWN = (*REQUIRED_COLUMNS, *DEVICE_COLUMNS)
         ("CPU_Offload", "CPU_Offload (did you mean cpu_offload?)"),
         ("nodes", "nodes"),
         ("params_b", "params_b"),
+        ("notes", "notes"),
     ],
 )
 def test_a_column_that_nothing_reads_is_named_with_the_one_that_may_be_meant(column: str, named: str) -> None:
-    assert unread_sentence([*KNOWN, "source", "notes", "confirmed", column]) == f"Columns that were not read: {named}."
+    assert unread_sentence([*KNOWN, "source", "confirmed", column]) == f"Columns that were not read: {named}."
 
 
 def test_columns_that_are_read_are_not_named_and_those_that_are_there_are_not_meant() -> None:
-    assert unread_sentence([*KNOWN, *OPTIONAL_COLUMNS, "assumed", "iter_time_s", ""]) is None
+    assert unread_sentence([*KNOWN, *OPTIONAL_COLUMNS, "arxiv", "iter_time_s", ""]) is None
     assert unread_sentence([*KNOWN, "recompute", "Recompute"]) == "Columns that were not read: Recompute."
 
 
@@ -68,3 +76,10 @@ def test_a_row_that_says_something_under_another_name_gets_a_reason(column: str,
 @pytest.mark.parametrize(("column", "cell"), [("vp", "1"), ("experts", "1.0"), ("zero", "0"), ("seq_parallel", "no")])
 def test_a_cell_that_says_what_an_empty_one_means_costs_no_prediction(column: str, cell: str) -> None:
     require_read({column: cell})
+
+
+@pytest.mark.parametrize("column", OPTIONAL_COLUMNS)
+def test_every_column_is_documented(column: str) -> None:
+    page = Path("docs/estimate.md").read_text()
+    tables = [line.split("|")[1] for line in page.splitlines() if line.startswith("|")]
+    assert any(f"`{column}`" in names for names in tables)

@@ -7,17 +7,16 @@ import pytest
 from conf.errors import ConfigError
 from conf.types.schema import ParallelPlan
 from sweeps.table.layout import MANY_MICRO_BATCHES, batch_of, parallel_of
-from sweeps.table.remarks import with_columns
 
 SIZES = {"layers": "32", "num_gpus": "64", "tp": "1", "pp": "1", "micro_batch": "2", "global_batch": ""}
 
 
 def plan(**cells: str) -> ParallelPlan:
-    return parallel_of(with_columns({**SIZES, **cells}))
+    return parallel_of({**SIZES, **cells})
 
 
 def batch(**cells: str) -> int:
-    return batch_of(with_columns({**SIZES, **cells}), plan(**cells)).global_batch_size
+    return batch_of({**SIZES, **cells}, plan(**cells)).global_batch_size
 
 
 @pytest.mark.parametrize(
@@ -42,16 +41,16 @@ def test_sharding_is_read_in_the_words_of_its_trainers(written: str, stage: int)
 
 def test_beside_a_pipeline_fsdp2_keeps_what_it_has_gathered() -> None:
     assert plan(zero_stage="FSDP2", pp="8").zero_stage == 2
-    assert plan(zero_stage="3", pp="8", notes="PyTorch FSDP2 backend, FSDP group 64").zero_stage == 2
-    assert plan(zero_stage="3", notes="PyTorch FSDP2 backend, FSDP group 64").zero_stage == 3
+    assert plan(zero_stage="FSDP2", pp="8", reshard_after_forward="yes").zero_stage == 3
+    assert plan(zero_stage="3", pp="8", reshard_after_forward="no").zero_stage == 2
+    assert plan(zero_stage="3", pp="8").zero_stage == 3
 
 
 @pytest.mark.parametrize(
     ("cells", "size"),
     [
-        ({"series": "internevo tp1 zero1=8"}, 8),
-        ({"notes": "zero1=8 (optimizer states sharded over 8 ranks)"}, 8),
-        ({"notes": "zero1=64"}, None),  # all replicas
+        ({"zero_group_size": "8"}, 8),
+        ({"zero_group_size": "64"}, None),  # all replicas
         ({"zero_stage": "HSDP"}, 8),
         ({"zero_stage": "HYBRID_SHARD"}, 8),
         ({"zero_stage": "HSDP", "gpus_per_node": "4"}, 4),
@@ -131,7 +130,7 @@ def test_fewer_devices_than_one_replica_takes_are_left_for_the_setup_to_refuse()
 
 
 def test_a_rate_without_the_reduction_of_gradients_is_that_of_many_micro_batches() -> None:
-    assert batch(notes="steady tok/s, gradient all-reduce excluded") == 2 * 64 * MANY_MICRO_BATCHES
+    assert batch(grad_reduce_excluded="yes") == 2 * 64 * MANY_MICRO_BATCHES
 
 
 @pytest.mark.parametrize(
@@ -159,11 +158,6 @@ def test_tensor_ranks_share_sequences_beside_experts_unless_the_row_says_otherwi
 
 
 def test_a_local_batch_is_cut_into_as_many_micro_batches_as_stages() -> None:
-    cells = {"pp": "8", "micro_batch": "", "notes": "local batch 32 per DP rank (micro-batch not stated)"}
-    found = batch_of(with_columns({**SIZES, **cells}), plan(**cells))
+    cells = {"pp": "8", "micro_batch": "", "local_batch": "32"}
+    found = batch_of({**SIZES, **cells}, plan(**cells))
     assert (found.micro_batch_size, found.global_batch_size) == (4, 32 * 8)
-
-
-def test_an_interleaved_schedule_has_at_least_two_chunks() -> None:
-    assert plan(pp="8", model="Llama 3.1 405B Interleaved 1F1B").virtual_pipeline_size == 2
-    assert plan(pp="8", vpp="4", model="Llama 3.1 405B Interleaved 1F1B").virtual_pipeline_size == 4

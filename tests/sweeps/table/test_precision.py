@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from sweeps.table.remarks import with_columns
 from sweeps.table.trainer import precision_of
 from tests.composed import load_cluster
 
@@ -28,14 +27,11 @@ from tests.composed import load_cluster
         ({"precision": "FP8-CS"}, "fp8-tensorwise"),
         ({"precision": "FP8_MX"}, "mxfp8"),
         ({"precision": "FP8-SC"}, "fp8-blockwise"),
-        (
-            {"precision": "bf16", "notes": "peak column = FP8 dense, source quotes MFU against 989.4 BF16"},
-            "fp8-delayed",
-        ),
+        ({"precision": "bf16", "matmul_precision": "fp8"}, "fp8-delayed"),
     ],
 )
 def test_recipes_are_read_by_their_words(cells: dict[str, str], recipe: str | None) -> None:
-    found = precision_of(with_columns(cells), load_cluster("dgx-b200"), "megatron-core")
+    found = precision_of(cells, load_cluster("dgx-b200"), "megatron-core")
     assert (found.matmul_recipe, found.dtype) == (recipe, "bf16")
 
 
@@ -45,17 +41,7 @@ def test_torchtitan_scales_by_the_tensor_unless_the_row_says_otherwise() -> None
     assert precision_of({"precision": "fp8 rowwise"}, cluster, "torchtitan").matmul_recipe == "fp8-rowwise"
 
 
-@pytest.mark.parametrize(
-    ("cells", "dtype"),
-    [
-        ({"source": "NVIDIA/dgxc-benchmarking @v24"}, "bf16"),
-        ({"notes": "NeMo, selective recompute set in the script"}, "bf16"),
-        ({"notes": "overlapped grad reduce / param gather in bf16"}, "bf16"),
-        ({"notes": "NeMo; fp32 grad accumulation"}, "fp32"),
-        ({"source": "NVIDIA/dgxc-benchmarking", "precision": "fp16"}, "fp32"),
-        ({"gradient_dtype": "bf16"}, "bf16"),
-        ({"notes": "Primus (Megatron)"}, "fp32"),
-    ],
-)
-def test_gradients_are_as_wide_as_the_source_makes_them(cells: dict[str, str], dtype: str) -> None:
-    assert precision_of(with_columns(cells), load_cluster("dgx-h100"), "megatron-core").gradient_dtype == dtype
+def test_gradients_are_in_fp32_unless_the_row_says_otherwise() -> None:
+    cluster = load_cluster("dgx-h100")
+    assert precision_of({}, cluster, "megatron-core").gradient_dtype == "fp32"
+    assert precision_of({"gradient_dtype": "bf16"}, cluster, "megatron-core").gradient_dtype == "bf16"
