@@ -355,11 +355,12 @@ class Reading:
     @cached_property
     def _last_step(self) -> StepMetrics | None:
         """The last step on record; of a training that is to run again, the last that its checkpoint has saved."""
-        if not self.steps or self.outcome is not Outcome.PENDING:
-            return self.steps[-1] if self.steps else None
+        steps = self.steps  # of one that has ended, each look reads its file
+        if not steps or self.outcome is not Outcome.PENDING:
+            return steps[-1] if steps else None
         last = last_whole(self.folder.checkpoints, warns=False)
         saved = step_of(last) if last else 0
-        return next((step for step in reversed(self.steps) if step.step <= saved), None)
+        return next((step for step in reversed(steps) if step.step <= saved), None)
 
     @property
     def _is_failure_all(self) -> bool:

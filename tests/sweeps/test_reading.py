@@ -282,3 +282,13 @@ def test_a_trial_that_ended_costs_one_file_and_one_that_runs_two_and_a_listing_h
     assert outcomes == {Outcome.COMPLETED: NUM_FOLDERS // 2, Outcome.RUNNING: NUM_FOLDERS // 2}
     running = [name for trial in trials[::2] for name in ("open submission.json", f"os.listdir {trial.trial_id}")]
     assert Counter(accesses) == Counter(["open measurement.json"] * NUM_FOLDERS + running)
+
+
+def test_how_far_a_trial_came_is_looked_up_once(sweep: Sweep) -> None:
+    end(sweep, Outcome.COMPLETED)
+    trial = sweep.record.trials[0]
+    sweep.folder_of(trial).append_metrics(STEP)
+    reading = sweep.read_trial(trial)
+    with audited("open") as accesses:
+        assert [reading.num_steps_done for _ in range(3)] == [STEP.step] * 3
+    assert accesses == ["open metrics.jsonl"]
