@@ -1,4 +1,4 @@
-"""`trisweep report`: the report of a sweep, of one that still runs, or of two side by side; and runs in MLflow."""
+"""`trisweep report`: the report of a sweep, or of two side by side; and runs in MLflow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import typer
 
 from cli.arguments import AsJson, OverrideTexts, SweepName
 from cli.commands.reindex import chosen_store, write_all_anew
-from cli.commands.ui import print_way_in
 from cli.output.bar import bar
 from cli.output.console import complaints, console, print_json, print_sentences, print_unwrapped, shown_path
 from cli.output.next_command import folder_words, ui_command
@@ -30,10 +29,7 @@ if TYPE_CHECKING:
     from sweeps.later_command import Restriction
     from sweeps.reading import TrialReading
     from sweeps.sweep import Sweep
-    from sweeps.trial import SweepFolder, SweepRecord
-
-PERIOD_SECONDS = 5.0
-"""Between two looks at a sweep whose report is served while it runs."""
+    from sweeps.trial import SweepRecord
 
 OutFolder = Annotated[
     Path | None,
@@ -45,16 +41,10 @@ OutFolder = Annotated[
 ]
 
 
-Live = Annotated[bool, typer.Option("--live", help="Serve the page on loopback while the sweep runs; write nothing.")]
-LivePort = Annotated[int, typer.Option("--port", help="Port of --live on loopback; 0: any free.", min=0, max=65535)]
-
-
 def report(
     name: SweepName,
     overrides: OverrideTexts = None,
     out: OutFolder = None,
-    live: Live = False,
-    port: LivePort = 5001,
     as_json: AsJson = False,
 ) -> None:
     """Write the report (Markdown, CSV, HTML) and import the sweep into MLflow.
@@ -64,15 +54,11 @@ def report(
     from sweeps.later_command import restriction_of
     from sweeps.sweep import Sweep
 
-    if live and (out is not None or as_json):
-        raise UsageError("--live serves a page and writes nothing", "Leave out --out and --json.")
     # The word among the overrides that is none names the other sweep.
     words = [text for text in overrides or () if "=" not in text and not text.startswith(("+", "~"))]
     if len(words) > 1:
         raise UsageError(f"{', '.join(words)}: two sweeps can be compared, and more were named", "Name two.")
     second, overrides = next(iter(words), None), [text for text in overrides or () if text not in words]
-    if live and second is not None:
-        raise UsageError("--live serves the report of one sweep, and two were named", "Name one.")
     if second is not None:
         _compare(name, second, overrides, out, as_json=as_json)
         return
@@ -80,9 +66,6 @@ def report(
     record = folder.read_record()
     restriction = restriction_of(composition, proxy=record.mode == "proxy")
     _say_without_effect([(record, composition)], restriction)
-    if live:
-        _serve_live(folder, restriction, port)
-        return
     sweep, tracking = Sweep.stored_in(folder), composition.settings.tracking
     if out is None:
         content = report_on(sweep, tracking, restriction, chosen_store(composition), as_json=as_json)
@@ -218,26 +201,6 @@ def _document(sweep: Sweep, readings: Sequence[TrialReading], out: Path | None) 
     from results.report.report import ReportPaths
 
     return report_document(sweep, readings, asdict(ReportPaths.of(sweep, out)))
-
-
-def _serve_live(folder: SweepFolder, restriction: Restriction | None, port: int) -> None:
-    """Serve the report of a sweep, or of this part, until Ctrl-C; nothing is written, neither files nor MLflow."""
-    from launcher.state import reconcile
-    from results.report.live import LiveReport, serve
-    from sweeps.sweep import Sweep
-
-    def read() -> tuple[Sweep, Sequence[TrialReading]]:
-        sweep = _part(Sweep.stored_in(folder), restriction)  # again each time, because a search adds trials
-        return sweep, reconcile(sweep.read())
-
-    def tell(line: str) -> None:
-        if line.startswith("http"):
-            print_unwrapped(f"Report: {line}")
-            print_way_in(int(line.rstrip("/").rpartition(":")[2]))
-        else:
-            print_unwrapped(line)
-
-    serve(LiveReport(read), port, PERIOD_SECONDS, tell)
 
 
 def _compare(first: str, second: str, overrides: Sequence[str], out: Path | None, *, as_json: bool) -> None:

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
-import subprocess
-import sys
 from pathlib import Path
-from urllib.error import URLError
-from urllib.request import urlopen
 
 import pytest
 
@@ -105,31 +99,15 @@ def test_a_folder_of_several_sweeps_is_refused_with_their_names(finished: Path) 
         (("smoke-local", "smoke-local"), "was given twice"),
         (("smoke-local", "nowhere/at-all"), "nowhere/at-all holds no sweep"),
         (("a", "b", "c"), "two sweeps can be compared"),
-        (("smoke", "--live", "--json"), "serves a page and writes nothing"),
     ],
 )
-def test_what_cannot_be_compared_or_served_is_one_message(
+def test_what_cannot_be_compared_is_one_message(
     finished: Path, trisweep: Command, words: tuple[str, ...], said: str
 ) -> None:
     done = trisweep("report", *words, cwd=finished)
     assert done.returncode == 2
     assert said in done.stderr
     assert "Traceback" not in done.stderr
-
-
-@pytest.mark.slow
-def test_a_live_report_ends_with_ctrl_c_and_leaves_nothing(finished: Path, no_slurm: dict[str, str]) -> None:
-    command = [sys.executable, "-c", COMMAND, "report", "smoke", "--live", "--port", "0"]
-    environment = os.environ | no_slurm
-    with subprocess.Popen(command, cwd=finished, env=environment, stdout=subprocess.PIPE, text=True) as served:
-        assert served.stdout is not None
-        address = served.stdout.readline().removeprefix("Report: ").strip()
-        with urlopen(address, timeout=90) as answer:
-            assert b"The sweep is finished" in answer.read()
-        served.send_signal(signal.SIGINT)
-        assert served.wait(timeout=90) == 0
-    with pytest.raises(URLError):
-        urlopen(address, timeout=5)
 
 
 @pytest.mark.parametrize(
