@@ -23,9 +23,9 @@ from benchmarks.target import Target, at_least, at_most, figure
 from conf.compose.load import compose
 from conf.overrides import Overrides
 from sweeps.points.plan import plan_sweep
-from sweeps.repeats.points import measured_points, rivals_of_first
-from sweeps.repeats.ranking import RATES, disturbances
-from sweeps.repeats.rounds import ROUNDS_OF_A_STAND_IN, Rounds, far_from_prediction
+from sweeps.ranking.disturbed import RATES, disturbances
+from sweeps.ranking.points import measured_points, rivals_of_first
+from sweeps.ranking.rounds import ROUNDS_OF_A_STAND_IN, Rounds, far_from_prediction
 from sweeps.trial import Trial, repeat_id
 from train_core.measurement import Measurement
 

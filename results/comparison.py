@@ -11,10 +11,10 @@ from conf.plan.experiment import Experiment
 from conf.types.sweep_spec import Objective
 from conf.units import count_of
 from sweeps.labels import Labels, distinct_names
+from sweeps.ranking.by_objective import SoughtPoint, sought_points
+from sweeps.ranking.disturbed import counted_runs, disturbances, measured_groups, middle_of
+from sweeps.ranking.equal_training import trained_otherwise
 from sweeps.reading import TrialReading
-from sweeps.repeats.by_objective import SoughtPoint, sought_points
-from sweeps.repeats.equal_training import trained_otherwise
-from sweeps.repeats.ranking import counted_runs, disturbances, measured_groups, middle_of
 from sweeps.search.axes.seen_points import SEED
 from sweeps.sweep import Sweep
 from train_core.measurement import Performance

@@ -15,8 +15,8 @@ from typing import NamedTuple
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from sweeps.folder.journal import History
+from sweeps.ranking.by_objective import best_reading
 from sweeps.reading import TrialReading
-from sweeps.repeats.by_objective import best_reading
 from sweeps.sweep import Sweep, age_seconds
 from train_core.measurement import Outcome
 

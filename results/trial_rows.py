@@ -24,10 +24,10 @@ from results.units import gib, percent, tflops
 from sweeps.confidence import interval_of
 from sweeps.labels import whole_point
 from sweeps.points.objectives import measured_value
+from sweeps.ranking.by_objective import sought_places, sought_points
+from sweeps.ranking.disturbed import disturbances
+from sweeps.ranking.points import MeasuredPoint, measured_points, places
 from sweeps.reading import TrialReading
-from sweeps.repeats.by_objective import sought_places, sought_points
-from sweeps.repeats.points import MeasuredPoint, measured_points, places
-from sweeps.repeats.ranking import disturbances
 from sweeps.sweep import chain_metrics
 from sweeps.trial import SweepRecord, Trial
 from train_core.costs import STEP_TERMS, Estimate

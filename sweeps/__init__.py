@@ -3,7 +3,7 @@
 From the top down; every line imports only from those below it:
 
 later_command  what a later command makes of a sweep that is there already
-repeats        the same point measured more than once
+ranking        which point is best, what its runs say together, and which deserve a further run
 log_choice     which trial is meant, and its log
 table          tables of configurations to price
 search         which point to try next, from what the trials have shown

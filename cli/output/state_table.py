@@ -15,8 +15,8 @@ from results.terminal.drawing import LayoutCell, columns_with_room
 from results.terminal.tables import DISTURBED, outcome_style
 from results.units import tflops
 from sweeps.points.objectives import measured_value
+from sweeps.ranking.disturbed import disturbances
 from sweeps.reading import Reading, TrialReading
-from sweeps.repeats.ranking import disturbances
 from sweeps.sweep import age_seconds
 from train_core.measurement import Outcome
 

@@ -13,7 +13,7 @@ from launcher.control.rules import Budget, Rules
 from sweeps.later_command import restriction_of
 from sweeps.points.following import Stages
 from sweeps.points.plan import part_of, trial_of
-from sweeps.repeats.rounds import ROUNDS_OF_A_STAND_IN, Rounds
+from sweeps.ranking.rounds import ROUNDS_OF_A_STAND_IN, Rounds
 from sweeps.search.registry import search_for
 from sweeps.trial import SweepRecord
 

@@ -19,9 +19,9 @@ from conf.overrides import Overrides
 from launcher.control.attempts import may_run_again, submission_time_of
 from launcher.control.rules import Rules
 from sweeps.folder.journal import Asked, Begun, Cancelled, History, Journal, Paused, Resumed, Retried
+from sweeps.ranking.points import MeasuredPoint, measured_points
+from sweeps.ranking.rounds import next_repeat
 from sweeps.reading import TrialReading
-from sweeps.repeats.points import MeasuredPoint, measured_points
-from sweeps.repeats.rounds import next_repeat
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, Trial, repeat_id
 from train_core.measurement import Fault, Outcome

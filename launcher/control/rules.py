@@ -20,8 +20,8 @@ from conf.units import SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 from launcher.slurm.resources import devices_charged
 from sweeps.folder.journal import Entry, History
 from sweeps.points.following import Stages
+from sweeps.ranking.rounds import Rounds
 from sweeps.reading import TrialReading
-from sweeps.repeats.rounds import Rounds
 from sweeps.search.searcher import Listed, Proposal, Search
 from sweeps.sweep import Sweep
 from sweeps.trial import Trial

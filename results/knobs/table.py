@@ -13,8 +13,8 @@ from conf.plan.experiment import Experiment
 from conf.plan.knobs import KNOB, KNOBS
 from conf.types.schema import Value
 from sweeps.labels import dotted_value
+from sweeps.ranking.disturbed import disturbances
 from sweeps.reading import TrialReading
-from sweeps.repeats.ranking import disturbances
 from sweeps.trial import Trial
 from train_core.measurement import Outcome
 

@@ -22,8 +22,8 @@ from results.report.section import Block, Head, Heading, NamedTable, Paragraph, 
 from results.table import Cell, Table, number, text
 from results.units import round_to_digits, seconds, share_of_peak, significant, tflops
 from sweeps.labels import Labels
+from sweeps.ranking.points import ranking_of
 from sweeps.reading import TrialReading
-from sweeps.repeats.points import ranking_of
 from sweeps.sweep import Sweep
 from train_core.whole_files import write_atomically
 

@@ -15,8 +15,8 @@ from results.report.section import Block, Heading, NamedTable, Paragraph, Sectio
 from results.table import Cell, Table, number, text
 from results.units import ABSENT
 from sweeps.points.objectives import cost
-from sweeps.repeats.by_objective import best_measured, sought_points
-from sweeps.repeats.points import ranked_points, rivals_of_first
+from sweeps.ranking.by_objective import best_measured, sought_points
+from sweeps.ranking.points import ranked_points, rivals_of_first
 from sweeps.trial import SweepRecord
 
 

@@ -29,8 +29,8 @@ from results.report.pipeline_spans import (
 from results.report.section import ReportSubject
 from results.table import Cell, Table, number, text
 from results.units import percent
+from sweeps.ranking.points import ranking_of
 from sweeps.reading import TrialReading
-from sweeps.repeats.points import ranking_of
 from train_core.costs import IMPLEMENTATIONS
 from train_core.stage_timeline import PassKind, StageTimeline
 

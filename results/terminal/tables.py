@@ -19,10 +19,10 @@ from results.terminal.drawing import legend_in_short
 from results.units import ABSENT, gib
 from sweeps.labels import Labels
 from sweeps.points.objectives import measured_value
+from sweeps.ranking.by_objective import sought_places, sought_points
+from sweeps.ranking.disturbed import disturbances
+from sweeps.ranking.points import MeasuredPoint, measured_points, places
 from sweeps.reading import TrialReading
-from sweeps.repeats.by_objective import sought_places, sought_points
-from sweeps.repeats.points import MeasuredPoint, measured_points, places
-from sweeps.repeats.ranking import disturbances
 from sweeps.trial import SweepRecord, Trial
 from train_core.measurement import Outcome
 

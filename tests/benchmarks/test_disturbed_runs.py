@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.disturbed_runs import Replay, replay_of
-from sweeps.repeats.points import MeasuredPoint
+from sweeps.ranking.points import MeasuredPoint
 
 
 def wrong(replays: list[Replay]) -> int:

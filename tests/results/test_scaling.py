@@ -9,8 +9,8 @@ import pytest
 
 from results.report.findings.ranking import relations_of_points
 from results.scaling import Scaling, scalings
+from sweeps.ranking.points import measured_points
 from sweeps.reading import TrialReading
-from sweeps.repeats.points import measured_points
 from sweeps.trial import Trial
 from tests.results.conftest import ENVIRONMENT, FULL, cluster, performance, trial
 from train_core.measurement import Environment, Measurement, Outcome, Performance

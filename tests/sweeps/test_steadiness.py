@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sweeps.repeats.ranking import DRIFT, TWO_SPEEDS, WIDE, disturbed_runs
+from sweeps.ranking.disturbed import DRIFT, TWO_SPEEDS, WIDE, disturbed_runs
 
 QUIET = (0.330, 0.334, 0.329, 0.338, 0.331, 0.335, 0.327)
 

@@ -11,9 +11,9 @@ from results.report.section import ReportSubject
 from results.scaling import Scaling, half_of_ratio, scaling
 from results.table import Cell, number, text
 from results.units import ABSENT, count, gib, percent, seconds, share_of_peak, significant, tflops
+from sweeps.ranking.by_objective import SoughtPoint
+from sweeps.ranking.points import MeasuredPoint, ranking_of
 from sweeps.reading import TrialReading
-from sweeps.repeats.by_objective import SoughtPoint
-from sweeps.repeats.points import MeasuredPoint, ranking_of
 from sweeps.trial import SweepRecord, Trial
 
 PREDICTED: dict[str, tuple[str, Callable[[float | None], str]]] = {

@@ -12,8 +12,8 @@ from conf.types.sweep_spec import Objective, figure_of, is_of_time
 from conf.units import TERA, count_of
 from results.units import ABSENT, significant
 from sweeps.points.objectives import is_better_when_larger
+from sweeps.ranking.by_objective import SoughtPoint, sought_points
 from sweeps.reading import TrialReading
-from sweeps.repeats.by_objective import SoughtPoint, sought_points
 from sweeps.search.axes.seen_points import SEED
 from sweeps.trial import SweepRecord
 from train_core.measurement import LIVE

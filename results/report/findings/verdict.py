@@ -15,9 +15,9 @@ from results.report.findings.ranking import efficiency_text, relations_of_points
 from results.report.findings.sought import aside_sentence, sought_sentences, sweep_with
 from results.scaling import Scaling, ScalingStudy, measured_study
 from results.units import ABSENT, count, in_three_digits, percent, seconds, share_of_peak, significant, tflops
+from sweeps.ranking.disturbed import of_other_models
+from sweeps.ranking.points import MeasuredPoint, measured_points, ranked_points, rivals_of_first
 from sweeps.reading import CANCELLED_BY_NAME, TrialReading
-from sweeps.repeats.points import MeasuredPoint, measured_points, ranked_points, rivals_of_first
-from sweeps.repeats.ranking import of_other_models
 from sweeps.trial import SweepRecord
 from train_core.measurement import LIVE, Outcome
 

@@ -26,8 +26,8 @@ from results.report.findings.comparable import (
 from results.report.section import Block, Heading, NamedTable, Paragraph, Plot, ReportSubject, Section
 from results.table import Cell, Table, number, text
 from results.units import ABSENT, error_percent, gib, percent, round_to_digits, seconds, tflops
+from sweeps.ranking.points import ranking_of
 from sweeps.reading import TrialReading
-from sweeps.repeats.points import ranking_of
 
 ABSENT_NUMBER = number(ABSENT, None)
 MOST_POINTS = 1000

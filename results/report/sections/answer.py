@@ -17,10 +17,10 @@ from results.terminal.drawing import legend
 from results.units import in_three_digits, percent, seconds, share_of_peak, significant, tflops
 from sweeps.confidence import Interval, interval_of
 from sweeps.folder.journal import History
+from sweeps.ranking.by_objective import sought_points
+from sweeps.ranking.disturbed import MEASURED_PEAK
+from sweeps.ranking.points import MeasuredPoint, ranked_points
 from sweeps.reading import TrialReading
-from sweeps.repeats.by_objective import sought_points
-from sweeps.repeats.points import MeasuredPoint, ranked_points
-from sweeps.repeats.ranking import MEASURED_PEAK
 from sweeps.trial import SweepRecord, Trial
 
 

@@ -16,8 +16,8 @@ from results.report.section import Block, NamedTable, NumbersAre, Paragraph, Plo
 from results.table import Cell, Table, number, text
 from results.units import in_three_digits, round_to_digits
 from sweeps.points.objectives import front
+from sweeps.ranking.points import ranking_of
 from sweeps.reading import TrialReading
-from sweeps.repeats.points import ranking_of
 from sweeps.trial import SweepRecord
 from train_core.trial_folder import JobFolder
 

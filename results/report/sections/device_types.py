@@ -9,8 +9,8 @@ from results.report.findings.comparable import display_name
 from results.report.section import NamedTable, Paragraph, ReportSubject, Section
 from results.table import Cell, Table, number, text
 from results.units import gib, percent, tflops
+from sweeps.ranking.points import ranking_of
 from sweeps.reading import TrialReading
-from sweeps.repeats.points import ranking_of
 from train_core.measurement import BlockRates
 
 _READ_SO = (

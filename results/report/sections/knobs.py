@@ -36,7 +36,7 @@ from results.table import Cell, Table, number, text
 from results.units import ABSENT, gib, percent, seconds
 from sweeps.planner.choosing.explain import Explanation, explain
 from sweeps.planner.plans.strategy import Strategy
-from sweeps.repeats.points import ranking_of
+from sweeps.ranking.points import ranking_of
 from sweeps.trial import SweepRecord, Trial
 from train_core.costs import IMPLEMENTATIONS, Estimate
 

@@ -13,7 +13,7 @@ from results.report.sections.published import PublishedFigure, chosen_figures
 from results.scaling import ScalingStudy, StudyPoint, measured_study, predicted_study
 from results.table import Cell, Table, number, text
 from results.units import count, percent, seconds, significant
-from sweeps.repeats.points import measured_points
+from sweeps.ranking.points import measured_points
 from sweeps.trial import SweepRecord
 
 FIGURES = ("ranks", "devices", "batch", "step s", "speed-up", "efficiency %")

@@ -20,7 +20,7 @@ from results.table import Table, number, text
 from results.units import percent
 from sweeps.labels import dotted_value
 from sweeps.points.objectives import is_better_when_larger
-from sweeps.repeats.by_objective import SoughtPoint, sought_places, sought_points
+from sweeps.ranking.by_objective import SoughtPoint, sought_places, sought_points
 from sweeps.search.axes.seen_points import SEED
 from sweeps.trial import SweepRecord
 

@@ -21,8 +21,8 @@ from results.scaling import Scaling
 from results.table import FIRST_ROWS, Cell, Table, number, text
 from results.units import ABSENT, round_to_digits, significant
 from sweeps.labels import distinct_names
+from sweeps.ranking.points import MeasuredPoint, measured_points, places
 from sweeps.reading import TrialReading
-from sweeps.repeats.points import MeasuredPoint, measured_points, places
 from sweeps.trial import SweepRecord
 from train_core.measurement import Outcome
 

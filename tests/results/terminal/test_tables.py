@@ -18,11 +18,11 @@ from results.table import Table
 from results.terminal.tables import plan_table, ranked_table, sought_table
 from results.trial_rows import repeat_columns
 from sweeps.labels import Labels
-from sweeps.repeats.ranking import TWO_SPEEDS
+from sweeps.ranking.disturbed import TWO_SPEEDS
 from sweeps.sweep import Sweep
 from tests.results.conftest import WriteSweep, performance, trial
 from tests.results.report.test_report import HOW, PLAN, PROXY_TRIALS
-from tests.sweeps.repeats.test_disturbed_runs import QUIET, stepped
+from tests.sweeps.ranking.test_disturbed_runs import QUIET, stepped
 
 
 def shown(table: RenderableType, width: int) -> str:

@@ -1,4 +1,4 @@
-"""The measured points of a sweep and their runs: which runs were disturbed, which count, and how the points rank.
+"""The runs of measured points: which were disturbed, which count, and which one stands for its point.
 
 Disturbed runs: two speeds and a drift are found by the share of the variance of log seconds that two clusters or a line
 explain; a run that was disturbed otherwise has more variance than the runs beside it. Each is held against what chance

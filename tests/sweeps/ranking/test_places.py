@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from sweeps.repeats.points import places_by_bounds
+from sweeps.ranking.points import places_by_bounds
 
 Bounds = tuple[float, float]
 MOST_COMPARISONS = 200

@@ -11,16 +11,16 @@ import pytest
 
 from conf.types.sweep_spec import Objective
 from results.terminal.tables import sought_table
+from sweeps.ranking.by_objective import best_first
+from sweeps.ranking.disturbed import LATE, MEASURED_PEAK, PEAK_TOO_LOW, TWO_SPEEDS, disturbances
+from sweeps.ranking.points import RepeatInterval, measured_points, places, ranking_of, rivals_of_first, with_own_steps
+from sweeps.ranking.rounds import far_from_prediction
 from sweeps.reading import TrialReading
-from sweeps.repeats.by_objective import best_first
-from sweeps.repeats.points import RepeatInterval, measured_points, places, ranking_of, rivals_of_first, with_own_steps
-from sweeps.repeats.ranking import LATE, MEASURED_PEAK, PEAK_TOO_LOW, TWO_SPEEDS, disturbances
-from sweeps.repeats.rounds import far_from_prediction
 from sweeps.search.searcher import Answer
 from tests.conftest import BuildRecord
 from tests.results.conftest import performance, trial
 from tests.steps import STEP
-from tests.sweeps.repeats.test_rounds import Measured, asked, proposed, reading, run
+from tests.sweeps.ranking.test_rounds import Measured, asked, proposed, reading, run
 from train_core.measurement import Outcome, StepMetrics
 
 QUIET = (1.0, 1.01, 0.99, 1.02, 0.98, 1.0, 1.01)

@@ -16,9 +16,9 @@ from results.report.findings.sought import aside_sentence
 from results.report.findings.verdict import verdict
 from results.terminal.tables import sought_table
 from results.trial_rows import repeat_columns
+from sweeps.ranking.by_objective import best_reading, sought_places, sought_points
+from sweeps.ranking.disturbed import OTHER_MODEL
 from sweeps.reading import TrialReading
-from sweeps.repeats.by_objective import best_reading, sought_places, sought_points
-from sweeps.repeats.ranking import OTHER_MODEL
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, SweepRecord
 from tests.conftest import BuildRecord
@@ -250,7 +250,7 @@ def test_the_loss_of_a_run_counts_though_its_times_were_disturbed(
 ) -> None:
     third, fourth = sweep.record.trials[2:4]  # both seeds of lr=0.01
     finish(sweep.folder, fourth, performance(10.0, losses=(4.2,), final_loss=4.2))
-    monkeypatch.setattr("sweeps.repeats.by_objective.disturbances", lambda _: {fourth.trial_id: "it was late"})
+    monkeypatch.setattr("sweeps.ranking.by_objective.disturbances", lambda _: {fourth.trial_id: "it was late"})
     for objective, runs, values in (
         (("loss", "step_time"), 2, (4.1, 2.56)),
         (("step_time", "loss"), 2, (2.56, 4.1)),

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from conf.units import count_of
+from sweeps.ranking.disturbed import disturbances, late_ones, lateness
+from sweeps.ranking.points import MeasuredPoint, measured_points, rivals_of_first
 from sweeps.reading import TrialReading
-from sweeps.repeats.points import MeasuredPoint, measured_points, rivals_of_first
-from sweeps.repeats.ranking import disturbances, late_ones, lateness
 from sweeps.search.searcher import Answer, Proposal
 from train_core.measurement import LIVE, Outcome
 

@@ -8,8 +8,7 @@ from math import exp, log
 
 import pytest
 
-from sweeps.reading import TrialReading
-from sweeps.repeats.points import (
+from sweeps.ranking.points import (
     machine_noise,
     measured_points,
     of_one_run,
@@ -18,7 +17,8 @@ from sweeps.repeats.points import (
     ranking_of,
     rivals_of_first,
 )
-from sweeps.repeats.rounds import Rounds
+from sweeps.ranking.rounds import Rounds
+from sweeps.reading import TrialReading
 from sweeps.search.searcher import Answer
 from sweeps.trial import Trial
 from tests.results.conftest import performance, trial

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sweeps.repeats.by_objective import sought_points
-from sweeps.repeats.points import measured_points
+from sweeps.ranking.by_objective import sought_points
+from sweeps.ranking.points import measured_points
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import BuildRecord

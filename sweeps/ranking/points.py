@@ -17,8 +17,7 @@ from operator import itemgetter
 from statistics import fmean, median
 
 from conf.units import count_of
-from sweeps.reading import TrialReading
-from sweeps.repeats.ranking import (
+from sweeps.ranking.disturbed import (
     LEAST_RATIO,
     MEASURED_PEAK,
     counted_runs,
@@ -27,6 +26,7 @@ from sweeps.repeats.ranking import (
     middle_of,
     of_other_models,
 )
+from sweeps.reading import TrialReading
 from train_core.measurement import Performance
 
 CONFIDENCE = 0.95
@@ -135,7 +135,7 @@ class MeasuredPoint:
     """One point and what its runs measured.
 
     Attributes:
-        middle: `ranking.middle_of` the runs that count: the steady ones, where any is. All numbers that are
+        middle: `disturbed.middle_of` the runs that count: the steady ones, where any is. All numbers that are
             shown of the point are this run's, so that they belong together.
         disturbed: what disturbed its runs, where none of them was steady; else empty.
         aside: why its rate has no place among the others, as of another model than the sweep's; else empty.

@@ -2,7 +2,7 @@
 
 Trials that differ in their seed alone, and repeats, are runs of one point, whose mean counts; those that another
 version of the trainer measured are another point. A time spreads as far in all points, as a machine disturbs each by a
-factor (`sweeps.repeats.points`); a loss, or a figure of a later stage, as far as in points of like value. Where none
+factor (`sweeps.ranking.points`); a loss, or a figure of a later stage, as far as in points of like value. Where none
 was measured twice, nobody knows: there is neither an interval nor a sure place. What is positive spreads by factors;
 of anything else, deviations are shares of the mean.
 
@@ -22,10 +22,10 @@ from conf.grouped import grouped
 from conf.plan.experiment import Experiment
 from conf.types.sweep_spec import Objective, is_of_time
 from sweeps.points.objectives import cost, finite_ends, front, is_better_when_larger, measured_value
+from sweeps.ranking.disturbed import counted_runs, disturbances, has_measured_point, middle_of, of_other_models
+from sweeps.ranking.equal_training import trained_otherwise
+from sweeps.ranking.points import overlap, places_by_bounds, pooled_spread, ranked_points, ranking_of, t_quantile
 from sweeps.reading import TrialReading
-from sweeps.repeats.equal_training import trained_otherwise
-from sweeps.repeats.points import overlap, places_by_bounds, pooled_spread, ranked_points, ranking_of, t_quantile
-from sweeps.repeats.ranking import counted_runs, disturbances, has_measured_point, middle_of, of_other_models
 from sweeps.search.axes.seen_points import SEED
 from sweeps.trial import SweepRecord
 
