@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated
@@ -13,11 +11,11 @@ import yaml
 from rich.text import Text
 
 from cli.output.console import complaints
-from conf.compose.model_from import KEY, expand_model_from
+from conf.compose.model_from import expand_model_from
 from conf.credentials import hide_credentials, shown_tree
 from conf.errors import TrisweepError, UsageError
-from conf.folders import further_folders, groups, options
-from conf.overrides import Override, Overrides
+from conf.folders import further_folders, options
+from conf.overrides import Overrides
 
 if TYPE_CHECKING:
     from conf.compose.load import Composition
@@ -25,35 +23,12 @@ if TYPE_CHECKING:
 TRAINERS = "trisweep, megatron-lm, megatron-deepspeed, megatron-core, fsdp, torchtitan, deepspeed"
 """Those of `train_core.costs`, written out because importing that takes longer than to answer `--help`."""
 
-SPLIT_BY_BASH = re.compile(r"(\w+)\n=(?:\n\S+)?$")
-"""`cluster=fr` as bash hands it over: for bash the sign ends a word, and only what follows it may be answered."""
-
 
 def complete_sweep(context: typer.Context, incomplete: str) -> list[str]:
-    return [name for name in _option_names(context, "sweep") if name.startswith(incomplete)]
-
-
-def complete_override(context: typer.Context, incomplete: str) -> list[str]:
-    # Whoever has typed `cluster=` is offered its files; before that, the names of groups are offered.
-    group, names = Override.parse(incomplete).key, groups()
-    if split := SPLIT_BY_BASH.search(os.environ.get("COMP_WORDS", "")):
-        offered = _option_names(context, split[1]) if split[1] in names else []
-    elif group in names and incomplete != group:
-        offered = [f"{group}={option}" for option in _option_names(context, group)]
-    else:
-        offered = [f"{name}=" for name in (*names, KEY) if name != "sweep"]
-    return [text for text in offered if text.startswith(incomplete)]
-
-
-def complete_either(context: typer.Context, incomplete: str) -> list[str]:
-    return [*complete_sweep(context, incomplete), *complete_override(context, incomplete)]
-
-
-def _option_names(context: typer.Context, group: str) -> list[str]:
-    """Options of a group, also in folders that the line names; none where one is wrong, because a shell asks."""
+    """Sweeps of all folders that the line names; none where one is wrong, because a shell asks."""
     try:
         with further_folders(context.params.get("config_dir") or ()):
-            return options(group)
+            return [name for name in options("sweep") if name.startswith(incomplete)]
     except TrisweepError:
         return []
 
@@ -63,7 +38,7 @@ SweepName = Annotated[
 ]
 OverrideTexts = Annotated[
     list[str] | None,
-    typer.Argument(help="Hydra overrides: cluster=frontier batch.micro_batch_size=2", autocompletion=complete_override),
+    typer.Argument(help="Hydra overrides: cluster=frontier batch.micro_batch_size=2"),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Answer with one JSON document on stdout (docs/json.md).")]
 ShowConfig = Annotated[bool, typer.Option("--cfg", help="Print the composed configuration and stop.")]

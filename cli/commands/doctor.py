@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from cli.arguments import AsJson, complete_override, overrides_of
+from cli.arguments import AsJson, overrides_of
 from cli.output.console import console, print_json
 from conf.errors import EXIT_FAILED
 from conf.units import count_of
@@ -25,7 +25,7 @@ NAME_COLUMNS = 14
 
 Choice = Annotated[
     list[str] | None,
-    typer.Argument(help="cluster=NAME to check; further Hydra overrides.", autocompletion=complete_override),
+    typer.Argument(help="cluster=NAME to check; further Hydra overrides."),
 ]
 NoJob = Annotated[bool, typer.Option("--no-job", help="Leave out the small job on the nodes.")]
 

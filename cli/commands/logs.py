@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cli.arguments import SweepName, complete_override
+from cli.arguments import SweepName
 from cli.output.console import complaints, console
 from cli.started_sweep import started_sweep
 from conf.errors import UsageError
@@ -20,7 +20,6 @@ Words = Annotated[
     typer.Argument(
         metavar="[TRIAL] [OVERRIDES]...",
         help="A trial or training, or a part of its name: else the last that failed, or one that runs.",
-        autocompletion=complete_override,
     ),
 ]
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on until the trial ends; Ctrl-C leaves it alone.")]

@@ -14,7 +14,6 @@ import typer
 from typer.testing import CliRunner
 
 from cli.main import HelpfulGroup, app, main
-from conf.folders import options
 from tests.cli.conftest import Command
 
 
@@ -101,34 +100,19 @@ def test_paragraphs_of_a_help_are_broken_by_the_terminal_alone() -> None:
     assert [name for name, text in texts.items() if "\n" in text.replace("\n\n", "")] == []
 
 
-def test_completion_offers_sweeps_and_options(tmp_path: Path, trisweep: Command) -> None:
+def test_completion_offers_sweeps(tmp_path: Path, trisweep: Command) -> None:
     asked = {"_TRISWEEP_COMPLETE": "complete_bash", "COMP_CWORD": "2"}
     sweeps = trisweep(cwd=tmp_path, COMP_WORDS="trisweep plan 1", **asked)
     assert set(sweeps.stdout.split()) == {"175b", "1t"}
-    clusters = trisweep(cwd=tmp_path, COMP_WORDS="trisweep plan 175b cluster=f", **{**asked, "COMP_CWORD": "3"})
-    assert "frontier" in clusters.stdout
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (("plan", "175b", "cluster", "=", "fr"), ["frontier"]),
-        (("plan", "175b", "cluster", "="), options("cluster")),
-        (("sweep", "175b", "clu"), ["cluster="]),
-        (("plan", "cluster", "=", "selene", "model", "=", "gpt-2"), ["gpt-22b", "gpt-22b-proxy"]),
-        (("plan", "175b", "nothing", "=", "x"), []),
-        (("plan", "175b", "--config-dir", "{folder}", "cluster", "=", "min"), ["mine"]),
-    ],
-)
-def test_files_of_a_group_are_offered_to_bash_for_which_the_sign_ends_a_word(
-    words: tuple[str, ...], expected: list[str], tmp_path: Path, trisweep: Command
-) -> None:
-    (tmp_path / "cluster").mkdir()
-    (tmp_path / "cluster" / "mine.yaml").write_text("name: mine\n")
+def test_completion_offers_sweeps_of_folders_that_the_line_names(tmp_path: Path, trisweep: Command) -> None:
+    (tmp_path / "sweep").mkdir()
+    (tmp_path / "sweep" / "mine.yaml").write_text("name: mine\n")
+    words = ("plan", "--config-dir", str(tmp_path), "min")
     asked = {"_TRISWEEP_COMPLETE": "complete_bash", "COMP_CWORD": str(len(words))}
-    line = "\n".join(("trisweep", *words)).format(folder=tmp_path)
-    done = trisweep(cwd=tmp_path, COMP_WORDS=line, **asked)
-    assert done.stdout.split() == expected
+    done = trisweep(cwd=tmp_path, COMP_WORDS="\n".join(("trisweep", *words)), **asked)
+    assert done.stdout.split() == ["mine"]
 
 
 @pytest.mark.slow

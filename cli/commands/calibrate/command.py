@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.arguments import AsJson, complete_override, complete_sweep, composition_of, overrides_of
+from cli.arguments import AsJson, complete_sweep, composition_of, overrides_of
 from cli.output.console import print_json
 from conf.errors import UsageError
 
@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 def calibrate(
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(
-            help="cluster=NAME, whose file is written; further Hydra overrides.", autocompletion=complete_override
-        ),
+        typer.Argument(help="cluster=NAME, whose file is written; further Hydra overrides."),
     ] = None,
     output: Annotated[str | None, typer.Option(help="Write cluster/OUTPUT.yaml and leave NAME's as it is.")] = None,
     nodes: Annotated[int | None, typer.Option(help="Nodes of the Slurm job; 2 unless given.", min=1)] = None,

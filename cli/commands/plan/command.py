@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.arguments import TRAINERS, AsJson, OverrideTexts, ShowConfig, complete_either, composition_of, print_config
+from cli.arguments import TRAINERS, AsJson, OverrideTexts, ShowConfig, complete_sweep, composition_of, print_config
 from cli.commands.plan.answer import print_best, print_plan, print_space
 from cli.output.console import complaints, print_json
 from conf.errors import EXIT_FAILED, ConfigError, UsageError
@@ -39,7 +39,7 @@ Name = Annotated[
     str | None,
     typer.Argument(
         help="A sweep of `trisweep list sweep`, such as 175b; left out, overrides say what to search.",
-        autocompletion=complete_either,
+        autocompletion=complete_sweep,
     ),
 ]
 
