@@ -72,7 +72,7 @@ def snapshot_code(destination: Path, packages: Sequence[str] = PACKAGES) -> Path
 def checksum_command(code: Path) -> str:
     """For a shell. A job's own script asks so, before any of the code runs, with what every node has.
 
-    It covers all that Python could import, also from the folder that earlier versions kept: the content of files,
+    It covers all that Python could import, also from a folder in the archive's place: the content of files,
     compiled ones included, and the names of folders, links and whatever else is there; and what others may write, two
     folders above included, as they could once it was checked.
     """

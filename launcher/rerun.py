@@ -144,7 +144,6 @@ def _code_of(sweep: Sweep, trial: TrialReading, kept: dict[str, dict[str, str]])
     # The sweep folder may have been moved since, hence the name alone.
     if (said := sweep.folder.code / Path(str(kept.get("code", ""))).name) != sweep.folder.code and said.exists():
         return said.absolute()
-    # Earlier versions kept a folder in the place of an archive.
     snapshots = sorted(path for path in sweep.folder.code.glob("*") if _commit_of(path))
     environment = trial.measurement.environment if trial.measurement else None
     same = [each for each in snapshots if environment and _commit_of(each) == environment.git_sha]
@@ -156,9 +155,6 @@ def _code_of(sweep: Sweep, trial: TrialReading, kept: dict[str, dict[str, str]])
 
 
 def _commit_of(snapshot: Path) -> str:
-    with contextlib.suppress(OSError, BadZipFile, LookupError):
-        if snapshot.is_dir():
-            return (snapshot / "GIT_SHA").read_text().strip()
-        with ZipFile(snapshot) as archive:
-            return archive.read(f"train_core/{RECORDED}").decode().split()[0]
+    with contextlib.suppress(OSError, BadZipFile, LookupError), ZipFile(snapshot) as archive:
+        return archive.read(f"train_core/{RECORDED}").decode().split()[0]
     return ""

@@ -42,7 +42,7 @@ def _in_json(value: object) -> object:
     return list(value) if isinstance(value, tuple) else value
 
 
-LATER_KEYS = {
+USUAL_VALUES = {
     group: {name: _in_json(field.default) for name, field in spec.model_fields.items() if not field.is_required()}
     for group, spec in (
         ("parallel", ParallelPlan),
@@ -52,7 +52,8 @@ LATER_KEYS = {
         ("checkpoint", CheckpointPlan),
     )
 }
-"""What was true before there were these keys; ten thousand experiments are asked at a time."""
+"""Values that keys have by themselves, which no fingerprint names, so that a further key changes none. Ten thousand
+experiments are asked at a time."""
 
 
 class ExperimentParts(SetupParts):
@@ -111,8 +112,8 @@ class Experiment(Setup, ExperimentParts):
         content["model"]["rotary_base"] = self.model.rotary_base or ROTARY_BASE
         if not self.training.deterministic:  # likewise
             del content["training"]["deterministic"]
-        _leave_out_later_keys(content)
-        if self.stage is None:  # as in folders that were written before there were stages
+        _leave_out_usual_values(content)
+        if self.stage is None:
             del content["stage"]
         content["parallel"]["layers_per_stage"] = self.layers_per_stage
         del content["trainer"]
@@ -127,11 +128,11 @@ class Experiment(Setup, ExperimentParts):
         return self
 
 
-def _leave_out_later_keys(content: dict[str, Any]) -> None:
-    """Take out keys that did not exist when earlier folders were written, where they say what was true then."""
-    for group, said_then in LATER_KEYS.items():
+def _leave_out_usual_values(content: dict[str, Any]) -> None:
+    """Take out keys that have the value which they have by themselves."""
+    for group, usual in USUAL_VALUES.items():
         values = content[group]
-        for name in [name for name, then in said_then.items() if values[name] == then]:
+        for name in [name for name, value in usual.items() if values[name] == value]:
             del values[name]
     if experts := content["model"].get("experts"):
         for name in ("balance_loss", "balance_bias", "scores", "routed_scale", "num_groups", "top_groups"):

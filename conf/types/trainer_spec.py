@@ -256,7 +256,7 @@ class TrainerSpec(Frozen):
     def identity(self) -> dict[str, Any]:
         """The values that set a measurement with this program apart: all but words about plans, and how it is read."""
         values = self.model_dump(mode="json", exclude={*ABOUT_PLANS, "log"})
-        if self.metrics is None:  # as in folders that were written before there were any
+        if self.metrics is None:
             del values["metrics"]
         return values
 
