@@ -25,7 +25,9 @@ from train_core.costs.layer.layer_costs import LayerCosts, layer_costs
 from train_core.costs.layer.shard import NONE, Shard, held_tokens_of, hidden_bytes_of, tokens_of
 from train_core.costs.setting import Booleans, Floats, Integers, Plans, Setting
 
-NESTED = ("layer", "plain_layer", "dense_layer", "plain_dense_layer", "loss", "end")  # columns of columns
+NESTED = ("layer", "plain_layer", "dense_layer", "plain_dense_layer", "loss", "head", "last")  # columns of columns
+FP32_COPIES_OF_RMS_NORM = 3
+"""Of its input, the gradient and their product. Source: train_core/model/elementwise.py, `_RMSNorm.backward`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,8 @@ class Work:
         layer_parameters: of `layer`, those of its experts included.
         expert_parameters: those of its experts.
         loss: what the last stage holds beside its layers at the loss of a micro-batch.
-        end: the same in the backward pass that follows.
+        head: the same when the head or the final norm runs backward.
+        last: the same when the last layer does, as if that were `layer`.
         embedding_working: held by the embedding's backward pass, in which a micro-batch keeps no activations any more.
         head_deferred_bytes: input and output gradient of the head's product, while its weight gradient is to come.
         kept_logits_bytes: what the loss of one micro-batch keeps until its backward pass.
@@ -63,7 +66,8 @@ class Work:
     head_tensor_seconds: Floats
     embedding_seconds: Floats
     loss: EndBytes
-    end: EndBytes
+    head: EndBytes
+    last: EndBytes
     embedding_working: Integers
     head_deferred_bytes: Integers
     kept_logits_bytes: Integers
@@ -72,12 +76,13 @@ class Work:
 
     def rows(self, selection: Integers) -> Work:
         columns = {name: getattr(self, name)[selection] for name in self.__slots__ if name not in NESTED}
-        loss, end = (EndBytes(*(column[selection] for column in moment)) for moment in (self.loss, self.end))
+        moments = (self.loss, self.head, self.last)
+        loss, head, last = (EndBytes(*(column[selection] for column in moment)) for moment in moments)
         layers = (self.layer, self.plain_layer, self.dense_layer, self.plain_dense_layer)
         different = {id(each): each for each in layers}  # what is one object stays one
         rows = {key: each.rows(selection) for key, each in different.items()}
         layer, plain, dense, plain_dense = (rows[id(each)] for each in layers)
-        return Work(layer, plain, dense, plain_dense, loss=loss, end=end, **columns)
+        return Work(layer, plain, dense, plain_dense, loss=loss, head=head, last=last, **columns)
 
 
 def work_of(setting: Setting, plans: Plans) -> Work:
@@ -123,7 +128,7 @@ def shard_work(setting: Setting, shard: Shard, *, some_layers_are_plain: bool = 
     if model.experts is not None:
         experts = experts_parameters(model, shard.expert_parallel_size, setting.expert_tensor_size(t))
     forward, input_gradient, weight_gradient, reduced = head_costs(setting, shard)
-    loss, end = end_bytes(setting, shard, layer)
+    loss, head, last = end_bytes(setting, shard, layer)
     return Work(
         layer=layer,
         plain_layer=plain,
@@ -140,7 +145,8 @@ def shard_work(setting: Setting, shard: Shard, *, some_layers_are_plain: bool = 
         head_tensor_seconds=reduced,
         embedding_seconds=memory_bound_seconds(setting, 3 * hidden, 2),
         loss=loss,
-        end=end,
+        head=head,
+        last=last,
         embedding_working=_embedding_working(setting, shard),
         head_deferred_bytes=held + num_logits * setting.dtype_bytes,
         kept_logits_bytes=num_logits * FLOAT32_BYTES,
@@ -210,10 +216,10 @@ class EndBytes(NamedTuple):
         return EndBytes(*(np.where(is_other, *columns) for columns in zip(other, self, strict=True)))
 
 
-def end_bytes(setting: Setting, shard: Shard, layer: LayerCosts) -> tuple[EndBytes, EndBytes]:
-    """The loss, and the fuller of the two moments after it: the head's weight gradient, and the last layer's backward.
+def end_bytes(setting: Setting, shard: Shard, layer: LayerCosts) -> tuple[EndBytes, EndBytes, EndBytes]:
+    """The loss, the fuller of the head's weight gradient and the final norm's backward, and the last layer's backward.
 
-    Of trainers whose moments are not counted, both are all of them together.
+    Of trainers whose moments are not counted, each is all of them together.
     """
     model, width, tokens = setting.model, setting.dtype_bytes, tokens_of(setting, shard)
     held, hidden = held_tokens_of(setting, shard) * model.hidden_size * width, hidden_bytes_of(setting, shard)
@@ -223,12 +229,19 @@ def end_bytes(setting: Setting, shard: Shard, layer: LayerCosts) -> tuple[EndByt
     scattered = np.where(shard.sequence_parallel, held, 0)  # the head's input gradient, on its way
     if not setting.implementation.counted_moments:
         together = EndBytes(2 * held, layer.working_bytes, logits, gathered, 2 * held)
-        return together, together
-    # The head's weight gradient needs the whole gathered input and the logits' gradient; in the last layer's backward
-    # pass there is the gradient of its output.
+        return together, together, together
+    # The head's weight gradient needs the whole gathered input and the logits' gradient; the final norm its own input
+    # and the gradient of its output; in the last layer's backward pass there is the gradient of its output.
     head = EndBytes(2 * held, hidden + made, tokens * rows * width, gathered, held + scattered)
+    norm = EndBytes(held, norm_bytes(setting, held), none, none, held)
     last = EndBytes(none, layer.working_bytes + held, none, gathered, held)
-    return EndBytes(2 * held, none, logits, none, held), head.chosen(last.total > head.total, last)
+    return EndBytes(2 * held, none, logits, none, held), head.chosen(norm.total > head.total, norm), last
+
+
+def norm_bytes(setting: Setting, held: Integers) -> Integers:
+    """Bytes of a norm's backward pass, which an RMSNorm makes in fp32 where it is not one kernel."""
+    copies = FP32_COPIES_OF_RMS_NORM * FLOAT32_BYTES // setting.dtype_bytes if setting.model.family == "llama" else 1
+    return held * (1 + copies)
 
 
 def _embedding_working(setting: Setting, shard: Shard) -> Integers:

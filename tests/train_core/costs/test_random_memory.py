@@ -1,7 +1,8 @@
 """The memory on paper against what torch holds while one rank of the trainer takes a step on fake tensors.
 
 Live storages are summed after every operation, by nothing of the trainer's or the rehearsal's own. Cases are 54,100 to
-54,159, chosen before any of them was run. Of the first cost model 27 were within the bounds.
+54,159, chosen before any of them was run. Of the first cost model 27 were within the bounds. The six others were found
+among 70,000 to 70,059, and are mended. None holds more than predicted by more than the bounds.
 """
 
 from __future__ import annotations
@@ -26,17 +27,21 @@ from train_core.process.world import World
 from train_core.rehearsal.stage import OF_REHEARSALS
 from train_core.training.trainer import Trainer
 
-CASES = range(54_100, 54_160)
-CASES_OF_MAKE_TEST = (54_120, 54_124, 54_127, 54_134, 54_142)
-"""A single micro-batch, the embedding's sums, GPipe with experts, ZeRO-2 at a loss, casts to fp8: all were wrong."""
+FOUND_SINCE = (70_002, 70_005, 70_006, 70_028, 70_029, 70_046)
+CASES = (*range(54_100, 54_160), *FOUND_SINCE)
+CASES_OF_MAKE_TEST = (54_120, 54_124, 54_127, 54_134, 54_142, 54_140, 54_151, 70_005, 70_006)
+"""A single micro-batch, the embedding's sums, GPipe with experts, ZeRO-2 at a loss, casts to fp8; an earlier chunk of a
+last stage, padded rows of experts, the final norm, queries of a single group: all were wrong."""
 SHARE, MOST_BYTES = 0.02, 8 * 2**20
 BEYOND = {
     **dict.fromkeys((54_101, 54_108, 54_113), 0.08),  # zero-bubble in fp8: casts of products that are put off
-    **dict.fromkeys((54_117, 54_125, 54_140), 0.15),  # every n-th layer recomputes, two of them with uneven chunks
-    **dict.fromkeys((54_148, 54_151), 0.03),  # fp8 behind latent attention, and of experts
+    54_125: 0.14,  # every second layer recomputes, in uneven chunks: the fullest of each is not there at once
+    70_002: 0.03,  # the layer at work is priced as one that recomputes, where the last of a chunk does not
+    **dict.fromkeys((54_140, 54_148, 54_149), 0.05),  # ZeRO-2: buckets are taken to be as long as they may be
     54_157: 0.07,  # ZeRO-2 under zero-bubble: buckets that one pass ends and the next begins
+    54_159: 0.03,  # experts get a multiple of 16 rows here, which nothing has to pad; a router does not see to that
 }
-"""Those that are not within the bounds, and by how much they may be beyond: seven of nine hold less than predicted."""
+"""Those that hold less than predicted, beyond the bounds, and by how much they may."""
 
 
 class LiveStorages(TorchDispatchMode):
@@ -126,4 +131,5 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def test_a_stage_holds_what_is_counted_on_paper(number: int) -> None:
     experiment, stage = experiment_of(number)
     held, predicted = held_bytes(experiment, stage), estimate(experiment).stages[stage].allocated_bytes
-    assert predicted == pytest.approx(held, rel=BEYOND.get(number, SHARE), abs=MOST_BYTES)
+    assert held - predicted <= max(SHARE * held, MOST_BYTES), "a plan that is said to fit may not"
+    assert predicted - held <= max(BEYOND.get(number, SHARE) * held, MOST_BYTES)

@@ -337,7 +337,9 @@ def _working_bytes(without: Setting, shard: Shard, sent: Routed, plain: LayerCos
     of_rest, width, rows = fullest_bytes(without, shard), without.dtype_bytes, sent.rows * h
     (up, _), (_, down) = _products(without, sent)
     # Narrow products of one expert follow those of another, and in each the casts of operands are there as well.
-    of_down, of_up = (casts_of(without, sent.rows_each, *matrix).to_weight for matrix in ((h, down), (up, h)))
+    of_down, of_up = (
+        casts_of(without, sent.rows_each, *matrix, pads=True).to_weight for matrix in ((h, down), (up, h))
+    )
     moments = (rows + inside) * width + of_down, (rows - inside) * width + of_up
     fullest = np.maximum(np.maximum(*moments), 4 * inside * width) - plain.gathered_bytes
     return plain.working_bytes - of_rest + np.maximum(of_rest, fullest)

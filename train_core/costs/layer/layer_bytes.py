@@ -161,8 +161,14 @@ class CastBytes(NamedTuple):
     to_weight: Integers | int
 
 
-def casts_of(setting: Setting, tokens: Integers, columns: Integers | int, depth: Integers | int) -> CastBytes:
-    """Of a matrix (columns, depth); none where nothing is cast anew, as results are counted elsewhere then."""
+def casts_of(
+    setting: Setting, tokens: Integers, columns: Integers | int, depth: Integers | int, *, pads: bool = False
+) -> CastBytes:
+    """Of a matrix (columns, depth); none where nothing is cast anew, as results are counted elsewhere then.
+
+    Args:
+        pads: the number of tokens may be any, so that a GPU's weight gradient pads both operands.
+    """
     implementation, width = setting.implementation, setting.dtype_bytes
     if recipe_of(setting) is None or not implementation.casts_anew:
         return CastBytes(0, 0, 0)
@@ -175,10 +181,11 @@ def casts_of(setting: Setting, tokens: Integers, columns: Integers | int, depth:
     # With scales by rows the kernel writes the type of activations, which is widened then.
     narrow = width if setting.matmul_recipe == "fp8-rowwise" and setting.gradient_bytes > width else 0
     x, dy, weight = tokens * depth, tokens * columns, columns * depth + 0 * tokens
+    padded = (x + dy) * width if pads and setting.cluster.device.kind == "gpu" else 0
     return CastBytes(
         forward=held(x, weight, dy * width),
         to_input=held(dy, weight, x * width),
-        to_weight=held(dy, x, weight * (setting.gradient_bytes + narrow)),
+        to_weight=held(dy, x, weight * (setting.gradient_bytes + narrow)) + padded,
     )
 
 
@@ -186,12 +193,15 @@ def rotated_bytes(setting: Setting, shard: Shard) -> Integers | int:
     """Queries and keys from before they were turned by their positions; without a turn, what queries are copied from.
 
     Values are a view of what the product of all three made, and attention keeps them, so that the whole of it stays.
-    Norms of heads keep it too, with one value in fp32 for each head. Queries of which a group has several are copied.
+    Norms of heads keep it too, with one value in fp32 for each head. Queries of which a group has several are copied,
+    but where a rank has one group, whose queries stand together.
     """
     model, t, implementation = setting.model, shard.tensor_parallel_size, setting.implementation
     if model.family != "llama":
-        is_copied = implementation.counted_moments and model.num_query_groups < model.num_attention_heads
-        return tokens_of(setting, shard) * (model.query_size // t) * setting.dtype_bytes if is_copied else 0
+        if not implementation.counted_moments or model.num_query_groups == model.num_attention_heads:
+            return 0
+        copied = np.where(model.num_query_groups > t, model.query_size // t, 0)
+        return tokens_of(setting, shard) * copied * setting.dtype_bytes
     if not (implementation.rotated_copies or model.qk_norm):
         return 0
     made = (model.query_size + model.key_value_size) // t

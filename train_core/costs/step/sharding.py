@@ -51,7 +51,8 @@ def fullest_moment(stage: PricedStage) -> Moment:
     from the first backward pass of a step on.
     """
     setting, work = stage.setting, stage.work
-    end = work.loss.chosen(work.end.total > work.loss.total, work.end)
+    end = work.loss.chosen(work.head.total > work.loss.total, work.head)
+    end = end.chosen(work.last.total > end.total, work.last)
     width, reduced = setting.dtype_bytes, setting.gradient_bytes
     layer, ends, kept_by_all = work.layer_parameters, stage.end_parameters, stage.of_layers("kept_bytes")
     kept, gathered, none = work.layer.kept_bytes, work.layer.gathered_bytes, np.zeros_like(layer)

@@ -2,7 +2,7 @@
 
 State (weights, gradients, optimizer) is there all the time. The peak is one moment of the step, where most activations
 are kept beside it: a stage has done every forward pass that comes before its first backward pass, and is at work on the
-latter. The last stage's other moments (the loss, the head's gradient) are compared in `work.end_bytes`.
+latter. The last stage's other moments are in `work.end_bytes` and `_earlier_chunk`.
 
 Of p stages with m micro-batches of v chunks, stage r (from 0) has in flight, all of them m v at most,
 
@@ -28,14 +28,12 @@ from train_core.costs.setting import Booleans, Integers, Plans, by_distinct
 from train_core.costs.step.in_flight import chunks_in_flight, heavier_in_flight, losses_of_smaller_groups
 from train_core.costs.step.priced_stage import PricedStage
 from train_core.costs.step.replicas import num_shards
-from train_core.costs.step.schedule import GPIPE, INTERLEAVED, ZERO_BUBBLE
+from train_core.costs.step.schedule import GPIPE, INTERLEAVED, ZERO_BUBBLE, largest_group
 from train_core.costs.step.sharding import fullest_moment, gathered_bytes, gradient_elements, is_fully_sharded
 from train_core.costs.terms import GroupMemory
-from train_core.costs.work import EndBytes, recompute_by_layer
+from train_core.costs.work import EndBytes, norm_bytes, recompute_by_layer
 
 ADAM_STATES = 2
-FP32_COPIES_OF_RMS_NORM = 3
-"""Of its input, the gradient and their product. Source: train_core/model/elementwise.py, `_RMSNorm.backward`."""
 
 
 def group_memory(stage: PricedStage) -> GroupMemory:
@@ -75,13 +73,35 @@ def _end(stage: PricedStage, at_work: Integers) -> tuple[EndBytes, Integers, Int
     At the loss the micro-batch at work has put nothing off, and ZeRO-2 has no bucket but the one that is summed.
     """
     at_loss, in_backward = gradient_elements(stage)
-    loss, end, width = stage.work.loss, stage.work.end, stage.setting.gradient_bytes
-    end = end._replace(working=end.working - np.where(end.logits == 0, _let_go_before(stage), 0))
+    loss, last, width = stage.work.loss, stage.work.last, stage.setting.gradient_bytes
+    last = last._replace(working=last.working - _let_go_before(stage))
+    end = stage.work.head.chosen(last.total > stage.work.head.total, last)
     if not np.any(stage.group.is_last):
         return end, in_backward, at_work
+    is_cut = stage.plans.virtual_pipeline_size > 1
+    if stage.setting.implementation.counted_moments and np.any(is_cut):
+        earlier = _earlier_chunk(stage)
+        end = end.chosen(is_cut & (earlier.total > end.total), earlier)
     is_later = end.total + in_backward * width + at_work > loss.total + at_loss * width
     is_later = is_later | ~stage.group.is_last
     return loss.chosen(is_later, end), np.where(is_later, in_backward, at_loss), is_later * at_work
+
+
+def _earlier_chunk(stage: PricedStage) -> EndBytes:
+    """What a last stage holds beside its layers when an earlier of its chunks runs backward.
+
+    As many are in flight then as at a loss, of which more may be the heavier ones; but where all micro-batches are one
+    group, all passes of the last chunk are over.
+    """
+    plans, work, inner = stage.plans, stage.work, np.zeros_like(stage.group.is_last)
+    num, group = plans.num_micro_batches, largest_group(plans.num_micro_batches, plans.pipeline_parallel_size)
+    at_loss = chunks_in_flight(plans, stage.group.start)
+    then = np.minimum(at_loss, num * plans.virtual_pipeline_size - group)
+    each = stage.of_layers("kept_bytes") // plans.virtual_pipeline_size
+    heavier = _excess_in_heavier_chunks(stage.of(replace(stage.group, is_last=inner)), then)
+    more = (then - at_loss) * each + heavier - _excess_in_heavier_chunks(stage, at_loss)
+    working, received = work.layer.working_bytes - _let_go_before(stage), 2 * work.held_hidden_bytes
+    return EndBytes(more, working, np.zeros_like(num), work.layer.gathered_bytes, received)
 
 
 def _working_bytes(stage: PricedStage, end: EndBytes) -> Integers:
@@ -106,8 +126,10 @@ def _let_go_before(stage: PricedStage) -> Integers:
     plans, work, layers = stage.plans, stage.work, stage.group.layers
     if not (stage.setting.implementation.counted_moments and recompute_by_layer(plans)):
         return np.asarray(0)
-    # Of several chunks another one may be at work when most are in flight.
-    after = np.where(plans.virtual_pipeline_size == 1, np.maximum(layers - 1, 0) % plans.recompute_every, 0)
+    each, heavier = layers // plans.virtual_pipeline_size, layers % plans.virtual_pipeline_size
+    after = np.maximum(each - 1, 0) % plans.recompute_every
+    # Of uneven chunks either may be at work when most are in flight.
+    after = np.where(heavier > 0, np.minimum(after, each % plans.recompute_every), after)
     less = work.layer.working_bytes - work.plain_layer.working_bytes
     return np.clip(np.minimum(after * work.plain_layer.kept_bytes, less), 0, None)
 
@@ -249,19 +271,14 @@ def _deferred_weight_gradients(stage: PricedStage, output: Integers) -> tuple[In
     # When the backward pass at work comes to the last layer, or to the end of that, which is a norm.
     at_work = np.maximum(deferred - work.layer.deferred_bytes, 0)
     if stage.setting.implementation.counted_moments:
-        at_work = np.maximum(at_work, deferred + _norm_bytes(stage) - work.layer.working_bytes)
+        at_work = np.maximum(
+            at_work, deferred + norm_bytes(stage.setting, work.held_hidden_bytes) - work.layer.working_bytes
+        )
     waiting = np.minimum(fullest, most)
     # After the warm-up p - r are in flight, none of which waits; from then on each further one lets one more wait.
     first_waiting = plans.num_micro_batches - (plans.pipeline_parallel_size - fullest)
     waiting = np.where(more < 0, np.clip(first_waiting, 0, waiting), waiting)
     return fullest, is_deferring * waiting * more, is_deferring * at_work
-
-
-def _norm_bytes(stage: PricedStage) -> Integers:
-    """Bytes of a norm's backward pass, which an RMSNorm makes in fp32 where it is not one kernel."""
-    held, setting = stage.work.held_hidden_bytes, stage.setting
-    copies = FP32_COPIES_OF_RMS_NORM * FLOAT32_BYTES // setting.dtype_bytes if setting.model.family == "llama" else 1
-    return held * (1 + copies)
 
 
 def _kept_at_ends(stage: PricedStage) -> Integers:

@@ -219,7 +219,7 @@ def test_on_a_cpu_collectives_take_the_cores_that_they_would_run_beside() -> Non
 @pytest.mark.parametrize(("dtype", "num_bytes"), [("bf16", 2 + 4 + 4), ("fp32", 4 + 4)])
 def test_logits_are_held_with_their_gradient_and_where_they_are_not_fp32_in_a_copy(dtype: str, num_bytes: int) -> None:
     setting, shard = setting_of("gpt-175b", "selene", dtype), shard_of(TENSOR, B)
-    loss, _ = end_bytes(setting, shard, layer_costs(setting, shard))
+    loss, _, _ = end_bytes(setting, shard, layer_costs(setting, shard))
     assert loss.logits == S * B * setting.model.vocab_size // TENSOR * num_bytes
 
 
@@ -229,5 +229,5 @@ def test_of_this_trainer_the_last_stage_holds_logits_or_what_a_layer_recomputes(
 ) -> None:
     """Both are never there at once: the loss is over when the last layer runs backward."""
     setting, shard = setting_of("gpt-175b", "selene", trainer="trisweep"), shard_of(TENSOR, recompute=recompute)
-    loss, backward = end_bytes(setting, shard, layer_costs(setting, shard))
-    assert (loss.total[0] >= backward.total[0]) == has_logits
+    loss, _, last = end_bytes(setting, shard, layer_costs(setting, shard))
+    assert (loss.total[0] >= last.total[0]) == has_logits

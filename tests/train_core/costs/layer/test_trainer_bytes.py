@@ -77,5 +77,5 @@ def test_layers_that_are_not_compiled_also_keep_the_way_down_which_backward_does
 )
 def test_a_logit_takes_as_many_copies_as_the_trainers_loss_makes(trainer: str, tensor: int, num_bytes: int) -> None:
     setting, shard = llama(trainer), shard_of(tensor, 2, sequence_parallel=tensor > 1)
-    end, _ = end_bytes(setting, shard, layer_costs(setting, shard))
+    end, _, _ = end_bytes(setting, shard, layer_costs(setting, shard))
     assert end.logits[0] == TOKENS * setting.model.vocab_size // tensor * num_bytes
