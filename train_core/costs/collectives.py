@@ -67,6 +67,12 @@ def ring_of(setting: Setting, num_ranks: Integers, stride: Integers, runs: Runs 
     return PricedRing(num_ranks, *find(setting, num_ranks, stride), _start_seconds(setting, num_ranks))
 
 
+def quick_ring_of(setting: Setting, num_ranks: Integers) -> PricedRing:
+    """As if bytes alone took time, and all of them passed at the pace of a device's fastest link."""
+    fastest = setting.cluster.links[0].bandwidth_bytes_per_second * setting.cluster.efficiency.link
+    return PricedRing(num_ranks, np.asarray(fastest), np.asarray(0.0), np.asarray(0.0))
+
+
 def _evenly_spaced(setting: Setting, num_ranks: Integers, stride: Integers) -> tuple[Floats, Floats]:
     """Bandwidth and latency. Groups of the same size and stride share one computation: a search has few such groups."""
     ranks, strides = np.broadcast_arrays(num_ranks, stride)
@@ -203,10 +209,14 @@ def shown_seconds(
     return comm - overlap * (1.0 - shown) * np.minimum(comm, hiding)
 
 
-def pace_of(setting: Setting, ring: PricedRing) -> Floats:
-    """Bandwidth of rings as a share of what a device's fastest link reaches, at most 1."""
-    fastest = setting.cluster.links[0].bandwidth_bytes_per_second * setting.cluster.efficiency.link
-    return np.minimum(1.0, ring.bandwidth / fastest)
+def pace_of(comm: Floats, quick: Floats) -> Floats:
+    """Pace of collectives as a share of that of a device's fastest link, at most 1; latency, too, keeps bytes waiting.
+
+    Args:
+        comm: their seconds.
+        quick: seconds of their bytes alone over the fastest link, as `quick_ring_of` gives them.
+    """
+    return np.minimum(1.0, quick / np.maximum(comm, np.finfo(np.float64).tiny))
 
 
 def transfer_seconds(setting: Setting, num_bytes: Floats, stride: Integers) -> Floats:

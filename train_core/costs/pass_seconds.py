@@ -69,7 +69,7 @@ def stage_times(setup: Setup, implementation: Implementation) -> tuple[StageTime
     """The stages of a plan, first to last, each rank on a device of its own."""
     blocks = list(_blocks(setup, implementation))
     # As in the closed form, the slowest device is behind by a share of the computation of the stage with the most.
-    most = max(float(_compute_seconds(block).max()) for block in blocks)
+    most = max(float(stage_passes(block).at_work.max()) for block in blocks)
     first = blocks[0]
     share = float(slower_share(first.setting, first.plans.world_size)[0])
     lag = float(first.plans.num_micro_batches[0]) * share * most
@@ -111,13 +111,8 @@ def _hops(blocks: Sequence[PricedStage]) -> Iterator[list[tuple[float, float]]]:
         yield [(to_before, to_after) for to_before, to_after in hops]
 
 
-def _compute_seconds(block: PricedStage) -> Floats:
-    passes = stage_passes(block)
-    return _columns(block, passes.forward + passes.input_gradient + passes.weight_gradient)
-
-
 def _times(block: PricedStage, hops: Sequence[tuple[float, float]], lag: float) -> Iterator[StageTimes]:
-    reductions = _columns(block, reduction_seconds(block, _compute_seconds(block)))
+    reductions = _columns(block, reduction_seconds(block, stage_passes(block)))
     updates = _columns(block, update_seconds(block))
     for index, (reduction, update) in enumerate(zip(reductions, updates, strict=True)):
         chunks = _chunks(block, index, *hops[index])

@@ -92,7 +92,7 @@ class Bounds:
         found = (
             _one_f_one_b(whole, slowest, p, m),
             _interleaved_seconds(whole, slowest, p, m, chunks),
-            _zero_bubble(whole, slowest, m, shards.waiting[at].min(axis=(1, 2))),
+            _zero_bubble(whole, slowest, m, shards.waiting.min(axis=(1, 2))),
         )
         # A family may have plans of every schedule, so that only the least of their bounds is a bound of it.
         return chosen, np.minimum.reduce(found) * SLACK
@@ -107,7 +107,8 @@ class Bounds:
         at = (*sizes, plans.sequence_parallel.astype(int), recompute)
         layer, head, layers = shards.layer_seconds[at], shards.head_seconds[at], self.space.setting.model.num_layers
         first, last = plans.first_stage_layers, plans.last_stage_layers
-        saved_by_each = np.maximum(shards.saved_seconds[at], shards.saved_seconds[(*at[:-1], plans.recompute)])
+        repeating = (*at[:-1], plans.recompute)
+        saved_by_each = np.maximum(shards.saved_seconds[at], shards.saved_seconds[repeating])
         saved = np.minimum(first, self._num_dense) * saved_by_each
         whole = layers * layer - saved + head
         # The first stage has the layers without experts; the fullest of the others has no less than their mean.
@@ -117,7 +118,7 @@ class Bounds:
         slowest = np.maximum(slowest, -(-(layers - first) // max(p - 1, 1)) * layer)
         others = np.where(
             plans.schedule == ZERO_BUBBLE,
-            _zero_bubble(whole, slowest, m, shards.waiting[at]),
+            _zero_bubble(whole, slowest, m, np.minimum(shards.waiting[at], shards.waiting[repeating])),
             _interleaved_seconds(whole, slowest, p, m, plans.virtual_pipeline_size),
         )
         least = np.where(plans.schedule == ONE_F_ONE_B, _one_f_one_b(whole, slowest, p, m), others)

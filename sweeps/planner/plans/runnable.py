@@ -133,7 +133,9 @@ def chunk_numbers(num_layers: int, num_stages: int) -> list[int]:
     """Numbers of chunks that cut a stage of the usual size into as many as have at most one, two, three layers..."""
     # Of the numbers in between, the fullest chunk is as full as with a smaller number.
     most = -(-num_layers // num_stages)
-    # Chunks of at most k layers are n / k, rounded up; one chunk is no interleaving.
+    # Chunks of at most k layers are n / k, rounded up; one chunk is no interleaving. One more, where embedding and head
+    # of two stages were chunks of their own, would leave the fullest chunk a layer, while the closed form, which takes
+    # all chunks of a stage to be equal, would promise a smaller bubble.
     return sorted({-(-most // layers) for layers in range(1, most + 1)} - {1})
 
 

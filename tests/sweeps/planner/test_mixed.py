@@ -107,13 +107,13 @@ def seconds_of(
         groups.append(group)
         seconds.append(MicroBatchSeconds(forward, backward, passes.weight_gradient))
         hidden = passes.forward + passes.input_gradient + passes.weight_gradient
-        computed.append(hidden[0])
-        reduced, update = reduction_seconds(priced, hidden), update_seconds(priced)
+        computed.append((hidden - passes.host)[0])
+        reduced, update = reduction_seconds(priced, passes), update_seconds(priced)
         waits.append((reduced[0], update[0], (hidden - passes.forward + passes.tensor_backward)[0]))
     one = np.array([1])
-    (whole,), (pace,) = pipeline_seconds(groups, seconds, one * p, one * m, one, one * 0)
+    (whole,), _ = pipeline_seconds(groups, seconds, one * p, one * m, one, one * 0)
     slowest = spaces[0].setting.scale.slowest * sqrt(2 * log(plans.world_size[0]))
-    return float(whole + after(waits) + m * computed[pace] * slowest)
+    return float(whole + after(waits) + m * max(computed) * slowest)
 
 
 def evenly(layers: int, count: int) -> list[int]:

@@ -12,7 +12,14 @@ import numpy as np
 import pytest
 
 from tests.train_core.costs.priced import setting_of, unscaled, with_efficiency, with_links
-from train_core.costs.collectives import pace_of, pair_seconds, ring_of, shown_seconds, transfer_seconds
+from train_core.costs.collectives import (
+    pace_of,
+    pair_seconds,
+    quick_ring_of,
+    ring_of,
+    shown_seconds,
+    transfer_seconds,
+)
 from train_core.costs.setting import Scale, Setting
 
 GIGA = 1e9
@@ -170,8 +177,17 @@ def test_a_hidden_collective_at_a_quarter_of_the_pace_shows_less_by_three_eighth
 def test_the_pace_of_a_ring_is_a_share_of_what_the_fastest_link_reaches(
     num_ranks: int, stride: int, pace: float, link: float
 ) -> None:
-    setting = with_efficiency(full_rate("selene"), link=link)
-    assert of_one(pace_of(setting, ring_of(setting, np.array([num_ranks]), np.array([stride])))) == pytest.approx(pace)
+    setting, ranks = with_efficiency(full_rate("selene"), link=link), np.array([num_ranks])
+    quick = quick_ring_of(setting, ranks)
+    wire = replace(ring_of(setting, ranks, np.array([stride])), latency_seconds=np.zeros(1))
+    assert of_one(pace_of(wire.gather_seconds(BYTES), quick.gather_seconds(BYTES))) == pytest.approx(pace)
+    # With a latency as long as the bytes take, these arrive half as fast.
+    late = replace(wire, latency_seconds=wire.pass_seconds(BYTES))
+    assert of_one(pace_of(late.gather_seconds(BYTES), quick.gather_seconds(BYTES))) == pytest.approx(pace / 2)
+
+
+def test_what_moves_nothing_has_no_pace() -> None:
+    assert of_one(pace_of(np.zeros(1), np.zeros(1))) == 0
 
 
 @pytest.mark.parametrize("stride", [1, 8])

@@ -17,7 +17,7 @@ from train_core.costs.collectives import exchange_seconds, ring_of, shown_second
 from train_core.costs.counts.parameters import Matrix, feed_forward_matrices
 from train_core.costs.kernels import Number, matmul_seconds, memory_bound_seconds, recipe_of
 from train_core.costs.layer.layer_bytes import casts_of
-from train_core.costs.layer.layer_costs import LayerCosts, fullest_bytes, layer_costs, waiting_seconds
+from train_core.costs.layer.layer_costs import LayerCosts, backward_waits, fullest_bytes, layer_costs, waiting_seconds
 from train_core.costs.layer.layer_time import EAGER_GATED, anew_seconds, gated_elements
 from train_core.costs.layer.shard import FULL, POINTWISE, Shard, held_tokens_of
 from train_core.costs.setting import Floats, Integers, Setting
@@ -86,11 +86,12 @@ def expert_layer_costs(setting: Setting, shard: Shard) -> LayerCosts:
     forward, backward = _forward(setting, sent), _input_gradient(setting, sent)
     weights = _weight_gradients(setting, sent)
     exchange, held = _exchange(setting, shard, sent), _kept_bytes(setting, sent)
-    host_forward, host_backward = _launch_seconds(setting, sent)
+    host_forward, host_input, host_weights = _launch_seconds(setting, sent)
     # The device waits for these launches in any case; the host's others show where they outlast the device's work.
     awaited = _awaited_seconds(setting)
-    forward = forward + awaited + waiting_seconds(host_forward - awaited, forward + exchange)
-    backward = backward + waiting_seconds(host_backward, backward + weights + exchange)
+    waits = awaited + waiting_seconds(host_forward - awaited, forward + awaited + exchange)
+    early, late = backward_waits(host_input, host_weights, backward + exchange, weights)
+    forward, backward, weights = forward + waits, backward + early, weights + late
     overlap = setting.implementation.experts_overlap
     shown_forward = shown_seconds(setting, exchange, plain.forward_seconds + forward, overlap)
     shown_backward = shown_seconds(setting, exchange, plain.input_gradient_seconds + backward + weights, overlap)
@@ -111,6 +112,7 @@ def expert_layer_costs(setting: Setting, shard: Shard) -> LayerCosts:
         weight_gradient_seconds=plain.weight_gradient_seconds + (weights if is_deferring else 0.0),
         tensor_forward_seconds=plain.tensor_forward_seconds + shown_forward,
         tensor_backward_seconds=plain.tensor_backward_seconds + shown_backward + np.where(is_full, shown_forward, 0.0),
+        waiting_seconds=plain.waiting_seconds + np.where(is_full, 2.0, 1.0) * waits + early + late,
         kept_bytes=plain.kept_bytes + kept,
         deferred_bytes=plain.deferred_bytes + (_deferred_bytes(setting, sent) if is_deferring else 0) - kept,
         working_bytes=_working_bytes(without, shard, sent, plain) + np.where(is_full, held, activated),
@@ -219,18 +221,18 @@ def _one_launch_seconds(setting: Setting) -> float:
     return 0.0 if is_cpu else setting.implementation.launch_seconds * setting.cluster.efficiency.launch
 
 
-def _launch_seconds(setting: Setting, sent: Routed) -> tuple[Floats, Floats]:
-    """Seconds of the host for routing, permuting and every expert's products and casts, forward and backward."""
+def _launch_seconds(setting: Setting, sent: Routed) -> tuple[Floats, Floats, Floats]:
+    """Seconds of the host for routing, permuting and experts' products and casts, as `layer_costs.launch_seconds`."""
     recipe = recipe_of(setting)
     casts = 0 if recipe is None else 2 * recipe.kernels
     apart = 2 * sent.num_experts
     if _groups_passes(setting):
-        forward, backward = np.asarray(2), 2 + apart
+        forward = backward = np.asarray(2)
     else:
-        forward, backward = apart + casts * sent.num_experts, 2 * apart + casts * sent.num_experts
+        forward = backward = apart + casts * sent.num_experts
     one, graphed = _one_launch_seconds(setting), _graphed(setting)
     forward, backward = forward + _beside(setting, sent, FORWARD), backward + _beside(setting, sent, BACKWARD)
-    return (forward - graphed) * one, (backward - graphed) * one
+    return (forward - graphed) * one, (backward - graphed) * one, apart * one
 
 
 def _beside(setting: Setting, sent: Routed, way: int) -> Integers | int:

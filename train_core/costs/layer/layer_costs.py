@@ -24,7 +24,16 @@ from train_core.costs.layer.layer_time import (
     tensor_seconds,
     weight_gradients_of,
 )
-from train_core.costs.layer.shard import FULL, NONE, POINTWISE, SELECTIVE, Shard, hidden_bytes_of, num_gathered
+from train_core.costs.layer.shard import (
+    FULL,
+    NONE,
+    POINTWISE,
+    SELECTIVE,
+    Shard,
+    hidden_bytes_of,
+    num_gathered,
+    products_of,
+)
 from train_core.costs.setting import Booleans, Floats, Integers, Setting
 
 
@@ -38,6 +47,7 @@ class LayerCosts:
         weight_gradient_seconds: backward to the weights, which zero-bubble schedules defer.
         tensor_forward_seconds: collectives of tensor and context ranks that computation does not hide.
         tensor_backward_seconds: the same, those of the repeated forward included.
+        waiting_seconds: of all computation, what the device waits for its host.
         kept_bytes: held for every micro-batch in flight.
         deferred_bytes: bytes held on top (or less) for a micro-batch of which only weight gradients are to come.
         working_bytes: further bytes held while one layer runs backward, without the gradient of its output.
@@ -49,6 +59,7 @@ class LayerCosts:
     weight_gradient_seconds: Floats
     tensor_forward_seconds: Floats
     tensor_backward_seconds: Floats
+    waiting_seconds: Floats
     kept_bytes: Integers
     deferred_bytes: Integers
     working_bytes: Integers
@@ -81,8 +92,8 @@ def fullest_bytes(setting: Setting, shard: Shard) -> Integers:
     return gradients + buffer_bytes(setting, shard)
 
 
-def _seconds(setting: Setting, shard: Shard) -> tuple[Floats, Floats, Floats, Floats, Floats]:
-    """The first five columns of `LayerCosts`; what a device waits for its host counts as computation."""
+def _seconds(setting: Setting, shard: Shard) -> tuple[Floats, Floats, Floats, Floats, Floats, Floats]:
+    """The first six columns of `LayerCosts`; what a device waits for its host counts as computation."""
     projections, core = projections_forward(setting, shard), core_seconds(setting, shard)
     weight_gradients = weight_gradients_of(setting, shard)
     # The products are in pairs, split by columns and then by rows: every second one from the last but one backward.
@@ -95,12 +106,10 @@ def _seconds(setting: Setting, shard: Shard) -> tuple[Floats, Floats, Floats, Fl
     if setting.implementation.selective_operators:
         repeated = repeated + selected_seconds(setting, shard)
     to_input = projections_input_gradient(setting, shard) + core.backward + repeated
-    host_forward, host_backward = launch_seconds(setting, shard)
-    forward = forward + waiting_seconds(host_forward, forward + sent_forward)
-    # The host's launches cover the whole backward pass, weight gradients and collectives included; what the device
-    # waits is counted with the input gradients.
-    to_input = to_input + waiting_seconds(host_backward, to_input + weights + sent_backward)
-    return forward, to_input, weights, sent_forward, sent_backward
+    host_forward, host_input, host_weights = launch_seconds(setting, shard)
+    waits = waiting_seconds(host_forward, forward + sent_forward)
+    early, late = backward_waits(host_input, host_weights, to_input + sent_backward, weights)
+    return forward + waits, to_input + early, weights + late, sent_forward, sent_backward, waits + early + late
 
 
 TENSOR_COLLECTIVES = 2  # of a layer, each way; arXiv 1909.08053, section 3
@@ -117,24 +126,26 @@ Source: pytorch/torchtitan, pull request 2380, where a developer of torch's meas
 part, and 30 to 50 more of its random states."""
 
 
-def launch_seconds(setting: Setting, shard: Shard) -> tuple[Floats | float, Floats | float]:
-    """Seconds of the host for a layer's forward pass, and for its backward pass with what that repeats."""
+def launch_seconds(setting: Setting, shard: Shard) -> tuple[Floats | float, Floats | float, float]:
+    """Seconds of the host for a layer's forward pass, for its backward pass to the input with what that repeats, and
+    for the products of its weights' gradients."""
     trainer = setting.implementation
     if setting.cluster.device.kind == "cpu" or trainer.launch_seconds == 0.0 or trainer.graphs_layers:
-        return 0.0, 0.0  # a CPU rank computes where it would launch, which is in what its kernels take
+        return 0.0, 0.0, 0.0  # a CPU rank computes where it would launch, which is in what its kernels take
     slower = setting.cluster.efficiency.launch
     one, call = trainer.launch_seconds * slower, trainer.collective_call_seconds * slower
     more = np.where(has_fused_softmax(setting, shard), 0, SOFTMAX_LAUNCHES)
     is_split = shard.tensor_parallel_size > 1
     calls = [np.where(is_split, (TENSOR_COLLECTIVES + number) * call, 0.0) for number in largest_exchanges(setting)]
     forward = (trainer.forward_launches + more) * one + calls[0]
-    backward = (trainer.backward_launches + more) * one + calls[1]
+    products = len(products_of(setting, shard))
+    backward = (trainer.backward_launches - products + more) * one + calls[1]
     core = (trainer.core_launches + more) * one
     around = REPEATED_SECONDS * slower
     selected = np.where(shard.recompute == SELECTIVE, core + around, 0.0)
     # Full recomputation launches a whole forward pass again, selective the attention core alone.
     again = np.where(shard.recompute == FULL, forward + around, selected)
-    return forward, backward + again
+    return forward, backward + again, products * one
 
 
 def has_fused_softmax(setting: Setting, shard: Shard) -> Booleans:
@@ -146,3 +157,18 @@ def has_fused_softmax(setting: Setting, shard: Shard) -> Booleans:
 def waiting_seconds(host: Floats | float, device: Floats) -> Floats:
     """Seconds that a device waits in a pass of which it would take `device` seconds, its collectives included."""
     return np.maximum(host - device, 0.0)
+
+
+def backward_waits(
+    host_input: Floats | float, host_weights: Floats | float, to_input: Floats, weights: Floats
+) -> tuple[Floats, Floats]:
+    """Seconds that a device waits in a backward pass to the input, and more (or less) with weights' gradients after it.
+
+    A zero-bubble schedule fills waits with these gradients, which have launches of their own: a wait that came with the
+    inputs' alone would grow where products of weights became faster, and a faster device be slower.
+
+    Args:
+        to_input: seconds of the device, collectives included.
+    """
+    early = waiting_seconds(host_input, to_input)
+    return early, waiting_seconds(host_input + host_weights, to_input + weights) - early

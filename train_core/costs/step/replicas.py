@@ -7,13 +7,13 @@ The order of ranks: tensor ranks are neighbours, then context ranks; then come r
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-from train_core.costs.collectives import PricedRing, Runs, pace_of, ring_of
+from train_core.costs.collectives import PricedRing, Runs, quick_ring_of, ring_of
 from train_core.costs.setting import Booleans, Floats, Integers, Plans, Setting
 
 
@@ -33,10 +33,15 @@ def share_weights(setting: Setting, plans: Plans) -> Booleans:
 
 @dataclass(frozen=True)
 class PricedReplicas:
-    """The ranks that hold the same weights of the stages of plans. Their rings are found once for all stages."""
+    """The ranks that hold the same weights of the stages of plans. Their rings are found once for all stages.
+
+    Attributes:
+        is_quick: all rings are those of `quick_ring_of`, for the pace of collectives.
+    """
 
     setting: Setting
     plans: Plans
+    is_quick: bool = False
 
     def gather_seconds(
         self, parameters: Integers | Floats, experts: Integers | Floats | int, bytes_each: float
@@ -74,15 +79,19 @@ class PricedReplicas:
         return seconds + self._expert_ring_across_groups.all_reduce_seconds(sent)
 
     @cached_property
-    def pace(self) -> Floats:
-        """Bandwidth of their collectives as a share of the fastest link's."""
-        return pace_of(self.setting, self._ring)
+    def quick(self) -> PricedReplicas:
+        return replace(self, is_quick=True)
+
+    def _ring_of(self, num_ranks: Integers, stride: Integers, runs: Runs | None = None) -> PricedRing:
+        return (
+            quick_ring_of(self.setting, num_ranks) if self.is_quick else ring_of(self.setting, num_ranks, stride, runs)
+        )
 
     @cached_property
     def _ring(self) -> PricedRing:
         setting, plans = self.setting, self.plans
         members = np.where(plans.zero_stage == 0, plans.num_replicas, num_shards(setting, plans))
-        return ring_of(setting, *replica_group(setting, plans, members))
+        return self._ring_of(*replica_group(setting, plans, members))
 
     @cached_property
     def _expert_ring(self) -> PricedRing | None:
@@ -91,17 +100,17 @@ class PricedReplicas:
             return None
         holders = expert_replicas(setting, plans)
         holders = np.where(plans.zero_stage == 0, holders, within_group(setting, holders))
-        return ring_of(setting, holders, expert_stride(setting, plans))
+        return self._ring_of(holders, expert_stride(setting, plans))
 
     @cached_property
     def _ring_across_groups(self) -> PricedRing:
-        return ring_of(self.setting, *same_shard_group(self.setting, self.plans))
+        return self._ring_of(*same_shard_group(self.setting, self.plans))
 
     @cached_property
     def _expert_ring_across_groups(self) -> PricedRing:
         setting, replicas = self.setting, expert_replicas(self.setting, self.plans)
         members = within_group(setting, replicas)
-        return ring_of(setting, -(-replicas // members), expert_stride(setting, self.plans) * members)
+        return self._ring_of(-(-replicas // members), expert_stride(setting, self.plans) * members)
 
 
 def num_shards(setting: Setting, plans: Plans) -> Integers:

@@ -18,12 +18,12 @@ from typing import NamedTuple
 import numpy as np
 
 from conf.units import FLOAT32_BYTES
-from train_core.costs.collectives import shown_seconds
+from train_core.costs.collectives import pace_of, shown_seconds
 from train_core.costs.kernels import gathered_weight_bytes, memory_bound_seconds
 from train_core.costs.layer.shard import FULL
 from train_core.costs.setting import Booleans, Floats, Integers, Plans, Setting
 from train_core.costs.step.priced_stage import PricedStage
-from train_core.costs.step.replicas import num_shards, share_weights
+from train_core.costs.step.replicas import PricedReplicas, num_shards, share_weights
 from train_core.shared_rules import MAX_BUCKET_ELEMENTS
 
 
@@ -197,21 +197,27 @@ def sharded_seconds(stage: PricedStage, forward: Floats, backward: Floats) -> tu
     overlap = np.where(is_prefetched, setting.implementation.sharded_overlap, 0.0)
     # A layer that is not gathered ahead is let go of after each pass, of which full recomputation adds one.
     gathers_after_forward = np.where(is_prefetched | (plans.recompute != FULL), 1.0, 2.0)
-    # Where layers are gathered ahead, or without full recomputation, the backward pass gathers each once more.
-    gathers = _gathers(stage, units)
-    gathered = np.where(plans.zero_stage < 3, 0.0, sum(gathers))
-    again = gathers[1:] if setting.implementation.shards_masters else gathers
-    gathered_again = np.where(plans.zero_stage < 3, 0.0, sum(again))
-    scattered = np.where(plans.zero_stage < 2, 0.0, _scatters(stage, units))
+    before, after = _collectives(stage, stage.replicas, units, gathers_after_forward)
+    quick_before, quick_after = _collectives(stage, stage.replicas.quick, units, gathers_after_forward)
     copies_before, copies_after = shard_copy_seconds(setting, plans, stage.parameters)
     host_before, host_after = _host_seconds(stage, gathers_after_forward)
-    pace = stage.replicas.pace
-    return (
-        shown_seconds(setting, gathered, forward, overlap, pace) + copies_before + host_before,
-        shown_seconds(setting, gathers_after_forward * gathered_again + scattered, backward, overlap, pace)
-        + copies_after
-        + host_after,
-    )
+    shown_before = shown_seconds(setting, before, forward, overlap, pace_of(before, quick_before))
+    shown_after = shown_seconds(setting, after, backward, overlap, pace_of(after, quick_after))
+    return shown_before + copies_before + host_before, shown_after + copies_after + host_after
+
+
+def _collectives(
+    stage: PricedStage, replicas: PricedReplicas, units: list[_Unit], gathers_after_forward: Floats
+) -> tuple[Floats, Floats]:
+    """Seconds of the collectives beside a forward pass, and beside a backward pass."""
+    zero_stage = stage.plans.zero_stage
+    # Where layers are gathered ahead, or without full recomputation, the backward pass gathers each once more.
+    gathers = _gathers(stage, replicas, units)
+    gathered = np.where(zero_stage < 3, 0.0, sum(gathers))
+    again = gathers[1:] if stage.setting.implementation.shards_masters else gathers
+    gathered_again = np.where(zero_stage < 3, 0.0, sum(again))
+    scattered = np.where(zero_stage < 2, 0.0, _scatters(stage, replicas, units))
+    return gathered, gathers_after_forward * gathered_again + scattered
 
 
 def _units(stage: PricedStage) -> list[_Unit]:
@@ -225,21 +231,21 @@ def _units(stage: PricedStage) -> list[_Unit]:
     return [*units, _Unit(work.dense_layer_parameters, none, dense * np.ones_like(ends))] if np.any(dense) else units
 
 
-def _gathers(stage: PricedStage, units: list[_Unit]) -> list[Floats]:
+def _gathers(stage: PricedStage, replicas: PricedReplicas, units: list[_Unit]) -> list[Floats]:
     """Seconds in which all units of each kind are gathered once."""
     each, n = gathered_weight_bytes(stage.setting), stage.setting.implementation.gathered_messages
     # A unit goes in n messages of an n-th of it each, so that the latency counts n times.
-    gathers = [stage.replicas.gather_seconds(unit.parameters / n, unit.experts / n, each) for unit in units]
+    gathers = [replicas.gather_seconds(unit.parameters / n, unit.experts / n, each) for unit in units]
     return [n * unit.number * gather for unit, gather in zip(units, gathers, strict=True)]
 
 
-def _scatters(stage: PricedStage, units: list[_Unit]) -> Floats:
+def _scatters(stage: PricedStage, replicas: PricedReplicas, units: list[_Unit]) -> Floats:
     each, n = stage.setting.reduced_bytes, stage.setting.implementation.scattered_messages
     total: Floats = np.asarray(0.0)
     for unit in units:
         message, experts = unit.parameters / n, unit.experts / n
-        scatter = stage.replicas.gather_seconds(message, experts, each)
-        scatter = scatter + stage.replicas.across_groups_seconds(message, experts, each)
+        scatter = replicas.gather_seconds(message, experts, each)
+        scatter = scatter + replicas.across_groups_seconds(message, experts, each)
         total = total + n * unit.number * scatter
     return total
 

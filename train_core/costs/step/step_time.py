@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 
 from conf.types.cluster_spec import ClusterSpec
 from conf.units import FLOAT32_BYTES
-from train_core.costs.collectives import pair_seconds, ring_of, shown_seconds, transfer_seconds
+from train_core.costs.collectives import pace_of, pair_seconds, ring_of, shown_seconds, transfer_seconds
 from train_core.costs.kernels import gathered_weight_bytes, memory_bound_seconds
 from train_core.costs.setting import Booleans, Floats, Integers, Plans, Setting
 from train_core.costs.stages import StageGroup
 from train_core.costs.step.priced_stage import PricedStage
-from train_core.costs.step.replicas import pipeline_extent, share_weights, widest_hop
+from train_core.costs.step.replicas import PricedReplicas, pipeline_extent, share_weights, widest_hop
 from train_core.costs.step.schedule import ZERO_BUBBLE, MicroBatchSeconds, pipeline_seconds, smallest_group
 from train_core.costs.step.sharding import sharded_seconds
 from train_core.costs.terms import StepColumns
@@ -24,6 +25,8 @@ from train_core.costs.work import Work
 @dataclass(frozen=True, slots=True)
 class Passes:
     """Seconds of one micro-batch on a stage, in parts: computation, tensor-parallel collectives, and those of ZeRO.
+
+    What the device waits for its `host` is a part of computation.
 
     A further cost of every micro-batch is a field here, and counts in `with_hop`, in a term of `run_pipeline` and in
     `pass_seconds`. In a field of computation it would also hide collectives. What costs once a chunk is multiplied by
@@ -37,6 +40,17 @@ class Passes:
     tensor_backward: Floats
     sharding_forward: Floats
     sharding_backward: Floats
+    host: Floats
+
+    @property
+    def compute(self) -> Floats:
+        """Computation that can run beside the reduction of gradients and the gathering of weights."""
+        return self.forward + self.input_gradient + self.weight_gradient
+
+    @property
+    def at_work(self) -> Floats:
+        """The same without what the device waits for its host."""
+        return self.compute - self.host
 
     def with_hop(self, hop: Floats) -> MicroBatchSeconds:
         """The passes as the pipeline sees them: all parts added up, with a transfer each way."""
@@ -49,13 +63,18 @@ class Passes:
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """Seconds of all micro-batches, in columns, (n,), by what the slowest stage does with them."""
+    """Seconds of all micro-batches, in columns, (n,), by what the slowest stage does with them.
+
+    Attributes:
+        busiest: computation of the stage whose device is longest at work, without what it waits for its host.
+    """
 
     compute: Floats
     tensor: Floats
     transfers: Floats
     bubble: Floats
     sharding: Floats
+    busiest: Floats
 
 
 def step_columns(stages: Sequence[PricedStage]) -> StepColumns:
@@ -85,7 +104,7 @@ def run_pipeline(
     whole, slowest = pipeline_seconds(groups, seconds, p, m, plans.virtual_pipeline_size, plans.schedule)
     # The slowest stage runs all m micro-batches; ranks that take turns on a core each need their own time for it.
     turns = m * per_core
-    compute = turns * _at(slowest, [_backward_and_forward(one) for one in passes])
+    compute = turns * _at(slowest, [one.compute for one in passes])
     tensor = turns * _at(slowest, [one.tensor_forward + one.tensor_backward for one in passes])
     sharding = turns * _at(slowest, [one.sharding_forward + one.sharding_backward for one in passes])
     # An activation comes or goes forward, and its gradient backward.
@@ -93,7 +112,8 @@ def run_pipeline(
     # The longest chain is m x the slowest stage's passes and transfers, and the waits around them: the rest of it.
     # Ranks that share cores work while others wait, which can leave no bubble at all; it never becomes negative.
     bubble = np.where(p > 1, np.maximum(whole - compute - tensor - sharding - transfers, 0.0), 0.0)
-    return Pipeline(compute, tensor, transfers, bubble, sharding)
+    at_work = (np.where(group.count > 0, one.at_work, 0.0) for group, one in zip(groups, passes, strict=True))
+    return Pipeline(compute, tensor, transfers, bubble, sharding, turns * reduce(np.maximum, at_work))
 
 
 def after_pipeline(stages: Sequence[PricedStage], passes: Sequence[Passes]) -> tuple[Floats, Floats]:
@@ -106,11 +126,11 @@ def after_pipeline(stages: Sequence[PricedStage], passes: Sequence[Passes]) -> t
     Args:
         stages: the whole pipeline in groups of equal stages, of which each first one finishes last.
     """
-    reduced = reduction_seconds(stages[0], _backward_and_forward(passes[0]))
+    reduced = reduction_seconds(stages[0], passes[0])
     update, head_start = update_seconds(stages[0]), _last_backward_seconds(stages[0], passes[0])
     for stage, seconds in zip(stages[1:], passes[1:], strict=True):
         is_there = stage.group.count > 0
-        own = reduction_seconds(stage, _backward_and_forward(seconds)) - head_start
+        own = reduction_seconds(stage, seconds) - head_start
         reduced = np.maximum(reduced, np.where(is_there, own, 0.0))
         update = np.maximum(update, np.where(is_there, update_seconds(stage), 0.0))
         head_start = head_start + _last_backward_seconds(stage, seconds)
@@ -134,7 +154,7 @@ def sum_up(pipeline: Pipeline, reduced: Floats, update: Floats, slower: Floats) 
     """The terms of the step, from its parts.
 
     Args:
-        slower: share by which computation takes longer on the slowest device.
+        slower: share by which the slowest device takes longer to compute, if not to wait for its host.
     """
     return StepColumns(
         compute_seconds=pipeline.compute,
@@ -143,7 +163,7 @@ def sum_up(pipeline: Pipeline, reduced: Floats, update: Floats, slower: Floats) 
         bubble_seconds=pipeline.bubble,
         data_seconds=pipeline.sharding + reduced,
         optimizer_seconds=update,
-        waiting_seconds=pipeline.compute * slower,
+        waiting_seconds=pipeline.busiest * slower,
     )
 
 
@@ -157,11 +177,6 @@ def _at(index: Integers, columns: list[Floats]) -> Floats:
     return chosen
 
 
-def _backward_and_forward(passes: Passes) -> Floats:
-    """Seconds of computation that can run beside the reduction of gradients and the gathering of weights."""
-    return passes.forward + passes.input_gradient + passes.weight_gradient
-
-
 def stage_passes(stage: PricedStage) -> Passes:
     """The passes of one micro-batch: layers, the embedding on the first stage, norm and head on the last."""
     work, group = stage.work, stage.group
@@ -169,7 +184,7 @@ def stage_passes(stage: PricedStage) -> Passes:
     # `of_layers` differ between layers that recompute and layers that do not.
     forward = stage.of_equal_layers("forward_seconds")
     backward = stage.of_layers("input_gradient_seconds")
-    weights = stage.of_equal_layers("weight_gradient_seconds")
+    weights = stage.of_layers("weight_gradient_seconds")
     tensor = stage.of_equal_layers("tensor_forward_seconds")
     if np.any(group.is_last):
         # A group is the last one in some plans and not in others; the factor of 0 or 1 decides for each plan.
@@ -182,7 +197,8 @@ def stage_passes(stage: PricedStage) -> Passes:
         embedding = group.is_first * work.embedding_seconds
         forward, backward = forward + embedding, backward + embedding
     # The host is late for a micro-batch's first kernels; collectives run meanwhile, as beside computation.
-    forward = forward + micro_batch_seconds(stage.setting)
+    late = micro_batch_seconds(stage.setting)
+    forward = forward + late
     # ZeRO's collectives run beside the whole backward pass, that is beside both gradients.
     gathered, reduced = sharded_seconds(stage, forward, backward + weights)
     return Passes(
@@ -193,6 +209,7 @@ def stage_passes(stage: PricedStage) -> Passes:
         tensor_backward=stage.of_layers("tensor_backward_seconds"),
         sharding_forward=gathered,
         sharding_backward=reduced,
+        host=stage.of_layers("waiting_seconds") + late,
     )
 
 
@@ -234,26 +251,18 @@ def _beside_a_chunk(setting: Setting, plans: Plans, work: Work, hop: Floats) -> 
     return shown_seconds(setting, hop, work.layer.forward_seconds * num_layers)
 
 
-def reduction_seconds(stage: PricedStage, hiding: Floats) -> Floats:
+def reduction_seconds(stage: PricedStage, passes: Passes) -> Floats:
     """Seconds that no computation hides of the sums of gradients and gathers of weights that a stage has once a step.
 
-    They run beside the computation of `overlapped_micro_batches`; adding up a tied embedding hides behind nothing.
-
-    ZeRO-0 all-reduces gradients. ZeRO-1 scatters them (CPU ranks all-reduce them, which gloo does faster) and gathers
-    the new weights. ZeRO-2 only gathers. A tied embedding adds up the gradients of its two copies.
+    They run beside the computation of `overlapped_micro_batches`; under ZeRO-2, which scatters beside every backward
+    pass, beside the forward passes of these alone. Adding up a tied embedding hides behind nothing.
     """
     setting, plans = stage.setting, stage.plans
-    parameters, experts = stage.parameters, stage.expert_parameters
-    scattered = stage.replicas.gather_seconds(parameters, experts, setting.reduced_bytes)
-    weights = stage.replicas.gather_seconds(parameters, experts, gathered_weight_bytes(setting))
-    sharded = scattered + scattered if setting.cluster.device.kind == "cpu" else scattered  # data_parallel.FlatReplicas
-    sharded = sharded + stage.replicas.across_groups_seconds(parameters, experts, setting.reduced_bytes)
-    # By ZeRO stage 0 to 3. A ring's all-reduce is a reduce-scatter and a gather of as many bytes, hence twice. ZeRO-2
-    # and 3 scatter after every micro-batch, and 3 gathers for every pass, so that `sharded_seconds` has those.
-    by_stage = [scattered + scattered, sharded + weights, weights, np.zeros_like(weights)]
-    comm = np.choose(plans.zero_stage, by_stage)
+    comm = _once_a_step(stage, stage.replicas)
+    pace = pace_of(comm, _once_a_step(stage, stage.replicas.quick))
+    hiding = np.where(plans.zero_stage == 2, passes.forward, passes.compute)
     hiding = hiding * overlapped_micro_batches(plans)
-    shown = shown_seconds(setting, comm, hiding, setting.implementation.data_overlap, stage.replicas.pace)
+    shown = shown_seconds(setting, comm, hiding, setting.implementation.data_overlap, pace)
     if not setting.model.tied_embeddings:
         return shown
     copies = stage.work.token_embedding_parameters * float(setting.reduced_bytes)
@@ -261,6 +270,23 @@ def reduction_seconds(stage: PricedStage, hiding: Floats) -> Floats:
     tied = pair_seconds(setting, copies, pipeline_extent(setting, plans))
     has_copy = stage.group.is_first | stage.group.is_last
     return shown + np.where(has_copy & (plans.pipeline_parallel_size > 1), tied, 0.0)
+
+
+def _once_a_step(stage: PricedStage, replicas: PricedReplicas) -> Floats:
+    """Seconds of these sums and gathers.
+
+    ZeRO-0 all-reduces gradients. ZeRO-1 scatters them (CPU ranks all-reduce them, which gloo does faster) and gathers
+    the new weights. ZeRO-2 only gathers.
+    """
+    setting, parameters, experts = stage.setting, stage.parameters, stage.expert_parameters
+    scattered = replicas.gather_seconds(parameters, experts, setting.reduced_bytes)
+    weights = replicas.gather_seconds(parameters, experts, gathered_weight_bytes(setting))
+    sharded = scattered + scattered if setting.cluster.device.kind == "cpu" else scattered  # data_parallel.FlatReplicas
+    sharded = sharded + replicas.across_groups_seconds(parameters, experts, setting.reduced_bytes)
+    # By ZeRO stage 0 to 3. A ring's all-reduce is a reduce-scatter and a gather of as many bytes, hence twice. ZeRO-2
+    # and 3 scatter after every micro-batch, and 3 gathers for every pass, so that `sharded_seconds` has those.
+    by_stage = [scattered + scattered, sharded + weights, weights, np.zeros_like(weights)]
+    return np.asarray(np.choose(stage.plans.zero_stage, by_stage))
 
 
 def overlapped_micro_batches(plans: Plans) -> Floats:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.train_core.costs.priced import priced, setting_of, with_links, with_trainer
-from train_core.costs.collectives import pace_of, ring_of, shown_seconds
+from train_core.costs.collectives import ring_of, shown_seconds
 from train_core.costs.price import Prices
 from train_core.costs.setting import Setting
 
@@ -23,10 +23,8 @@ def data_seconds(prices: Prices) -> float:
 
 
 def shown_share(setting: Setting) -> float:
-    """Share of a collective of all ranks that shows although computation covers it."""
-    second, hidden = np.ones(1), np.full(1, np.inf)
-    pace = pace_of(setting, ring_of(setting, np.array([RANKS]), np.array([1])))
-    return float(shown_seconds(setting, second, hidden, pace=pace)[0])
+    """Share that shows of a collective which is latency alone, although computation covers it."""
+    return float(shown_seconds(setting, np.ones(1), np.full(1, np.inf), pace=0.0)[0])
 
 
 def test_what_zero_3_gathers_shows_in_part_beside_computation_and_its_ends_are_collectives_too() -> None:
