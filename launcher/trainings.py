@@ -26,8 +26,8 @@ from launcher.slurm.own_jobs import LiveJob, live_job
 from launcher.slurm.sbatch import require_time_to_save
 from sweeps.folder.submission import shape_of
 from sweeps.points.objectives import cost, predicted_value
-from sweeps.ranking.by_objective import best_reading
 from sweeps.ranking.disturbed import of_other_models
+from sweeps.ranking.points import best_reading
 from sweeps.reading import Reading, TrialReading
 from sweeps.sweep import Sweep, points_of
 from sweeps.trial import SweepFolder, Trial

@@ -11,9 +11,9 @@ from conf.plan.experiment import Experiment
 from conf.types.sweep_spec import Objective
 from conf.units import count_of
 from sweeps.labels import Labels, distinct_names
-from sweeps.ranking.by_objective import SoughtPoint, sought_points
 from sweeps.ranking.disturbed import counted_runs, disturbances, measured_groups, middle_of
 from sweeps.ranking.equal_training import trained_otherwise
+from sweeps.ranking.points import MeasuredPoint, sought_points
 from sweeps.reading import TrialReading
 from sweeps.search.axes.seen_points import SEED
 from sweeps.sweep import Sweep
@@ -130,8 +130,8 @@ class SoughtPair:
     """
 
     label: str
-    before: SoughtPoint
-    after: SoughtPoint
+    before: MeasuredPoint
+    after: MeasuredPoint
     why_not: str
     leaves_seeds_out: bool
 
@@ -167,17 +167,17 @@ def compare_sought(before: Side, after: Side) -> SoughtComparison | None:
     return SoughtComparison(sought, pairs)
 
 
-def _sought_pair(label: str, before: SoughtPoint, after: SoughtPoint, sought: Sequence[Objective]) -> SoughtPair:
+def _sought_pair(label: str, before: MeasuredPoint, after: MeasuredPoint, sought: Sequence[Objective]) -> SoughtPair:
     common = before.seeds & after.seeds
     lengths = trained_otherwise({"A": [before.reading], "B": [after.reading]}) if "loss" in sought else {}
     trained = [f"{side} was trained {how}" for side, how in lengths.items()]
     why_not = "; ".join(filter(None, (why_incomparable(before.reading, after.reading), *trained)))
     others = bool(common) and before.seeds != after.seeds
-    one, other = (point.of_seeds(common, sought) if others else point for point in (before, after))
+    one, other = (point.of_seeds(common) if others else point for point in (before, after))
     return SoughtPair(label, one, other, why_not, others)
 
 
-def _sought_by_label(side: Side, labels: Labels) -> dict[str, SoughtPoint]:
+def _sought_by_label(side: Side, labels: Labels) -> dict[str, MeasuredPoint]:
     points = sought_points(side.sweep.record, side.results)
     names = distinct_names([label_without_seed(point.reading, labels) for point in points])
     return dict(zip(names, points, strict=True))

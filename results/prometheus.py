@@ -15,7 +15,7 @@ from typing import NamedTuple
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from sweeps.folder.journal import History
-from sweeps.ranking.by_objective import best_reading
+from sweeps.ranking.points import best_reading
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep, age_seconds
 from train_core.measurement import Outcome

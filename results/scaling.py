@@ -231,7 +231,7 @@ def _measured_point(point: MeasuredPoint, baseline: MeasuredPoint) -> StudyPoint
     # The baseline is 1 by definition, so that its own noise widens the intervals of the others alone.
     half = 0.0 if point is baseline else half_of_ratio(point, baseline)
     experiment, factor = point.middle.planned, here.num_devices / base.num_devices
-    with_a_device_each = _study_point(point.label, experiment, here, base, factor, half)
+    with_a_device_each = _study_point(point.name, experiment, here, base, factor, half)
     return replace(with_a_device_each, num_devices=here.num_devices, num_runs=point.seconds.num_runs)
 
 

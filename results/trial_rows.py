@@ -24,9 +24,8 @@ from results.units import gib, percent, tflops
 from sweeps.confidence import interval_of
 from sweeps.labels import whole_point
 from sweeps.points.objectives import measured_value
-from sweeps.ranking.by_objective import sought_places, sought_points
 from sweeps.ranking.disturbed import disturbances
-from sweeps.ranking.points import MeasuredPoint, measured_points, places
+from sweeps.ranking.points import MeasuredPoint, measured_points, places, sought_points
 from sweeps.reading import TrialReading
 from sweeps.sweep import chain_metrics
 from sweeps.trial import SweepRecord, Trial
@@ -197,7 +196,9 @@ def repeat_columns(record: SweepRecord, results: Sequence[TrialReading]) -> list
     """Return a row for every result: `is_middle_run` marks the trial whose seconds of a step are its point's."""
     points, disturbed = measured_points(results), disturbances(results)
     points_by_trial = {run.trial.trial_id: point for point in points for run in point.runs}
-    placed = _places_of_trials(record, results, points)
+    ranked = points if record.seeks_rate else sought_points(record, results)
+    by_point = zip(ranked, places(ranked), strict=True)
+    placed = {run.trial.trial_id: place for point, place in by_point for run in point.runs}
     sought = () if record.seeks_rate else record.objective
     return [
         _point_columns(result, points_by_trial.get(result.trial.trial_id), placed.get(result.trial.trial_id))
@@ -205,18 +206,6 @@ def repeat_columns(record: SweepRecord, results: Sequence[TrialReading]) -> list
         | {f"objective_{figure_of(each) or each}": measured_value(each, result) for each in sought}
         for result in results
     ]
-
-
-def _places_of_trials(
-    record: SweepRecord, results: Sequence[TrialReading], points: Sequence[MeasuredPoint]
-) -> dict[str, str]:
-    """The place of its point by the id of each run that the sweep's table is made of."""
-    if record.seeks_rate:
-        by_rate = zip(points, places(points), strict=True)
-        return {run.trial.trial_id: place for point, place in by_rate for run in point.runs}
-    sought = sought_points(record, results)
-    by_objective = zip(sought, sought_places(record, sought), strict=True)
-    return {run.reading.trial.trial_id: place for point, place in by_objective for run in point.runs}
 
 
 def _point_columns(result: TrialReading, point: MeasuredPoint | None, place: str | None) -> TrialRow:

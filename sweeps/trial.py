@@ -22,7 +22,7 @@ from conf.plan.experiment import Experiment
 from conf.private_files import unreadable
 from conf.types.schema import Frozen, Value, share_given_fields
 from conf.types.sites import TrackingSpec
-from conf.types.sweep_spec import Objective, SweepSpec, is_of_time
+from conf.types.sweep_spec import RATE, Objective, SweepSpec, is_of_time
 from sweeps.labels import Labels
 from train_core.costs import Estimate
 from train_core.trial_folder import JobFolder, TrialFolder
@@ -218,7 +218,7 @@ class SweepRecord(Frozen):
     spec: SweepSpec
     tracking: TrackingSpec
     overrides: Annotated[tuple[str, ...], Field(strict=False)] = ()
-    objective: Annotated[tuple[Objective, ...], Field(strict=False)] = ("throughput",)
+    objective: Annotated[tuple[Objective, ...], Field(strict=False)] = RATE
     git_sha: str
     created: float
     plan: Annotated[tuple[Trial, ...], Field(strict=False)]
@@ -244,7 +244,7 @@ class SweepRecord(Frozen):
     @property
     def seeks_rate(self) -> bool:
         """True if the sweep seeks the fastest plan, as most do."""
-        return self.objective == ("throughput",)
+        return self.objective == RATE
 
     @property
     def shows_rates(self) -> bool:

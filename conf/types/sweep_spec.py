@@ -76,6 +76,8 @@ Objective = Named | Figure
 
 `STAGE.FIGURE` is one that the program of a later stage measures, the smaller the better; `max:STAGE.FIGURE` the larger.
 """
+RATE: tuple[Objective, ...] = ("throughput",)
+"""What a sweep seeks that says nothing else."""
 
 
 def figure_of(objective: Objective) -> str | None:

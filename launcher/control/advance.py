@@ -31,7 +31,7 @@ from launcher.control.rules import PAUSED, Admission, Rules, SweepStep
 from launcher.control.workplace import Workplace
 from launcher.slurm.job_records import charged_times
 from sweeps.folder.journal import Asked, Begun, Ended, Entry, Finished, History, Journal, Pruned
-from sweeps.ranking.by_objective import best_first
+from sweeps.ranking.points import best_first
 from sweeps.reading import CANCELLED_BY_NAME, TrialReading
 from sweeps.search.searcher import Answer, num_taken
 from sweeps.sweep import Sweep, first_runs, points_of, points_of_configuration, with_figures

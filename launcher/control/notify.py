@@ -26,7 +26,7 @@ from conf.units import TERA, count_of
 from launcher.control.rules import SweepStep
 from sweeps.folder.journal import Finished
 from sweeps.points.objectives import cost
-from sweeps.ranking.by_objective import best_measured
+from sweeps.ranking.points import best_measured
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepRecord

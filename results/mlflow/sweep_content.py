@@ -27,8 +27,8 @@ from results.report.findings.verdict import verdict
 from results.scaling import Scaling, scalings
 from results.terminal.drawing import legend_text
 from sweeps.labels import whole_point
-from sweeps.ranking.by_objective import best_measured, best_reading
 from sweeps.ranking.disturbed import disturbances
+from sweeps.ranking.points import best_measured, best_reading
 from sweeps.reading import Reading, TrialReading
 from sweeps.trial import SweepRecord
 from train_core.costs import Estimate, estimate

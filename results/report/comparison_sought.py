@@ -15,8 +15,7 @@ from results.report.section import Block, Heading, NamedTable, Paragraph, Sectio
 from results.table import Cell, Table, number, text
 from results.units import ABSENT
 from sweeps.points.objectives import cost
-from sweeps.ranking.by_objective import best_measured, sought_points
-from sweeps.ranking.points import ranked_points, rivals_of_first
+from sweeps.ranking.points import best_measured, ranked_points, rivals_of_first, sought_points
 from sweeps.trial import SweepRecord
 
 
@@ -119,7 +118,7 @@ def _num_as_good(side: Side) -> int:
     if side.sweep.record.seeks_rate:
         points = ranked_points(side.results)
         return len(rivals_of_first(points)) if points else 0
-    placed = [point for point in sought_points(side.sweep.record, side.results) if point.has_place]
+    placed = [point for point in sought_points(side.sweep.record, side.results) if point.may_be_best]
     return sum(point.may_equal(placed[0]) for point in placed[1:])
 
 

@@ -19,9 +19,8 @@ from results.terminal.drawing import legend_in_short
 from results.units import ABSENT, gib
 from sweeps.labels import Labels
 from sweeps.points.objectives import measured_value
-from sweeps.ranking.by_objective import sought_places, sought_points
 from sweeps.ranking.disturbed import disturbances
-from sweeps.ranking.points import MeasuredPoint, measured_points, places
+from sweeps.ranking.points import MeasuredPoint, measured_points, places, sought_points
 from sweeps.reading import TrialReading
 from sweeps.trial import SweepRecord, Trial
 from train_core.measurement import Outcome
@@ -65,7 +64,7 @@ def ranked_table(readings: Sequence[TrialReading], labels: Labels) -> Table:
         cells["x baseline"] = text(ABSENT if speed_up is None else f"{speed_up:.2f}")
         outcome = _outcome(DISTURBED if point.disturbed else point.middle.outcome)
         figures = (cells[name] for name in RANKED_COLUMNS.values())
-        rows.append((text(place), _layout(point.label, point.is_baseline), outcome, *figures))
+        rows.append((text(place), _layout(point.name, point.is_baseline), outcome, *figures))
     for reading in _never_measured(readings, points):
         name, absent = _layout(reading.label, reading.trial.is_baseline), [text(ABSENT)] * len(RANKED_COLUMNS)
         rows.append((text(""), name, _outcome(reading.outcome), *absent))
@@ -114,9 +113,9 @@ def sought_table(record: SweepRecord, results: Sequence[TrialReading]) -> Table:
             text(place),
             _layout(point.name, point.reading.trial.is_baseline),
             _outcome(point.reading.outcome),
-            *sought_cells(record, point),
+            *sought_cells(point),
         )
-        for place, point in zip(sought_places(record, points), points, strict=True)
+        for place, point in zip(places(points), points, strict=True)
     ]
     for result in results:
         # A disturbed run of a point that has others measured all of it, and its point has a row.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from conf.plan.experiment import Experiment
 from conf.units import count_of
 from sweeps.reading import TrialReading
+
+Key = TypeVar("Key", str, int)
 
 
 class TrainedOn(NamedTuple):
@@ -25,7 +27,7 @@ class TrainedOn(NamedTuple):
         return self.steps * self.tokens_per_step
 
 
-def trained_otherwise(points: Mapping[str, Sequence[TrialReading]], *, by_loss: bool = True) -> dict[str, str]:
+def trained_otherwise(points: Mapping[Key, Sequence[TrialReading]], *, by_loss: bool = True) -> dict[Key, str]:
     """Why losses say nothing beside those of the longest training of the present configuration, by point.
 
     A later stage's figures are compared for whatever lengths of training the present configuration asks for.

@@ -27,7 +27,8 @@ from results.report.sections.accuracy import section as accuracy
 from results.report.sections.sought import section as sought
 from results.terminal.tables import plan_table
 from sweeps.points.plan import plan_sweep
-from sweeps.ranking.points import measured_points, places, places_by_bounds
+from sweeps.ranking.intervals import places_by_bounds
+from sweeps.ranking.points import measured_points, places
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import BuildRecord

@@ -11,7 +11,7 @@ from conf.units import TERA, count_of
 from results.scaling import Scaling
 from results.units import significant
 from sweeps.folder.journal import History
-from sweeps.ranking.points import NOISY_RATIO, machine_noise
+from sweeps.ranking.intervals import NOISY_RATIO, machine_noise
 from sweeps.reading import TrialReading
 from sweeps.trial import SweepFolder, SweepRecord
 from train_core.costs.counts.flops import DOCUMENT_FLOPS_FORMULA, FLOPS_FORMULA

@@ -11,7 +11,6 @@ from results.report.section import ReportSubject
 from results.scaling import Scaling, half_of_ratio, scaling
 from results.table import Cell, number, text
 from results.units import ABSENT, count, gib, percent, seconds, share_of_peak, significant, tflops
-from sweeps.ranking.by_objective import SoughtPoint
 from sweeps.ranking.points import MeasuredPoint, ranking_of
 from sweeps.reading import TrialReading
 from sweeps.trial import SweepRecord, Trial
@@ -56,7 +55,7 @@ def measured_cells(point: MeasuredPoint, relation: Scaling) -> dict[str, Cell]:
     hardware = performance.hardware_flops_per_second_per_device
     cells = {
         "devices": number(count(performance.num_devices), performance.num_devices),
-        "model TFLOPS": number(tflops(point.rate), point.rate),
+        "model TFLOPS": number(tflops(point.values[0]), point.values[0]),
         "± %": number(f"{100 * half:.0f}" if half <= MOST_SHOWN else f">{100 * MOST_SHOWN:.0f}", half),
         "runs": number(str(len(point.runs)), len(point.runs)),
         "MFU %": number(share_of_peak(performance.model_flops_utilization), performance.model_flops_utilization),
@@ -72,14 +71,14 @@ def measured_cells(point: MeasuredPoint, relation: Scaling) -> dict[str, Cell]:
     return cells | dict.fromkeys(of_time, text(ABSENT))
 
 
-def sought_cells(record: SweepRecord, point: SoughtPoint) -> list[Cell]:
+def sought_cells(point: MeasuredPoint) -> list[Cell]:
     """The value of each objective, the interval of the first, the number of runs, and the seconds of a step."""
-    both = zip(record.objective, point.values, strict=True)
+    both = zip(point.objectives, point.values, strict=True)
     performance, runs = point.middle.performance, len(point.runs)
     step = performance.step_seconds if performance and performance.is_timed else None
     return [
         *(number(value_text(objective, value), value) for objective, value in both),
-        text(interval_text(record.objective[0], point.interval)),
+        text(interval_text(point.objectives[0], point.interval)),
         number(str(runs), runs),
         number(seconds(step), step),
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Mapping, Sequence
 
@@ -12,7 +13,7 @@ from conf.types.sweep_spec import Objective, figure_of, is_of_time
 from conf.units import TERA, count_of
 from results.units import ABSENT, significant
 from sweeps.points.objectives import is_better_when_larger
-from sweeps.ranking.by_objective import SoughtPoint, sought_points
+from sweeps.ranking.points import MeasuredPoint, sought_points
 from sweeps.reading import TrialReading
 from sweeps.search.axes.seen_points import SEED
 from sweeps.trial import SweepRecord
@@ -78,16 +79,16 @@ def aside_sentence(reasons: Mapping[str, str]) -> str:
     return f"Without a place among the others: {aside}." if aside else ""
 
 
-def _placed_sentences(record: SweepRecord, points: Sequence[SoughtPoint], where: str) -> tuple[str, str, str]:
+def _placed_sentences(record: SweepRecord, points: Sequence[MeasuredPoint], where: str) -> tuple[str, str, str]:
     """The same of the points that have a place, without a word on the others."""
-    if all(point.told_no_loss for point in points) and "loss" in record.objective:
+    if all(_told_no_loss(point) for point in points) and "loss" in record.objective:
         return NO_LOSS, "", ""
     if all(point.diverged for point in points):
         return "The only point diverged." if len(points) == 1 else f"All {len(points)} points diverged.", "", ""
     if len(record.objective) > 1:
         return _front(record, points), "", _sureness(record, points, where)
     objective, (best, *others) = record.objective[0], points
-    rivals = [point for point in others if point.has_place and point.may_equal(best)]
+    rivals = [point for point in others if point.may_be_best and point.may_equal(best)]
     superlative = f"the {'highest' if is_better_when_larger(objective) else 'lowest'} {words_of(objective)}"
     interval = f" ({interval_text(objective, best.interval)})" if best.interval else ""
     reached = f"{best.name} reached {superlative}, {value_text(objective, best.values[0])}{interval}"
@@ -101,10 +102,20 @@ def _placed_sentences(record: SweepRecord, points: Sequence[SoughtPoint], where:
     return f"No clear winner: {reached}, and so did {same}.", f"Reached the same: {names}.", sureness
 
 
-def _others_in_words(objective: Objective, others: Sequence[SoughtPoint]) -> str:
+def _told_no_loss(point: MeasuredPoint) -> bool:
+    """True of another program in whose log no step has a loss, of the kind that is sought, that is a number."""
+    if all(each.planned.has_held_out_loss for each in point.runs):
+        losses = [step.held_out_loss for each in point.runs for step in each.steps if step.held_out_loss is not None]
+    else:
+        losses = [loss for each in point.runs if each.performance for loss in each.performance.losses]
+    is_other = not any(each.planned.trainer.is_own for each in point.runs)
+    return is_other and not point.is_number and all(map(math.isnan, losses))
+
+
+def _others_in_words(objective: Objective, others: Sequence[MeasuredPoint]) -> str:
     values = sorted(point.values[0] for point in others if not point.diverged)
-    untold = sum(point.told_no_loss for point in others) if objective == "loss" else 0
-    diverged = [point.name for point in others if point.diverged and not (objective == "loss" and point.told_no_loss)]
+    untold = sum(_told_no_loss(point) for point in others) if objective == "loss" else 0
+    diverged = [point.name for point in others if point.diverged and not (objective == "loss" and _told_no_loss(point))]
     lost = f"; {diverged[0] if len(diverged) == 1 else len(diverged)} diverged" if diverged else ""
     lost += f"; {untold} printed no loss that is a number and that {LOSS_PATTERN} matches" if untold else ""
     if not values:
@@ -115,7 +126,7 @@ def _others_in_words(objective: Objective, others: Sequence[SoughtPoint]) -> str
     return f", against {low if low == high else f'{low} to {high}'} of the {len(values)} others{lost}"
 
 
-def _front(record: SweepRecord, points: Sequence[SoughtPoint]) -> str:
+def _front(record: SweepRecord, points: Sequence[MeasuredPoint]) -> str:
     best = [point for point in points if point.on_front]
     named = "; ".join(f"{point.name} ({_values(record, point)})" for point in best[:MOST_NAMED])
     more = f" and {len(best) - MOST_NAMED} more" if len(best) > MOST_NAMED else ""
@@ -124,7 +135,7 @@ def _front(record: SweepRecord, points: Sequence[SoughtPoint]) -> str:
     return f"No other of {count_of(len(points), 'point')} beats {these} in {words}: {named}{more}."
 
 
-def _values(record: SweepRecord, point: SoughtPoint) -> str:
+def _values(record: SweepRecord, point: MeasuredPoint) -> str:
     both = zip(record.objective, point.values, strict=True)
     return ", ".join(f"{words_of(objective)} {value_text(objective, value)}" for objective, value in both)
 
@@ -142,7 +153,7 @@ def _further_seeds(record: SweepRecord) -> dict[str, int]:
     return {"search.num_seeds": NUM_RUNS} | ({"sweep.max_trials": most} if most > record.spec.max_trials else {})
 
 
-def _sureness(record: SweepRecord, points: Sequence[SoughtPoint], where: str) -> str:
+def _sureness(record: SweepRecord, points: Sequence[MeasuredPoint], where: str) -> str:
     if points[0].interval is None:
         return _unsureness(record, points, where)
     most = max(len(point.runs) for point in points)
@@ -151,7 +162,7 @@ def _sureness(record: SweepRecord, points: Sequence[SoughtPoint], where: str) ->
     return f"The interval is of 95 %, by Student's t with the spread between runs pooled{of_which} ({runs} of a point)."
 
 
-def _unsureness(record: SweepRecord, points: Sequence[SoughtPoint], where: str) -> str:
+def _unsureness(record: SweepRecord, points: Sequence[MeasuredPoint], where: str) -> str:
     """Why nobody knows how the best value spreads, and what would tell."""
     seen, nobody_knows = _what_was_seen(points), "so that nobody knows what is chance"
     if not where:
@@ -165,7 +176,7 @@ def _unsureness(record: SweepRecord, points: Sequence[SoughtPoint], where: str) 
     return f"{seen}, {nobody_knows}: {again} would tell."
 
 
-def _what_was_seen(points: Sequence[SoughtPoint]) -> str:
+def _what_was_seen(points: Sequence[MeasuredPoint]) -> str:
     best, sound = points[0], [point for point in points if not point.diverged]
     if any(point.interval for point in sound):
         same = f"{SAME} {best.name} came to the same, and no point of like value says more"

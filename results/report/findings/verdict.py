@@ -144,16 +144,16 @@ def _answer(
     if record.mode == "cluster" and experiment:  # a trillion tokens of a small stand-in would say nothing
         dollars = declared_footprint(experiment, best.performance).dollars(TRILLION)
     figures = _figures(best, relation, noise, dollars)
-    set_aside = aside_sentence({each.label: each.aside for each in measured_points(results)})
+    set_aside = aside_sentence({each.name: each.aside for each in measured_points(results)})
     further = tuple(filter(None, (*_best_by_size(points), set_aside)))
     if not rivals:
-        return SweepVerdict(f"Fastest per device: {best.label} with {figures}.", "", further, _sure(best, points))
+        return SweepVerdict(f"Fastest per device: {best.name} with {figures}.", "", further, _sure(best, points))
     loudness = f", noise x{significant(noise, 2)}" if noise else ""
-    headline = f"No clear winner{loudness}: {best.label} was the fastest per device, and {_counted(best, rivals)}"
+    headline = f"No clear winner{loudness}: {best.name} was the fastest per device, and {_counted(best, rivals)}"
     headline += " may be as fast."
-    names = listed([f"{rival.label} ({_range(rival)})" for rival in rivals], MOST_NAMED)
+    names = listed([f"{rival.name} ({_range(rival)})" for rival in rivals], MOST_NAMED)
     details = (f"May be as fast: {names}.", *further)
-    return SweepVerdict(headline, f"{best.label}: {figures}.", details, _decision(where, points))
+    return SweepVerdict(headline, f"{best.name}: {figures}.", details, _decision(where, points))
 
 
 def _counted(best: MeasuredPoint, rivals: Sequence[MeasuredPoint]) -> str:
@@ -194,7 +194,7 @@ def _figures(point: MeasuredPoint, relation: Scaling, noise: float | None, dolla
     """The figures of a layout: TFLOPS with their interval, MFU and of which peak, efficiency and cost."""
     performance = point.performance
     peak = f"{tflops(performance.peak_flops_per_second)} TFLOPS" + (" as measured beside this run" if noise else "")
-    parts = [f"{tflops(point.rate)} model TFLOPS per device ({_range(point)})"]
+    parts = [f"{tflops(point.values[0])} model TFLOPS per device ({_range(point)})"]
     if (share := share_of_peak(performance.model_flops_utilization)) != ABSENT:
         parts.append(f"MFU {share} % (of a peak of {peak})")
     parts.append(f"a step every {seconds(performance.step_seconds)} s")
@@ -207,7 +207,7 @@ def _figures(point: MeasuredPoint, relation: Scaling, noise: float | None, dolla
 
 
 def _range(point: MeasuredPoint) -> str:
-    low, high = point.rate_bounds
+    low, high = point.bounds
     return f"{tflops(low)} to {tflops(high)}"
 
 
@@ -238,7 +238,7 @@ def _best_by_size(points: Sequence[MeasuredPoint]) -> tuple[str, ...]:
     if len(best) < 2:
         return ()
     named = [
-        f"on {size}, {point.label} ({count(point.performance.tokens_per_second)} tokens/s)"
+        f"on {size}, {point.name} ({count(point.performance.tokens_per_second)} tokens/s)"
         for size, point in sorted(best.items())
     ]
     return (f"Fastest by number of devices: {'; '.join(named)}.",)

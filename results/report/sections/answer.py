@@ -17,9 +17,8 @@ from results.terminal.drawing import legend
 from results.units import in_three_digits, percent, seconds, share_of_peak, significant, tflops
 from sweeps.confidence import Interval, interval_of
 from sweeps.folder.journal import History
-from sweeps.ranking.by_objective import sought_points
 from sweeps.ranking.disturbed import MEASURED_PEAK
-from sweeps.ranking.points import MeasuredPoint, ranked_points
+from sweeps.ranking.points import MeasuredPoint, ranked_points, sought_points
 from sweeps.reading import TrialReading
 from sweeps.trial import SweepRecord, Trial
 
@@ -181,12 +180,12 @@ def _measured_figures(
     best = points[0]
     performance, experiment = best.performance, best.middle.planned
     relation = relations_of_points(points, results)[best.middle.trial.trial_id]
-    low, high = map(tflops, best.rate_bounds)
+    low, high = map(tflops, best.bounds)
     peak = f"of {significant(performance.peak_flops_per_second / TERA, 4)} TFLOPS, the peak"
     beside = " measured beside it" if performance.peak_source == MEASURED_PEAK else ""
     mfu = f"{share_of_peak(performance.model_flops_utilization)} %"
     return (
-        _figure("model TFLOPS per device", tflops(best.rate), f"interval {low} to {high}", "measured"),
+        _figure("model TFLOPS per device", tflops(best.values[0]), f"interval {low} to {high}", "measured"),
         _figure("MFU", mfu, f"{peak}{beside}", "measured"),
         *_measured_relation(relation),
         # A trillion tokens of a small stand-in would say nothing.
@@ -205,7 +204,7 @@ def _measured_relation(relation: Scaling) -> list[KeyFigure]:
 
 def _sought_figures(record: SweepRecord, results: Sequence[TrialReading]) -> tuple[KeyFigure, ...]:
     """The value of each objective that the best point reached, and of one alone the next's; none where all diverged."""
-    points = [point for point in sought_points(record, results) if point.has_place]
+    points = [point for point in sought_points(record, results) if point.may_be_best]
     if not points:
         return ()
     # The next by the first of several objectives says nothing of the others.

@@ -12,7 +12,7 @@ from conf.overrides import Override, command_line
 from conf.units import count_of
 from results.report.section import Block, FactList, Heading, NamedTable, Paragraph, ReportSubject, Section
 from results.table import Table, text
-from sweeps.ranking.by_objective import best_reading
+from sweeps.ranking.points import best_reading
 from sweeps.reading import TrialReading
 from sweeps.trial import JOB_GROUPS, SweepFolder
 

@@ -20,7 +20,7 @@ from results.table import Table, number, text
 from results.units import percent
 from sweeps.labels import dotted_value
 from sweeps.points.objectives import is_better_when_larger
-from sweeps.ranking.by_objective import SoughtPoint, sought_places, sought_points
+from sweeps.ranking.points import MeasuredPoint, places, sought_points
 from sweeps.search.axes.seen_points import SEED
 from sweeps.trial import SweepRecord
 
@@ -42,7 +42,7 @@ def section(subject: ReportSubject) -> Section | None:
     return Section("sought", "Every point", "measured", finding, tuple(_blocks(record, points)))
 
 
-def _blocks(record: SweepRecord, points: Sequence[SoughtPoint]) -> Iterator[Block]:
+def _blocks(record: SweepRecord, points: Sequence[MeasuredPoint]) -> Iterator[Block]:
     yield NamedTable("sought-points", _table(record, points))
     if said := aside_sentence({point.name: point.aside for point in points}):
         yield Paragraph(said, is_caution=True)
@@ -53,7 +53,7 @@ def _blocks(record: SweepRecord, points: Sequence[SoughtPoint]) -> Iterator[Bloc
             yield Paragraph(f"The curves are of the best {MOST_CURVES} points.", is_note=True)
 
 
-def _axis_blocks(record: SweepRecord, points: Sequence[SoughtPoint]) -> Iterator[Block]:
+def _axis_blocks(record: SweepRecord, points: Sequence[MeasuredPoint]) -> Iterator[Block]:
     axes = sorted({key for point in points for key in point.reading.trial.point} - {SEED})
     sound = [point for point in points if not point.diverged]
     left_out = len(points) - len(sound)
@@ -68,21 +68,21 @@ def _axis_blocks(record: SweepRecord, points: Sequence[SoughtPoint]) -> Iterator
         yield from _shares(record, points, varied)
 
 
-def _table(record: SweepRecord, points: Sequence[SoughtPoint]) -> Table:
+def _table(record: SweepRecord, points: Sequence[MeasuredPoint]) -> Table:
     heads = (*map(words_of, record.objective), INTERVAL, "runs", "step s")
     rows = []
-    for position, (place, point) in enumerate(zip(sought_places(record, points), points, strict=True), start=1):
+    for position, (place, point) in enumerate(zip(places(points), points, strict=True), start=1):
         named = {"#": number(place, -position if place else None), "point": text(point.name)}
-        rows.append(named | dict(zip(heads, sought_cells(record, point), strict=True)))
+        rows.append(named | dict(zip(heads, sought_cells(point), strict=True)))
     marked = [position for position, point in enumerate(points) if point.on_front]
     return Table.of(rows, marked).without_empty_columns()
 
 
-def _value(point: SoughtPoint, key: str) -> Value:
+def _value(point: MeasuredPoint, key: str) -> Value:
     return dotted_value(point.reading.planned, key)
 
 
-def _axis_plot(record: SweepRecord, points: Sequence[SoughtPoint], key: str, num_diverged: int) -> Plot:
+def _axis_plot(record: SweepRecord, points: Sequence[MeasuredPoint], key: str, num_diverged: int) -> Plot:
     """Every point that did not diverge, with its interval, over one axis; the line joins the best at each value."""
     objective, values = record.objective[0], sorted({float(str(_value(point, key))) for point in points})
     plan = record.spec.proxy if record.mode == "proxy" and record.spec.proxy else record.spec
@@ -127,7 +127,7 @@ def _axis_plot(record: SweepRecord, points: Sequence[SoughtPoint], key: str, num
     return Plot(f"over-{key.replace('.', '-')}", caption, spec)
 
 
-def _coordinates(record: SweepRecord, points: Sequence[SoughtPoint], axes: Sequence[str]) -> Plot:
+def _coordinates(record: SweepRecord, points: Sequence[MeasuredPoint], axes: Sequence[str]) -> Plot:
     """A line for each point through its place on every axis; the places are those of its values in their order."""
     objective = record.objective[0]
     columns = [*axes, words_of(objective)]
@@ -164,7 +164,7 @@ def _coordinates(record: SweepRecord, points: Sequence[SoughtPoint], axes: Seque
     return Plot("sought-coordinates", caption, spec)
 
 
-def _shares(record: SweepRecord, points: Sequence[SoughtPoint], axes: Sequence[str]) -> Iterator[Block]:
+def _shares(record: SweepRecord, points: Sequence[MeasuredPoint], axes: Sequence[str]) -> Iterator[Block]:
     """Yield the share of the differences that each axis explains alone; nothing of points that cannot tell."""
     finite = [point for point in points if math.isfinite(point.values[0])]
     if len(finite) < max(FEWEST_POINTS, 2 * len(axes)):
@@ -185,7 +185,7 @@ def _shares(record: SweepRecord, points: Sequence[SoughtPoint], axes: Sequence[s
     yield Paragraph(f"Which axis mattered, as its share of the differences in {what} (fANOVA): {listed}.", is_note=True)
 
 
-def _axis_value(point: SoughtPoint, column: str, objective: Objective) -> Value:
+def _axis_value(point: MeasuredPoint, column: str, objective: Objective) -> Value:
     return point.values[0] if column == words_of(objective) else _value(point, column)
 
 
@@ -198,7 +198,7 @@ def _sort_key(value: Value) -> tuple[str, float, str]:
     )
 
 
-def _curves(points: Sequence[SoughtPoint]) -> Plot:
+def _curves(points: Sequence[MeasuredPoint]) -> Plot:
     """The training loss of the first run of each point; those that diverged are drawn as far as any other goes."""
     shown = points[:MOST_CURVES]
     sound = [loss for point in shown if not point.diverged for _, loss in _losses(point)]
@@ -223,7 +223,7 @@ def _curves(points: Sequence[SoughtPoint]) -> Plot:
     return Plot("sought-losses", f"Measured training loss of every point, by its first run.{cut}", spec)
 
 
-def _losses(point: SoughtPoint) -> list[tuple[int, float]]:
+def _losses(point: MeasuredPoint) -> list[tuple[int, float]]:
     """The steps of its first run with their losses, as far as these are numbers."""
     performance = point.reading.performance
     if performance is None:

@@ -161,7 +161,7 @@ def _row(cells: dict[str, Cell]) -> tuple[Cell, ...]:
 
 
 def _measured_row(place: str, position: int, point: MeasuredPoint, relations: dict[str, Scaling]) -> tuple[Cell, ...]:
-    name = point.label + (" (baseline)" if point.is_baseline else "")
+    name = point.name + (" (baseline)" if point.is_baseline else "")
     cells = measured_cells(point, relations[point.middle.trial.trial_id]) | {
         "#": number(place or ABSENT, -position),
         "layout": Cell(name, note=point.aside or point.disturbed or _sharing_note(point.middle) or point.middle.cause),
@@ -191,10 +191,10 @@ def _cause(result: TrialReading) -> str:
 def _rates(points: Sequence[MeasuredPoint]) -> Spec:
     """Bars with the interval of each rate as whiskers."""
     shown = points[:MOST_BARS]
-    names = distinct_names([point.label for point in shown])
+    names = distinct_names([point.name for point in shown])
     values = []
     for name, point in zip(names, shown, strict=True):
-        rate, low, high = (round_to_digits(each / TERA) for each in (point.rate, *point.rate_bounds))
+        rate, low, high = (round_to_digits(each / TERA) for each in (point.values[0], *point.bounds))
         kind = "baseline" if point.is_baseline else "other"
         values.append({"layout": name, "trial": kind, "rate": rate, "low": low, "high": high})
     scale = {"domain": ["baseline", "other"], "range": ["var(--accent)", "var(--measured)"]}

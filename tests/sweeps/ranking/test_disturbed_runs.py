@@ -11,9 +11,9 @@ import pytest
 
 from conf.types.sweep_spec import Objective
 from results.terminal.tables import sought_table
-from sweeps.ranking.by_objective import best_first
 from sweeps.ranking.disturbed import LATE, MEASURED_PEAK, PEAK_TOO_LOW, TWO_SPEEDS, disturbances
-from sweeps.ranking.points import RepeatInterval, measured_points, places, ranking_of, rivals_of_first, with_own_steps
+from sweeps.ranking.intervals import RepeatInterval, with_own_steps
+from sweeps.ranking.points import best_first, measured_points, places, ranking_of, rivals_of_first
 from sweeps.ranking.rounds import far_from_prediction
 from sweeps.reading import TrialReading
 from sweeps.search.searcher import Answer

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from sweeps.ranking.points import places_by_bounds
+from sweeps.ranking.intervals import places_by_bounds
 
 Bounds = tuple[float, float]
 MOST_COMPARISONS = 200

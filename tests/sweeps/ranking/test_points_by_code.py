@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sweeps.ranking.by_objective import sought_points
-from sweeps.ranking.points import measured_points
+from sweeps.ranking.points import measured_points, sought_points
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import BuildRecord
@@ -47,7 +46,7 @@ def test_what_another_version_of_the_code_measured_is_another_point(tmp_path: Pa
     readings = Sweep(folder, record).read()
     points = measured_points(readings)
     assert [len(point.runs) for point in points] == [1, 1]
-    assert [point.label for point in points] == ["tp1-pp1-dp1-mb1-gb8", "tp1-pp1-dp1-mb1-gb8 (code 0ld0)"]
+    assert [point.name for point in points] == ["tp1-pp1-dp1-mb1-gb8", "tp1-pp1-dp1-mb1-gb8 (code 0ld0)"]
     sought = sought_points(record.model_copy(update={"objective": ("step_time",)}), readings)
     assert [(point.name, len(point.runs)) for point in sought] == [
         ("tp1-pp1-dp1-mb1-gb8", 1),

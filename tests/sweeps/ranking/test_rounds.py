@@ -4,19 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp, log
+from math import exp
 
 import pytest
 
-from sweeps.ranking.points import (
-    machine_noise,
-    measured_points,
-    of_one_run,
-    of_runs,
-    pooled_spread,
-    ranking_of,
-    rivals_of_first,
-)
+from sweeps.ranking.intervals import machine_noise, of_one_run, of_runs, pooled_spread
+from sweeps.ranking.points import measured_points, ranking_of, rivals_of_first
 from sweeps.ranking.rounds import Rounds
 from sweeps.reading import TrialReading
 from sweeps.search.searcher import Answer
@@ -115,7 +108,7 @@ def test_a_peak_that_varies_widens_the_interval_of_a_single_run() -> None:
     points = measured_points(quiet)
     assert rivals_of_first(points) == []
     points = measured_points(noisy)
-    assert [point.label for point in rivals_of_first(points)] == [noisy[0].label]
+    assert [point.name for point in rivals_of_first(points)] == [noisy[0].label]
     assert "widened by the noise x4" in points[0].seconds.method
     assert len(asked(noisy).proposals) == 2
 
@@ -125,7 +118,7 @@ def test_a_point_stands_by_its_middle_run_with_an_interval_of_all_of_them() -> N
     assert [each.trial.trial_id for each in ranking_of(trials)] == ["mb2-r3", "mb4-r1"]
     best, other = measured_points(trials)
     assert (best.middle.trial.trial_id, best.seconds.num_runs, other.seconds.num_runs) == ("mb2-r3", 3, 1)
-    assert best.rate_bounds[0] < best.rate < best.rate_bounds[1]
+    assert best.bounds[0] < best.values[0] < best.bounds[1]
     # The spread between runs of one point says how far a single run of the other may be off.
     assert other.seconds.high / other.seconds.low > best.seconds.high / best.seconds.low
 
@@ -133,7 +126,7 @@ def test_a_point_stands_by_its_middle_run_with_an_interval_of_all_of_them() -> N
 def test_an_interval_by_hand() -> None:
     """Two runs a factor e^0.2 apart: deviation 0.2/sqrt(2), error 0.1, and t of one degree of freedom is 12.71."""
     runs = [1.0, exp(0.2)]
-    spread = pooled_spread([[log(seconds) for seconds in runs], [3.0]])
+    spread = pooled_spread([runs, [3.0]])
     assert spread is not None
     assert spread.freedom == 1
     assert spread.deviation == pytest.approx(0.2 / 2**0.5)

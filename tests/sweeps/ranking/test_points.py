@@ -16,8 +16,8 @@ from results.report.findings.sought import aside_sentence
 from results.report.findings.verdict import verdict
 from results.terminal.tables import sought_table
 from results.trial_rows import repeat_columns
-from sweeps.ranking.by_objective import best_reading, sought_places, sought_points
 from sweeps.ranking.disturbed import OTHER_MODEL
+from sweeps.ranking.points import best_reading, places, sought_points
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, SweepRecord
@@ -105,7 +105,7 @@ def test_a_point_that_diverged_has_no_place_and_is_counted_so_in_the_sentence(sw
         finish(sweep.folder, trial, performance(100.0, losses=(0.2, 0.4), final_loss=0.4))
     points = sought_points(sweep.record, sweep.read())
     assert [point.name for point in points] == ["lr=1e-3", "lr=0.01", "lr=0.5"]
-    assert sought_places(sweep.record, points) == ["1", "", ""]
+    assert places(points) == ["1", "", ""]
     best = best_reading(sweep.record, sweep.read())
     assert best is not None
     assert best.label.startswith("lr=1e-3")
@@ -114,7 +114,7 @@ def test_a_point_that_diverged_has_no_place_and_is_counted_so_in_the_sentence(sw
 
 
 @pytest.mark.parametrize(
-    ("losses", "objective", "places"),
+    ("losses", "objective", "expected"),
     [
         ((4.0, 4.2, 4.1, 4.3, 4.0), ("loss",), ["1=", "1=", "1="]),
         ((4.0, 4.01, 5.0, 5.01, 6.0), ("loss",), ["1", "2", "3"]),
@@ -124,13 +124,13 @@ def test_a_point_that_diverged_has_no_place_and_is_counted_so_in_the_sentence(sw
     ids=["none is surely better", "each is", "two share the first", "several objectives"],
 )
 def test_places_follow_the_intervals_as_those_of_rates_do(
-    sweep: Sweep, losses: tuple[float, ...], objective: tuple[Objective, ...], places: list[str]
+    sweep: Sweep, losses: tuple[float, ...], objective: tuple[Objective, ...], expected: list[str]
 ) -> None:
     record = sweep.record.model_copy(update={"objective": objective})
     points = sought_points(record, measured(sweep, *losses))
-    assert sought_places(record, points) == places
+    assert places(points) == expected
     table = sought_table(record, sweep.read())
-    assert [row[0].text for row in table.rows] == places
+    assert [row[0].text for row in table.rows] == expected
 
 
 def test_the_step_of_a_point_is_its_middle_run_s_in_tables_and_in_mlflow(
@@ -240,7 +240,7 @@ def test_a_seed_that_ran_twice_counts_once(sweep: Sweep) -> None:
     (_, once, _) = sought_points(sweep.record, sweep.read())
     (_, twice, _) = sought_points(record, Sweep(sweep.folder, record).read())
     assert (len(once.runs), len(twice.runs)) == (2, 3)
-    for one, other in ((once, twice), (once.of_seeds({1}, ["loss"]), twice.of_seeds({1}, ["loss"]))):
+    for one, other in ((once, twice), (once.of_seeds({1}), twice.of_seeds({1}))):
         assert one.values == pytest.approx(other.values)
         assert one.interval == pytest.approx(other.interval)
 
@@ -250,7 +250,7 @@ def test_the_loss_of_a_run_counts_though_its_times_were_disturbed(
 ) -> None:
     third, fourth = sweep.record.trials[2:4]  # both seeds of lr=0.01
     finish(sweep.folder, fourth, performance(10.0, losses=(4.2,), final_loss=4.2))
-    monkeypatch.setattr("sweeps.ranking.by_objective.disturbances", lambda _: {fourth.trial_id: "it was late"})
+    monkeypatch.setattr("sweeps.ranking.points.disturbances", lambda _: {fourth.trial_id: "it was late"})
     for objective, runs, values in (
         (("loss", "step_time"), 2, (4.1, 2.56)),
         (("step_time", "loss"), 2, (2.56, 4.1)),
@@ -337,7 +337,7 @@ def test_a_best_loss_that_ran_once_has_no_bounds_from_points_that_are_far_worse(
     readings = measured(sweep, 0.64, 0.66, 0.65, 0.651, 0.0359)
     points = sought_points(sweep.record, readings)
     assert (points[0].values[0], points[0].interval) == (0.0359, None)
-    assert sought_places(sweep.record, points) == ["1?", "2=", "2="]
+    assert places(points) == ["1?", "2=", "2="]
     said = verdict(sweep.record, readings)
     assert said.headline == "lr=0.5 reached the lowest loss, 0.03590, against 0.6500 to 0.6505 of the 2 others."
     assert said.advice.startswith("lr=0.5 ran once, as did every point of like value, so that nobody knows what is")
@@ -349,8 +349,8 @@ def test_a_best_loss_that_ran_once_has_no_bounds_from_points_that_are_far_worse(
 
 def test_places_of_single_runs_are_an_order_that_nobody_is_sure_of(sweep: Sweep) -> None:
     first = [each for each in measured(sweep, 4.0, 4.1, 4.0, 4.1, 5.0) if each.trial.point[SEED] == 1]
-    assert sought_places(sweep.record, sought_points(sweep.record, first)) == ["1?", "1?", "3?"]
-    assert sought_places(sweep.record, sought_points(sweep.record, first[:1])) == ["1"], "it has no rival"
+    assert places(sought_points(sweep.record, first)) == ["1?", "1?", "3?"]
+    assert places(sought_points(sweep.record, first[:1])) == ["1"], "it has no rival"
 
 
 def test_the_interval_of_what_is_positive_is_never_below_zero(sweep: Sweep) -> None:
@@ -617,7 +617,7 @@ def test_of_a_figure_that_is_to_be_large_the_largest_is_the_best_however_little_
         ("lr=0.5", 0.7),
         ("lr=1e-3", 0.61),
     ]
-    assert sought_places(record, points) == ["1?", "2?", "3?"]
+    assert places(points) == ["1?", "2?", "3?"]
 
 
 def test_the_luckiest_of_several_seeds_is_not_the_result_of_a_point(tmp_path: Path, build_record: BuildRecord) -> None:
