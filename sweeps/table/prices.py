@@ -58,6 +58,7 @@ READ = {
     *UNREAD_COLUMNS,
     *PREDICTED_COLUMNS,
 }
+FREE_TEXT = ("notes", "assumed")
 MOST_NAMED = 6
 CUTOFF = 0.7
 
@@ -165,10 +166,13 @@ def _record(columns: tuple[str, ...], kept: Sequence[int], num_columns: int, lin
 
 
 def unread_sentence(columns: Sequence[str]) -> str | None:
-    """A sentence that names the columns that nothing reads, those first that may mean another; None without any."""
+    """A sentence that names the columns that nothing reads; None without any.
+
+    Those that may mean another come first, then free text, in which somebody may have put what changes a price.
+    """
     meant = {name: _meant(name, columns) for name in columns if name and name not in READ}
     named = [f"{name} (did you mean {other}?)" for name, other in meant.items() if other]
-    named += [name for name, other in meant.items() if not other]
+    named += sorted((name for name, other in meant.items() if not other), key=lambda name: name not in FREE_TEXT)
     return f"Columns that were not read: {listed(named, MOST_NAMED)}." if named else None
 
 

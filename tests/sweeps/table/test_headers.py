@@ -46,10 +46,10 @@ def test_columns_that_are_read_are_not_named_and_those_that_are_there_are_not_me
 
 
 def test_many_columns_are_one_short_line_that_begins_with_what_may_be_meant() -> None:
-    sentence = unread_sentence([*KNOWN, *(f"free_{number}" for number in range(30)), "dtype"])
+    sentence = unread_sentence([*KNOWN, *(f"free_{number}" for number in range(30)), "notes", "dtype"])
     assert sentence is not None
-    assert sentence.startswith("Columns that were not read: dtype (did you mean precision?), free_0, ")
-    assert sentence.endswith("free_4 and 25 more.")
+    assert sentence.startswith("Columns that were not read: dtype (did you mean precision?), notes, free_0, ")
+    assert sentence.endswith("free_3 and 26 more.")
 
 
 @pytest.mark.parametrize(
