@@ -123,8 +123,8 @@ class SearchPlan(Frozen):
         max_concurrent_trials: the most trials that are queued or running at once; null sets no limit.
         space: what an adaptive search of layouts chooses among: all plans that fit or nearly do, or the points that the
             sweep lists.
-        min_gain: `bayes` of layouts ends once it expects all other plans together to gain less than this share, a
-            search of other keys once none of its last points bettered the best by it; 0 never ends it so.
+        min_gain: `bayes` of layouts ends once another plan is unlikely to better the best by this share, a search of
+            other keys once none of its last points bettered the best by it; 0 never ends it so.
         objective: what is sought; several make a front.
         tokens: every trial trains on so many tokens, to whole steps, so that losses at different batch sizes can be
             compared; null keeps training.num_steps.

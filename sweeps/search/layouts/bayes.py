@@ -27,10 +27,10 @@ from train_core.costs.terms import STEP_TERMS
 from train_core.measurement import LIVE, Outcome
 
 FEWEST_KEPT = 1500  # candidates that are looked at however many measurements there are
-MOST_WORK = 5e7  # measurements squared times candidates
+MOST_WORK = 2e7  # measurements squared times candidates
 MOST_MEASUREMENTS = 128  # that the surrogate is fitted on: those with the best rates
-NUM_DRAWN_TOGETHER = 200  # the candidates of largest gain, of which the gain of all is estimated
-NUM_DRAWS = 256
+NUM_DRAWN_TOGETHER = 500  # the candidates of largest gain, of which the gain of all is estimated
+NUM_DRAWS = 512
 SIZES = ("tensor_parallel_size", "pipeline_parallel_size", "virtual_pipeline_size", "micro_batch_size")
 KNOBS_OF_KIND = ("schedule", "recompute", "zero_stage", "sequence_parallel")
 
@@ -45,7 +45,7 @@ class Outlook:
         gain: by which share of the best each is expected to better it if it fits, times the probability that it runs;
             never negative.
         best: logarithm of the cost of the best so far, in-flight trials included; infinite where there is none.
-        expected_gain: by which share of the best one of them is expected to better it, if all were tried.
+        chance: probability that one of them betters the best of those tried by the least gain or more.
     """
 
     rows: Integers
@@ -55,7 +55,7 @@ class Outlook:
     runs: Floats
     gain: Floats
     best: float
-    expected_gain: float
+    chance: float
 
     @property
     def worth(self) -> Floats:
@@ -95,7 +95,13 @@ class Measured:
 
 
 def outlook(
-    candidates: Priced, to_cost: Floats, open_rows: Integers, measured: Measured, memory: MemoryFit, failed: Plans
+    candidates: Priced,
+    to_cost: Floats,
+    open_rows: Integers,
+    measured: Measured,
+    memory: MemoryFit,
+    failed: Plans,
+    min_gain: float,
 ) -> Outlook:
     """Return what to expect of the candidates that are still open, without those that were tried.
 
@@ -113,20 +119,19 @@ def outlook(
     fits = memory.probability(chosen)
     # The joint covariance grows with the square of the plans, so that only the best few are drawn together.
     promising = np.argsort(-(fits * runs * gain), kind="stable")[:NUM_DRAWN_TOGETHER]
-    of_all = (
-        inf
-        if best == inf
-        else _gain_of_all(surrogate, chosen.rows(promising), (to_cost[rows] - best)[promising], fits[promising])
-    )
-    return Outlook(rows, mean, spread, fits, runs, gain * runs, best, of_all)
+    together = join_plans([measured.seen.priced, chosen.rows(promising)])
+    all_to_cost = np.concatenate([measured.to_cost, to_cost[rows[promising]]])
+    chance = _chance(surrogate, together, all_to_cost, (fits * runs)[promising], min_gain) if len(measured) else 1.0
+    return Outlook(rows, mean, spread, fits, runs, gain * runs, best, chance)
 
 
-def _gain_of_all(surrogate: Surrogate, plans: Priced, to_loss: Floats, fits: Floats) -> float:
-    """The expected gain of the best of these plans, whose costs go together.
+def _chance(surrogate: Surrogate, plans: Priced, to_cost: Floats, ends_well: Floats, min_gain: float) -> float:
+    """The probability that one of the last plans betters the best of the first ones, which were tried, by `min_gain`.
 
-    `to_loss` (n,) added to the logarithms of their seconds makes those of their costs over the best's.
+    Args:
+        ends_well: probability that each of the last plans fits and runs, (n,).
     """
-    if not len(plans):
+    if not len(ends_well):
         return 0.0
     mean, covariance = surrogate.joint(plans)
     # The same draws each time, so that the same trials always get the same answer.
@@ -134,10 +139,11 @@ def _gain_of_all(surrogate: Surrogate, plans: Priced, to_loss: Floats, fits: Flo
     # Plans that are all but equal make the covariance singular but for rounding, which a little on the diagonal
     # outweighs.
     root = np.linalg.cholesky(covariance + 1e-9 * np.eye(len(plans)))
-    losses = (mean + to_loss)[:, None] + root @ rng.normal(size=(len(plans), NUM_DRAWS))
-    # In each draw a plan fits or not by its probability; one that does not improves nothing.
-    losses[rng.uniform(size=losses.shape) > fits[:, None]] = inf
-    return float(np.maximum(0.0, -losses.min(axis=0)).mean())
+    costs = (mean + to_cost)[:, None] + root @ rng.normal(size=(len(plans), NUM_DRAWS))
+    best, others = costs[: -len(ends_well)].min(axis=0), costs[-len(ends_well) :]
+    # In each draw a plan ends well or not by its probability; one that does not improves nothing.
+    others[rng.uniform(size=others.shape) > ends_well[:, None]] = inf
+    return float(np.mean(best - others.min(axis=0) >= log1p(min_gain)))
 
 
 def _most_promising(surrogate: Surrogate, candidates: Priced, to_cost: Floats, open_rows: Integers) -> Integers:
@@ -166,6 +172,8 @@ def near_failures(plans: Plans, failed: Plans) -> Floats:
     return np.exp(-nearest / 2)
 
 
+UNLIKELY = 0.05  # the chance of more gain at which the search ends
+RECORDED_ENDS, WRONG_ENDS = 55, 1  # of `python -m benchmarks foreign`
 SURE_TO_FIT = 0.95  # the probability that is asked of a plan while nothing was measured
 LIKELY_TO_RUN = 0.5  # likewise
 
@@ -192,7 +200,8 @@ class Bayes(Search):
     """The search that goes on with the plan of largest expected gain.
 
     Attributes:
-        min_gain: the search ends once all other plans together are expected to better the best by less than this share.
+        min_gain: the search ends once it is UNLIKELY that another plan betters the best by this share or more; 0 never
+            ends it so.
         max_trials: the most trials of the sweep, the baseline among them.
     """
 
@@ -249,7 +258,9 @@ class Bayes(Search):
         if len(liars):
             measured = measured.with_liars(liars, seconds_to_cost(self.objective, liars))
         memory = MemoryFit.fit(observed.memory())
-        return outlook(priced, self._to_cost, np.flatnonzero(is_open), measured, memory, observed.failed_plans)
+        return outlook(
+            priced, self._to_cost, np.flatnonzero(is_open), measured, memory, observed.failed_plans, self.min_gain
+        )
 
     def _as_predicted(self, ahead: Outlook) -> Iterator[int]:
         """Places in the outlook: plans that surely run and fit come first, and among them the lowest predicted cost."""
@@ -258,10 +269,13 @@ class Bayes(Search):
         yield from order.tolist()
 
     def _worth_asking(self, ahead: Outlook) -> Iterator[int]:
-        """Places in the outlook, the best first, of plans that are worth a job; none where all expect too little."""
-        if ahead.expected_gain >= self.min_gain:
+        """Places in the outlook, the best first, of plans that are worth a job; none where more gain is unlikely."""
+        if not self._expects_little(ahead):
             order = np.argsort(-ahead.worth, kind="stable")
             yield from order[ahead.worth[order] > 0].tolist()
+
+    def _expects_little(self, ahead: Outlook) -> bool:
+        return self.min_gain > 0 and ahead.chance < UNLIKELY
 
     def _best_place(self, ahead: Outlook, places: Iterator[int]) -> int | None:
         """The first place whose plan goes with what else is configured."""
@@ -286,10 +300,11 @@ class Bayes(Search):
             return "the only plan was tried" if number == 1 else f"all {count_of(number, 'plan')} were tried"
         following = self.candidates.experiment(int(ahead.rows[int(np.argmax(ahead.worth))]))
         label = "another plan" if following is None else following.label
-        if ahead.expected_gain < self.min_gain:
+        if self._expects_little(ahead):
             reason = (
-                f"all other plans together are expected to better the best by {ahead.expected_gain:.1%},"
-                f" which is less than search.min_gain = {self.min_gain:g}"
+                f"that another plan betters the best by search.min_gain = {self.min_gain:g} or more is"
+                f" {ahead.chance:.0%} likely by the search's own account, and of {RECORDED_ENDS} such ends on made-up"
+                f" machines {WRONG_ENDS} were wrong"
             )
         else:
             reason = "no other plan is expected to better the best"

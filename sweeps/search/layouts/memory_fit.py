@@ -14,7 +14,7 @@ from sweeps.search.layouts.priced import Priced
 from train_core.costs.setting import Booleans, Floats, Plans
 
 WHOLE_SPREAD = 0.05  # of the error that all plans share, as the standard deviation of its logarithm
-KIND_SPREAD = 0.02  # of that of each recomputation, ZeRO stage and schedule
+KIND_SPREAD = 0.03  # of that of each recomputation, ZeRO stage and schedule
 MEMORY_KNOBS = {"recompute": len(RECOMPUTES), "zero_stage": MOST_ZERO_STAGE + 1, "schedule": len(SCHEDULES)}
 PRIOR = np.array([WHOLE_SPREAD**2, *[KIND_SPREAD**2] * sum(MEMORY_KNOBS.values())])
 NOISE = 0.01

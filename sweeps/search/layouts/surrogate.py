@@ -8,12 +8,12 @@ The sum of terms is linearised around the best factors so far, as in a Gauss-New
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import log
+from math import comb, exp
 
 import numpy as np
 
-from conf.types.schema import MOST_SEQUENCES
 from sweeps.search.layouts.priced import CONSTANTS, Priced
 from train_core.axes import MEASURED_TERMS, PREDICTED_TERMS, WORLD
 from train_core.costs.setting import Floats, Integers, Plans
@@ -32,27 +32,32 @@ TERM_SPREADS = {
 Transfers and reductions, which a trainer may hide, are the least certain."""
 CONSTANT_SPREAD = 0.25
 WHOLE_SPREAD = 0.20  # of what all plans have in common
-SMOOTH_SPREAD = 0.05  # of the part of the remainder that varies slowly with the sizes
-SHARD_SPREAD = 0.08  # of the part that each pair of tensor size and micro-batch has of its own
-KNOB_SPREAD = 0.04  # of the part that each value of each of REMAINDER_KNOBS has of its own
-REMAINDER_KNOBS = ("pipeline_parallel_size", "recompute", "schedule", "zero_stage", "sequence_parallel")
-REMAINDER_SCALES = {1.0: 0.7, 2.5: 0.3}
-"""Factors on SMOOTH_SPREAD, SHARD_SPREAD and KNOB_SPREAD, with the probability of each before the first trial. Where
-the trials go on to surprise the cost model, they speak for the larger one, and the search looks for longer."""
-LENGTHS = {
-    "tensor_parallel_size": 2.0,
-    "pipeline_parallel_size": 3.0,
-    "micro_batch_size": 2.0,
-    "virtual_pipeline_size": 3.0,
-    "data_parallel_size": 3.0,
-    "context_parallel_size": 3.0,
-}
-"""Doublings of a size over which the smooth part changes."""
+DOUBLING_SPREAD = 0.08  # of what one doubling of a size changes
+LEVEL_SPREAD = 0.05  # of what each value of each of LEVELS has of its own
+PAIR_SPREAD = 0.01  # of what each pair of values of two knobs has of its own
+SMOOTH_SPREAD = 0.04  # of what varies slowly with all sizes together
+SIZES = (
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "virtual_pipeline_size",
+    "micro_batch_size",
+    "context_parallel_size",
+    "expert_parallel_size",
+    "data_parallel_size",
+)
+LEVELS = ("recompute", "schedule", "zero_stage", "sequence_parallel")
+RANGE = 4.0  # doublings over which what a size does is forgotten
+LENGTH = 3.0  # doublings of any size over which the smooth part changes
+TAIL = 4.0
+"""Degrees of freedom: what each knob does, and what disturbs each measurement, has Student's distribution with as many.
+So a knob of which nothing is known yet may do more than those that were tried."""
+POOL = 10.0  # measurements' worth of the spreads above, beside what all knobs tell of how large errors are here
+SURPRISING = 2.0  # times the variance that was expected of the remainder
 PARTS = {term: of for term, of in PREDICTED_TERMS.items() if term != MEASURED_TERMS[WORLD]}
 """The predicted terms of each part that a measured breakdown tells apart. What is left of it, waiting for all ranks, is
 of several terms."""
 PART_NOISE = 0.1  # of a part of the slowest rank's step, whose waits are in part for other ranks
-NUM_ITERATIONS = 4
+NUM_ITERATIONS = 10
 NUM_FACTORS = len(STEP_TERMS) + len(CONSTANTS) + 1
 PRIOR = np.array([*TERM_SPREADS.values(), *[CONSTANT_SPREAD] * len(CONSTANTS), WHOLE_SPREAD]) ** 2
 
@@ -85,8 +90,7 @@ class Surrogate:
         factors: logarithms of the factors of terms, of constants, and of the whole.
         inverse: of the Cholesky factor of the measurements' covariance.
         derivatives: of each measurement by the factors.
-        scale: the one of REMAINDER_SCALES that the measurements speak for.
-        evidence: logarithm of the probability density of the measurements with it, but for a constant.
+        scales: by which the variance of each part of the remainder is larger than was expected, (parts,).
     """
 
     seen: Seen
@@ -94,43 +98,42 @@ class Surrogate:
     weights: Floats
     inverse: Floats
     derivatives: Floats
-    scale: float
-    evidence: float
+    scales: Floats
 
     @classmethod
     def fit(cls, seen: Seen) -> Surrogate:
-        """The posterior with the likeliest scale of the remainder."""
-        found = [cls._with_scale(seen, scale) for scale in REMAINDER_SCALES]
-        return max(found, key=lambda each: each.evidence + log(REMAINDER_SCALES[each.scale]))
-
-    @classmethod
-    def _with_scale(cls, seen: Seen, scale: float) -> Surrogate:
         parts, log_parts = _parts_alone(seen)
         measured = np.concatenate([seen.log_seconds, log_parts])
-        remainder = np.diag(np.concatenate([seen.noise, np.full(len(log_parts), PART_NOISE)]) ** 2)
-        steps = slice(len(seen.log_seconds))
-        remainder[steps, steps] += scale**2 * _remainder(seen.priced.plans, seen.priced.plans)
-        factors, evidence = np.zeros(NUM_FACTORS), 0.0
+        usual = np.concatenate([seen.noise, np.full(len(log_parts), PART_NOISE)]) ** 2
+        near, steps = np.array(list(_remainders(seen.priced.plans, seen.priced.plans))), len(seen.log_seconds)
+        ranks, scales, noise = _ranks(seen.priced.plans), np.ones(len(near)), usual
+        factors, surplus = np.zeros(NUM_FACTORS), np.zeros((len(measured), len(measured)))
         for _ in range(NUM_ITERATIONS):
+            # Student's distribution is a normal one whose variance s has a prior. With the covariance K of a part of m
+            # variables and the surplus W = w w' - C^-1 of the measurements' weights w and covariance C, the squares of
+            # these variables, in units of the prior's variance, sum to s (m + tr(W K)): expectation maximisation.
+            noise = (TAIL * usual + noise + noise**2 * np.diag(surplus)) / (TAIL + 1.0)
+            squares = scales * (ranks + scales * np.tensordot(near, surplus[:steps, :steps], 2))
+            common = (POOL + squares.sum()) / (POOL + ranks.sum())
+            scales = (TAIL * common + squares) / (TAIL + ranks)
             of_steps, of_parts = _linearise(seen.priced, factors), _linearise(parts, factors)
             mean, rows = (np.concatenate(pair) for pair in zip(of_steps, of_parts, strict=True))
+            covariance = np.diag(noise) + (rows * PRIOR) @ rows.T
+            covariance[:steps, :steps] += np.tensordot(scales, near, 1)
             # The measurements' covariance is the remainder's and the factors' prior P seen through the derivatives J: J
             # P J'. Around the last factors x the model is mean + J (factors - x), so that measured - mean + J x is what
             # J factors explains.
-            inverse = np.linalg.inv(np.linalg.cholesky(remainder + (rows * PRIOR) @ rows.T))
-            whitened = inverse @ (measured - mean + rows @ factors)
-            # The logarithm of a normal density: the inverse factor's diagonal has that of one over the root of the
-            # determinant, less half of the squared residuals.
-            evidence = float(np.log(np.diag(inverse)).sum() - whitened @ whitened / 2)
-            weights = inverse.T @ whitened
+            inverse = np.linalg.inv(np.linalg.cholesky(covariance))
+            weights = inverse.T @ (inverse @ (measured - mean + rows @ factors))
             # The posterior mean, P J' K^-1 residual, with K the covariance of the measurements.
             factors = PRIOR * (rows.T @ weights)
-        return cls(seen, factors, weights, inverse, rows, scale, evidence)
+            surplus = np.outer(weights, weights) - inverse.T @ inverse
+        return cls(seen, factors, weights, inverse, rows, scales)
 
     @property
     def is_surprised(self) -> bool:
         """True if the measurements are farther from the cost model than was expected of them."""
-        return self.scale == max(REMAINDER_SCALES)
+        return float(self.scales @ _VARIANCES) > SURPRISING * float(_VARIANCES.sum())
 
     def scaled_prediction(self, plans: Priced) -> Floats:
         """The logarithm of the step that the factors alone expect, (n,)."""
@@ -151,7 +154,7 @@ class Surrogate:
     def joint(self, plans: Priced) -> tuple[Floats, Floats]:
         """Mean and covariance of the logarithms of all these plans' seconds together, (n,) and (n, n)."""
         mean, rows, explained = self._explained(plans)
-        alone = self.scale**2 * _remainder(plans.plans, plans.plans)
+        alone = self._remainder(plans.plans, plans.plans)
         covariance: Floats = alone + (rows * PRIOR) @ rows.T - explained.T @ explained
         return mean, covariance
 
@@ -159,7 +162,7 @@ class Surrogate:
         """Mean and standard deviation of the logarithm of each of these plans' seconds, (n,)."""
         mean, rows, explained = self._explained(plans)
         # As `joint`, with the diagonal alone, since a full covariance of all candidates would be far too large.
-        alone = self.scale**2 * _REMAINDER_VARIANCE
+        alone = float(self.scales @ _VARIANCES)
         variance = (rows**2 * PRIOR).sum(axis=1) + alone - (explained**2).sum(axis=0)
         return mean, np.sqrt(np.maximum(variance, 1e-8))
 
@@ -168,10 +171,17 @@ class Surrogate:
         mean, rows = _linearise(plans, self.factors)
         # The covariance of the remainder with that of each measurement; parts of steps have none.
         near = np.zeros((len(plans), len(self.weights)))
-        near[:, : len(self.seen.log_seconds)] = self.scale**2 * _remainder(plans.plans, self.seen.priced.plans)
+        near[:, : len(self.seen.log_seconds)] = self._remainder(plans.plans, self.seen.priced.plans)
         # A Gaussian process: the prior covariance of the plans, less what goes together with the measurements.
         explained = self.inverse @ (near + (rows * PRIOR) @ self.derivatives.T).T
         return mean + near @ self.weights, rows, explained
+
+    def _remainder(self, left: Plans, right: Plans) -> Floats:
+        """Covariance of what no factor explains."""
+        total = np.zeros((len(left), len(right)))
+        for scale, part in zip(self.scales, _remainders(left, right), strict=True):
+            total += scale * part
+        return total
 
 
 def _parts_alone(seen: Seen) -> tuple[Priced, Floats]:
@@ -183,7 +193,11 @@ def _parts_alone(seen: Seen) -> tuple[Priced, Floats]:
     return replace(plans, terms=plans.terms * of_part[part]), seen.log_parts[number, part]
 
 
-_REMAINDER_VARIANCE = SMOOTH_SPREAD**2 + SHARD_SPREAD**2 + len(REMAINDER_KNOBS) * KNOB_SPREAD**2
+_WALK_VARIANCE = DOUBLING_SPREAD**2 / (2.0 - 2.0 * exp(-1.0 / RANGE))
+_NUM_PAIRS = comb(len(SIZES) + len(LEVELS), 2)
+_VARIANCES = np.array(
+    [_WALK_VARIANCE] * len(SIZES) + [LEVEL_SPREAD**2] * len(LEVELS) + [SMOOTH_SPREAD**2, _NUM_PAIRS * PAIR_SPREAD**2]
+)
 
 
 def _linearise(priced: Priced, factors: Floats) -> tuple[Floats, Floats]:
@@ -202,23 +216,28 @@ def _scale_terms(priced: Priced, factors: Floats) -> tuple[Floats, Floats]:
     return np.log(total) + whole, seconds / total[:, None]
 
 
-def _remainder(left: Plans, right: Plans) -> Floats:
-    """Covariance of what no factor explains, between the plans of the left and those of the right."""
-    sizes, others = _sizes(left), _sizes(right)
-    # Squared distances through a matrix product, which is much faster than one subtraction after the other.
-    squares = (sizes**2).sum(axis=1)[:, None] + (others**2).sum(axis=1)[None, :] - 2.0 * sizes @ others.T
-    covariance: Floats = SMOOTH_SPREAD**2 * np.exp(-0.5 * np.maximum(squares, 0.0))
-    covariance += SHARD_SPREAD**2 * (_shards(left)[:, None] == _shards(right)[None, :])
-    for name in REMAINDER_KNOBS:
-        covariance += KNOB_SPREAD**2 * (getattr(left, name)[:, None] == getattr(right, name)[None, :])
-    return covariance
+def _ranks(plans: Plans) -> Integers:
+    """The number of variables by which these plans tell of each part of the remainder, (parts,)."""
+    of_knobs = [len(np.unique(getattr(plans, name))) for name in (*SIZES, *LEVELS)]
+    return np.array([*of_knobs, len(plans), len(plans)])
 
 
-def _sizes(plans: Plans) -> Floats:
-    """Each size in units of its length, (n, sizes)."""
-    return np.stack([np.log2(getattr(plans, name)) / length for name, length in LENGTHS.items()], axis=1)
-
-
-def _shards(plans: Plans) -> Integers:
-    """A number for each pair of tensor size and micro-batch, (n,)."""
-    return plans.tensor_parallel_size * MOST_SEQUENCES + plans.micro_batch_size
+def _remainders(left: Plans, right: Plans) -> Iterator[Floats]:
+    """Covariances of the parts of what no factor explains, between the plans of the left and those of the right."""
+    smooth, equal = np.full((len(left), len(right)), SMOOTH_SPREAD**2), np.zeros((len(left), len(right)))
+    for name in SIZES:
+        # Sizes have few values, so that a look into a table of them is much faster than a power of every pair.
+        (values, rows), (others, columns) = (
+            np.unique(getattr(each, name), return_inverse=True) for each in (left, right)
+        )
+        doublings = np.abs(np.log2(values)[:, None] - np.log2(others)[None, :])
+        smooth *= np.exp(-0.5 * (doublings / LENGTH) ** 2)[:, columns][rows]
+        equal += (doublings == 0)[:, columns][rows]
+        yield (_WALK_VARIANCE * np.exp(-doublings / RANGE))[:, columns][rows]
+    for name in LEVELS:
+        same = getattr(left, name)[:, None] == getattr(right, name)[None, :]
+        equal += same
+        yield LEVEL_SPREAD**2 * same
+    yield smooth
+    # Two plans share as many pairs of values as there are pairs among the knobs that they agree on.
+    yield PAIR_SPREAD**2 / 2 * equal * (equal - 1.0)
