@@ -29,8 +29,8 @@ from benchmarks.target import Target, at_most, figure
 from conf.compose.load import compose
 from conf.compose.settings import LauncherSpec
 from conf.overrides import Overrides
-from launcher.allocation_sweep import submit_allocation
-from launcher.executor import ByName
+from launcher.allocation.sweep import submit_allocation
+from launcher.job_payload import ByName
 from launcher.provenance import snapshot_code
 from launcher.slurm.executor import SlurmJob
 from launcher.sweep import submit

@@ -27,7 +27,7 @@ from conf.overrides import Overrides
 from conf.types.cluster_spec import ClusterSpec
 from conf.yaml_text import file_text
 from launcher.folder_lock import lock_folder
-from launcher.machine import this_machine
+from launcher.local.machine import this_machine
 from launcher.where import compose_for_slurm, slurm_answers
 from sweeps.folder.submission import JobShape
 from train_core.rates.plan import rates_plan

@@ -14,14 +14,13 @@ from typing import ClassVar
 
 from conf.errors import UsageError
 from conf.types.sites import SlurmSpec
-from launcher.cancel import cancel_jobs
-from launcher.executor import MEASURE_RATES_IN_SLURM, FolderWork
+from launcher.job_payload import MEASURE_RATES_IN_SLURM, FolderWork
 from launcher.provenance import snapshot_code
 from launcher.refused import FilesBefore, put_back_if_refused
 from launcher.slurm.executor import SlurmExecutor, require_sbatch
-from launcher.slurm.own_jobs import standings
+from launcher.slurm.job_status import cancel_jobs, standings
 from launcher.slurm.query import SlurmSilent
-from launcher.slurm.silent_jobs import is_settled, why_ended
+from launcher.slurm.verdict import is_settled, why_ended
 from sweeps.folder.submission import JobShape, Submission, read_submission
 from train_core.job.failures import CULPRIT_GRACE_SECONDS, first_cause, lost_a_peer, oom_kill_count, silent_failure
 from train_core.measurement import RankFailure

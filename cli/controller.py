@@ -13,11 +13,11 @@ from conf.private_files import read_own
 from launcher.command_trainer.process import without_seat
 from launcher.control.loop import go_on
 from launcher.control.rules import SweepStep
-from launcher.controller import submit_controller, take_up
+from launcher.external_commands import without_job
 from launcher.folder_lock import lock_folder, wait_until_free
 from launcher.job import own_submission
-from launcher.slurm.own_jobs import requeue
-from launcher.tools import without_job
+from launcher.slurm.controller import submit_controller, take_up
+from launcher.slurm.job_status import requeue
 from results.mlflow.follow import followed_in_mlflow
 from sweeps.folder.journal import History
 from sweeps.trial import SweepFolder

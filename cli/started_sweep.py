@@ -97,7 +97,7 @@ def state_document(sweep: Sweep, trials: Sequence[TrialReading], trainings: Sequ
 
 def print_state(document: str, folder: SweepFolder, **done: Any) -> None:
     """Print the document of a command that has changed the sweep in this folder, and what it has done."""
-    from launcher.state import reconcile
+    from launcher.slurm.reconcile import reconcile
     from sweeps.sweep import Sweep
 
     sweep = Sweep.stored_in(folder)

@@ -11,17 +11,11 @@ from collections.abc import Sequence
 import psutil
 
 from conf.errors import UsageError
-from conf.nearest import listed
-from conf.units import count_of
 from launcher.folder_lock import holder
-from launcher.machine import end_trees, is_running_here, supervisor_of
-from launcher.refused import PartlyRefused, taken_back_if_refused
-from launcher.slurm.answers import forget_answers
-from launcher.slurm.own_jobs import ENDING, live_job, standings
-from launcher.slurm.pbs import delete_jobs
-from launcher.slurm.query import SlurmSilent
-from launcher.tools import MANY_JOBS_SECONDS, ask, in_calls
-from launcher.trainings import LongRun
+from launcher.local.machine import end_trees, is_running_here, supervisor_of
+from launcher.long_run import LongRun
+from launcher.refused import taken_back_if_refused
+from launcher.slurm.job_status import cancel_jobs, live_job
 from sweeps.folder.journal import Cancelled, History, Journal
 from sweeps.folder.submission import Submission, begun_at, read_submission
 from sweeps.reading import CANCELLED_BY_NAME
@@ -30,9 +24,8 @@ from sweeps.trial import SweepFolder, Trial
 from train_core.job.failures import without_numbers
 from train_core.measurement import Outcome
 
-MOST_NAMED = 5
 SWEEP_END_SECONDS = 15
-"""Longer than a sweep takes to end its own jobs, which is at most twice `machine.CANCEL_SECONDS`."""
+"""Longer than a sweep takes to end its own jobs, which is at most twice `local.machine.CANCEL_SECONDS`."""
 
 
 def cancel_sweep(sweep: Sweep) -> int:
@@ -171,49 +164,3 @@ def _interrupt(sweep_process: Sequence[psutil.Process]) -> None:
         with contextlib.suppress(psutil.Error):
             process.send_signal(signal.SIGINT)
             process.wait(SWEEP_END_SECONDS)
-
-
-def cancel_jobs(submissions: Sequence[Submission]) -> list[str]:
-    """Cancel those of the Slurm jobs that are ours and live, and return their ids.
-
-    Raises:
-        UsageError: Slurm does not answer, or cannot know some of the jobs; those that it knows have been cancelled.
-    """
-    try:
-        jobs = standings(submissions)
-    except SlurmSilent:
-        raise UsageError("Slurm does not answer", "Try again, on a machine where squeue works.") from None
-    living = [job.submission for job in jobs if job.is_live and job.submission.job_id]
-    # What can be cancelled is cancelled before anybody is told about the rest.
-    complaints = [
-        result.complaint
-        for ids in in_calls([each.job_id or "" for each in living if each.executor != "pbs"])
-        if not (result := ask("scancel", *ids, seconds=MANY_JOBS_SECONDS)).ok
-    ]
-    delete_jobs([each for each in living if each.executor == "pbs"])
-    if living:
-        forget_answers()
-    left = _still_live(living) if complaints else []
-    unsure = [job for job in jobs if job.unsure]
-    not_ended = {*left, *(job.submission.job_id for job in unsure)}
-    ended = [each.job_id or "" for each in living if each.job_id not in not_ended]
-    kind = PartlyRefused if ended else UsageError
-    done = f"{count_of(len(ended), 'job', 'was', 'were')} cancelled"
-    if left:
-        problem = f"{done}, and {listed(left, MOST_NAMED)} {'goes' if len(left) == 1 else 'go'} on: {complaints[0]}"
-        raise kind(f"scancel failed: {problem}", "Cancel what is left by hand, or as its owner.")
-    if unsure:
-        others = f"{len(unsure)} {'was' if len(unsure) == 1 else 'were'} not: of the first, {unsure[0].unsure}"
-        where = "there" if unsure[0].elsewhere else "again in some minutes"
-        raise kind(f"{done}, and {others}", f"Give the same command {where}.")
-    return ended
-
-
-def _still_live(jobs: Sequence[Submission]) -> list[str]:
-    """The ids of those that scancel did not end; of all of them where Slurm does not say."""
-    try:
-        standing = standings(jobs)
-    except SlurmSilent:
-        return [each.job_id or "" for each in jobs]
-    live = [each for each in standing if each.state is not None and each.is_live and each.state.name != ENDING]
-    return [each.submission.job_id or "" for each in live]

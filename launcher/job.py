@@ -14,9 +14,9 @@ from pathlib import Path
 from conf.private_files import read_own
 from conf.units import count_of
 from launcher.doctor.preflight import require_fit_nodes
-from launcher.executor import PREFLIGHT
+from launcher.job_payload import PREFLIGHT
 from launcher.provenance import keep_job_provenance
-from launcher.slurm.own_jobs import own_job_id, requeue
+from launcher.slurm.job_status import own_job_id, requeue
 from launcher.slurm.query import SlurmSilent, query_jobs
 from sweeps.folder.submission import Submission, read_submission, write_submission
 from train_core.process.long_lived import importing_torch

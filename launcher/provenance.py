@@ -33,7 +33,7 @@ import yaml
 from conf.credentials import HIDDEN, hide_credentials, hide_variables, overrides_for_records, shown_tree
 from conf.errors import UsageError
 from conf.folders import given_words
-from launcher.tools import ask
+from launcher.external_commands import ask
 from sweeps.trial import SweepFolder
 from train_core.process.git_sha import GIT, RECORDED, ROOT, git_sha, trainer_code
 from train_core.process.machine import this_user

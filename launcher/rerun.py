@@ -17,13 +17,13 @@ import psutil
 from conf.credentials import remember
 from conf.errors import UsageError
 from conf.types.sites import SlurmSpec
-from launcher.executor import RUN_IN_SLURM, RUN_ON_THIS_MACHINE, FolderWork
-from launcher.machine import end_trees, start_job, this_machine
+from launcher.job_payload import RUN_IN_SLURM, RUN_ON_THIS_MACHINE, FolderWork
+from launcher.local.machine import end_trees, start_job, this_machine
 from launcher.provenance import OF_TRIAL
 from launcher.refused import FilesBefore, put_back_if_refused
-from launcher.slurm.answers import WATCHING
 from launcher.slurm.executor import SlurmExecutor, require_sbatch
-from launcher.state import reconcile
+from launcher.slurm.query_cache import WATCHING
+from launcher.slurm.reconcile import reconcile
 from sweeps.folder.submission import JobShape, shape_of
 from sweeps.reading import Reading, TrialReading
 from sweeps.sweep import Sweep

@@ -14,23 +14,24 @@ from conf.plan.experiment import Experiment
 from conf.types.sites import SlurmSpec
 from conf.units import SECONDS_PER_MINUTE
 from launcher.command_trainer.reread import reread_logs
-from launcher.control.advance import Conductor
+from launcher.control.conductor import Conductor
 from launcher.control.loop import go_on
 from launcher.control.orders import SweepCommand, keep_private_overrides, remeasure_finished, retry_failed_trials
 from launcher.control.rules import Budget, Rules, SweepStep
 from launcher.control.workplace import ProgressDisplay, Workplace
-from launcher.controller import submit_controller
-from launcher.executor import RUN_IN_SLURM, RUN_ON_THIS_MACHINE
 from launcher.folder_lock import lock_folder
-from launcher.machine import LocalJobFunction, this_machine
+from launcher.job_payload import RUN_IN_SLURM, RUN_ON_THIS_MACHINE
+from launcher.local.machine import LocalJobFunction, this_machine
+from launcher.local.workplace import MachineOnPaper, ThisMachine
 from launcher.provenance import keep_configuration, keep_provenance, snapshot_code
 from launcher.refused import unchanged_if_refused
+from launcher.slurm.controller import submit_controller
 from launcher.slurm.executor import SlurmJob
-from launcher.slurm.own_jobs import carrying_job
+from launcher.slurm.job_records import charged_times
+from launcher.slurm.job_status import carrying_job
 from launcher.slurm.pbs_executor import require_scheduler
 from launcher.slurm.resources import device_hours
-from launcher.workplaces.here import MachineOnPaper, ThisMachine
-from launcher.workplaces.queue import JobRequest, QueueOnPaper, SlurmQueue, SubmittedArray
+from launcher.slurm.workplace import JobRequest, QueueOnPaper, SlurmQueue, SubmittedArray
 from sweeps.folder.journal import History, Journal
 from sweeps.later_command import union
 from sweeps.reading import TrialReading
@@ -73,7 +74,9 @@ def run_here(command: SweepCommand, progress: ProgressDisplay, job: LocalJobFunc
     """
     with lock_folder(command.sweep.folder), unchanged_if_refused(command.sweep.folder):
         code = command.sweep.folder.code.absolute()
-        here = ThisMachine(this_machine(), lambda: snapshot_code(code), command.rules.budget.limit_seconds, job)
+        here = ThisMachine(
+            this_machine(), lambda: snapshot_code(code), command.rules.budget.limit_seconds, job, charged_times
+        )
         conductor = begin_sweep(_unlimited(command), here, on_slurm=False)
         with progress:
             try:
@@ -171,7 +174,7 @@ def dry_run_here(command: SweepCommand) -> tuple[SweepStep, dict[str, str]]:
     Raises:
         UsageError: what earlier commands left cannot be read.
     """
-    machine = MachineOnPaper(this_machine())
+    machine = MachineOnPaper(this_machine(), charged_times)
     return _step_on_paper(_unlimited(command), machine, on_slurm=False), machine.refused
 
 

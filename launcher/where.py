@@ -13,7 +13,7 @@ from conf.errors import ConfigError, UsageError
 from conf.folders import given_words, options
 from conf.overrides import Overrides, command_line
 from conf.types.sites import SlurmSpec
-from launcher.tools import ask
+from launcher.external_commands import ask
 from sweeps.trial import SweepFolder
 
 

@@ -309,7 +309,7 @@ class Reading:
     def awaits_slurm(self) -> bool:
         """True if its last job is one of Slurm's that may still run, as nobody has found that it ended.
 
-        Where a job has ended without a measurement, `launcher.state.reconcile` writes one.
+        Where a job has ended without a measurement, `launcher.slurm.reconcile.reconcile` writes one.
         """
         if self.job is not None and self.job.cause and not self.job.is_live:
             return False

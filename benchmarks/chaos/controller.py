@@ -11,12 +11,12 @@ from pathlib import Path
 from benchmarks.chaos.cluster import Cluster
 from benchmarks.chaos.job_on_node import put_clock_ahead
 from benchmarks.chaos.workbench import ChaosWorkbench, refusals_told
-from launcher.control.advance import Conductor
+from launcher.control.conductor import Conductor
 from launcher.control.loop import go_on
 from launcher.control.workplace import ProgressDisplay
 from launcher.folder_lock import lock_folder
+from launcher.slurm.workplace import SlurmQueue
 from launcher.sweep import slurm_rules
-from launcher.workplaces.queue import SlurmQueue
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 

@@ -19,8 +19,8 @@ from conf.compose.settings import LauncherSpec
 from conf.overrides import Overrides
 from conf.types.cluster_spec import ClusterSpec
 from launcher.allocation.nodes import own_allocation
-from launcher.allocation_sweep import run_inside, submit_allocation
-from launcher.workplaces.in_allocation import AllocationTimes
+from launcher.allocation.sweep import run_inside, submit_allocation
+from launcher.allocation.workplace import AllocationTimes
 from train_core.measurement import Fault, Outcome
 
 NUM_NODES = 2

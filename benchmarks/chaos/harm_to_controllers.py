@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks.chaos.cluster import command, wait_for
 from benchmarks.chaos.scenario import scenario
 from benchmarks.chaos.workbench import ChaosWorkbench
-from launcher.slurm.own_jobs import live_job
+from launcher.slurm.job_status import live_job
 from sweeps.folder.journal import History
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder

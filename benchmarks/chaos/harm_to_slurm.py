@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks.chaos.scenario import scenario
 from benchmarks.chaos.workbench import PATIENCE_SECONDS, ChaosWorkbench
-from launcher.slurm.own_jobs import IN_BOOKS_SECONDS
+from launcher.slurm.job_status import IN_BOOKS_SECONDS
 from train_core.measurement import Fault
 
 NO_ACCOUNTING = 'echo "Slurm accounting storage is disabled" >&2; exit 1'

@@ -29,7 +29,7 @@ from conf.types.sweep_spec import PointSet
 from launcher.control.attempts import may_run_again
 from launcher.control.orders import SweepCommand, SweepOrders
 from launcher.slurm.executor import SlurmJob
-from launcher.state import reconcile
+from launcher.slurm.reconcile import reconcile
 from launcher.sweep import slurm_rules, submit
 from results.report.report import write_report
 from sweeps.folder.submission import read_submission

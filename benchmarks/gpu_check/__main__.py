@@ -15,7 +15,7 @@ from benchmarks.gpu_check.probe import Probe, probe_gpus
 from benchmarks.gpu_check.session import PARTS, CheckSession
 from conf.errors import EXIT_FAILED, EXIT_USAGE
 from conf.private_files import keep_private
-from launcher.machine import count_devices
+from launcher.local.machine import count_devices
 from train_core.process.gpu_settings import ENOUGH_QUEUES, HARDWARE_QUEUES
 
 

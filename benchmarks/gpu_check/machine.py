@@ -19,8 +19,8 @@ from conf.compose.load import compose_tree
 from conf.compose.tree import Tree, part_at, with_values
 from conf.types.schema import Dtype, Frozen, Value
 from conf.units import GIBIBYTE, TERA
-from launcher.machine import this_machine
-from launcher.tools import ask
+from launcher.external_commands import ask
+from launcher.local.machine import this_machine
 from train_core.process.git_sha import git_sha
 
 RELEVANT = re.compile(

@@ -33,9 +33,9 @@ def advance(name: SweepName, overrides: OverrideTexts = None, as_json: AsJson = 
 
     Configuration that was given to `trisweep sweep` need not be given again; what is given here counts for this step.
     """
-    from launcher.controller import take_up
     from launcher.folder_lock import lock_folder
     from launcher.refused import unchanged_if_refused
+    from launcher.slurm.controller import take_up
 
     folder = started_sweep(name, overrides)[0]
     with lock_folder(folder), unchanged_if_refused(folder):
@@ -72,8 +72,8 @@ def pause(name: SweepName, overrides: OverrideTexts = None, as_json: AsJson = Fa
 def resume(name: SweepName, overrides: OverrideTexts = None, as_json: AsJson = False) -> None:
     """Let a paused sweep go on. Its controller's job is submitted again if it has left."""
     from launcher.control.orders import resume as resume_sweep
-    from launcher.controller import resume_controller
     from launcher.refused import taken_back_if_refused
+    from launcher.slurm.controller import resume_controller
     from sweeps.sweep import Sweep
 
     sweep = Sweep.stored_in(started_sweep(name, overrides)[0])
@@ -127,9 +127,9 @@ def retry(
     from cli.output.progress import NAMED, ends_in_words
     from launcher.control.orders import failed_trials, retry_failed_trials
     from launcher.control.orders import retry as retry_trials
-    from launcher.controller import start_now
     from launcher.refused import taken_back_if_refused
-    from launcher.state import reconcile
+    from launcher.slurm.controller import start_now
+    from launcher.slurm.reconcile import reconcile
     from sweeps.log_choice import reading_called
     from sweeps.sweep import Sweep
 
@@ -182,7 +182,7 @@ def cancel(
     """End what is queued or running of the sweep, or a training from it. Finished points keep their results."""
     from launcher.cancel import cancel_sweep, cancel_training, cancel_trials
     from launcher.control.orders import give_up_retries
-    from launcher.trainings import PLACE_GROUPS, training_of
+    from launcher.long_run import PLACE_GROUPS, training_of
     from sweeps.log_choice import reading_called
     from sweeps.sweep import Sweep
     from train_core.measurement import Outcome

@@ -49,7 +49,7 @@ def metrics(overrides: OverrideTexts = None, out: Out = None) -> None:
 
 def _state(folder: SweepFolder, patience: float) -> SweepState | None:
     """The state of the sweep; None and a word on stderr where it cannot be read, as the others must be seen."""
-    from launcher.state import reconcile
+    from launcher.slurm.reconcile import reconcile
     from results.prometheus import SweepState
     from sweeps.folder.journal import History
     from sweeps.sweep import Sweep

@@ -18,7 +18,7 @@ from conf.units import count_of
 if TYPE_CHECKING:
     from conf.compose.load import Composition
     from conf.types.sites import TrackingSpec
-    from launcher.trainings import LongRun
+    from launcher.long_run import LongRun
     from sweeps.sweep import Sweep
 
 BESIDE_A_STORE = {"tracking.also", "tracking.live_seconds"}
@@ -75,7 +75,7 @@ def write_all_anew(tracking: TrackingSpec, chosen: TrackingSpec | None, root: Pa
     Raises:
         UsageError: no sweep can be read, and the store stays where it is.
     """
-    from launcher.trainings import damaged_error, damaged_trainings, trainings_of
+    from launcher.long_run import damaged_error, damaged_trainings, trainings_of
     from results.mlflow.sweep_import import move_store_aside
     from sweeps.sweep import Sweep
     from sweeps.trial import SweepFolder
@@ -119,8 +119,8 @@ def _write_anew(sweep: Sweep, configured: TrackingSpec, chosen: TrackingSpec | N
         configured: where MLflow is by the configuration: the record keeps no password, the configuration may.
         chosen: the same where the command names a store, which then takes the place of the record's.
     """
-    from launcher.state import reconcile
-    from launcher.trainings import trainings_of
+    from launcher.long_run import trainings_of
+    from launcher.slurm.reconcile import reconcile
     from results.mlflow.sweep_import import import_sweep
 
     tracking = chosen or sweep.record.tracking.signed_in_as(configured)

@@ -70,7 +70,7 @@ def report(
     if out is None:
         content = report_on(sweep, tracking, restriction, chosen_store(composition), as_json=as_json)
     else:
-        from launcher.state import reconcile
+        from launcher.slurm.reconcile import reconcile
 
         part = _part(sweep, restriction)
         readings = reconcile(part.read())
@@ -110,7 +110,7 @@ def report_on(
     Where nothing is new since the last report, its answer is printed again, and nothing is read or written.
     """
     from launcher.slurm.job_records import keep_job_records
-    from launcher.state import reconcile
+    from launcher.slurm.reconcile import reconcile
     from results.mlflow.reachable import DamagedStore
     from results.mlflow.sweep_import import import_sweep
     from results.report.last_report import LastReport
@@ -205,7 +205,7 @@ def _document(sweep: Sweep, readings: Sequence[TrialReading], out: Path | None) 
 
 def _compare(first: str, second: str, overrides: Sequence[str], out: Path | None, *, as_json: bool) -> None:
     """Write the page of two sweeps, and say in one sentence what it comes to."""
-    from launcher.state import reconcile
+    from launcher.slurm.reconcile import reconcile
     from results.comparison import compare_sweeps
     from results.report.comparison_page import finding, sides_of, write_comparison
     from sweeps.sweep import Sweep

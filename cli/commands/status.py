@@ -25,8 +25,8 @@ Watch = Annotated[bool, typer.Option("--watch", help="Draw it again every few se
 
 def status(name: SweepName, overrides: OverrideTexts = None, watch: Watch = False, as_json: AsJson = False) -> None:
     """Show every trial: state, age, progress, cause of failure, last log line, log path."""
-    from launcher.state import reconcile
-    from launcher.trainings import trainings_of
+    from launcher.long_run import trainings_of
+    from launcher.slurm.reconcile import reconcile
     from sweeps.reading import TrialReading
     from sweeps.sweep import Sweep
 
@@ -56,7 +56,7 @@ def status(name: SweepName, overrides: OverrideTexts = None, watch: Watch = Fals
 def _print_tables(stored: Sweep, trials: Sequence[TrialReading], trainings: Sequence[Reading]) -> None:
     from cli.output.status_table import state_lines, status_table
     from launcher.control.attempts import bad_nodes
-    from launcher.trainings import damaged_trainings
+    from launcher.long_run import damaged_trainings
 
     console.print(heading(stored.record.name, f" in {shown_path(stored.folder.path)}"))
     console.print(status_table(trials, console.width, sought=stored.record.objective))
@@ -77,7 +77,7 @@ def _print_tables(stored: Sweep, trials: Sequence[TrialReading], trainings: Sequ
 
 def job_lines(sweep: Sweep, patience: float) -> list[str]:
     """A line for each job that carries the sweep out, as far as Slurm says how it stands."""
-    from launcher.slurm.own_jobs import live_job
+    from launcher.slurm.job_status import live_job
     from sweeps.folder.journal import History
     from sweeps.folder.submission import read_submission
 
@@ -95,7 +95,7 @@ def job_lines(sweep: Sweep, patience: float) -> list[str]:
 
 def _how_controller_stands(sweep: Sweep, patience: float) -> str:
     from launcher.folder_lock import holder
-    from launcher.slurm.own_jobs import live_job
+    from launcher.slurm.job_status import live_job
 
     try:
         live = live_job(sweep.folder.controller, patience)

@@ -19,7 +19,7 @@ from conf.overrides import Overrides
 from conf.units import GIBIBYTE, TERA
 
 if TYPE_CHECKING:
-    from launcher.trainings import LongRun
+    from launcher.long_run import LongRun
     from launcher.where import SweepPlace
     from train_core.costs import Estimate
     from train_core.measurement import Measurement, StepMetrics
@@ -91,7 +91,7 @@ def require_memory(predicted: Estimate) -> None:
 def _train_best(overrides: Overrides, name: str | None, *, here: bool, dry_run: bool) -> None:
     from conf.compose.complaints import require_option
     from conf.compose.load import require_name
-    from launcher.trainings import long_run, require_job, write_request
+    from launcher.long_run import long_run, require_job, write_request
     from launcher.where import choose_place
     from train_core.costs import estimate
     from train_core.data.tokens import prepare, token_folder
@@ -205,7 +205,7 @@ class _Lines:
 
 def on_this_machine(run: LongRun, write: Callable[[], None]) -> None:
     """Train; `write` makes the folder what was asked for, once nothing keeps the training from it."""
-    from launcher.trainings import in_the_way, keep_others_out
+    from launcher.long_run import in_the_way, keep_others_out
 
     measurement = run.read().measurement
     if measurement is None or measurement.performance is None:
@@ -219,7 +219,7 @@ def on_this_machine(run: LongRun, write: Callable[[], None]) -> None:
 
 
 def _require_machine(run: LongRun) -> None:
-    from launcher.machine import this_machine, why_impossible
+    from launcher.local.machine import this_machine, why_impossible
     from train_core.costs import estimate
 
     if reason := why_impossible(run.experiment, estimate(run.experiment), this_machine()):
@@ -227,7 +227,7 @@ def _require_machine(run: LongRun) -> None:
 
 
 def _train_here(run: LongRun) -> Measurement:
-    from launcher.machine import this_machine
+    from launcher.local.machine import this_machine
     from train_core.job.trial import run_trial_here
     from train_core.process.stop import Stopped
 
@@ -252,9 +252,9 @@ def _conclude(measurement: Measurement) -> None:
 
 def _train_on_slurm(run: LongRun, place: SweepPlace, write: Callable[[], None]) -> None:
     from cli.output.explained import print_shell_lines
+    from launcher.long_run import in_the_way, keep_others_out, submit_long_run
     from launcher.refused import FilesBefore, put_back_if_refused
-    from launcher.state import reconcile
-    from launcher.trainings import in_the_way, keep_others_out, submit_long_run
+    from launcher.slurm.reconcile import reconcile
 
     # Slurm is asked first: a job that it killed could write no measurement of its own, and would seem to go on.
     (reading,) = reconcile([run.read()])

@@ -22,9 +22,9 @@ from conf.nearest import listed
 from conf.types.sweep_spec import Objective
 from conf.units import SECONDS_PER_HOUR, count_of
 from launcher.folder_lock import holder
-from launcher.slurm.answers import WATCHING
-from launcher.state import reconcile
-from launcher.trainings import trainings_of
+from launcher.long_run import trainings_of
+from launcher.slurm.query_cache import WATCHING
+from launcher.slurm.reconcile import reconcile
 from results.terminal.tables import outcome_style
 from sweeps.folder.journal import History, Journal
 from sweeps.reading import Reading, TrialReading

@@ -11,8 +11,8 @@ from cli.output.console import complaints, console, shown_path
 from cli.output.state_table import duration
 from conf.errors import UsageError
 from conf.visible import visible
-from launcher.slurm.answers import WATCHING
-from launcher.state import reconcile
+from launcher.slurm.query_cache import WATCHING
+from launcher.slurm.reconcile import reconcile
 from results.units import seconds, tflops
 from sweeps.log_choice import log_file
 from sweeps.reading import Reading

@@ -16,14 +16,14 @@ from typing import NamedTuple
 
 from conf.errors import UsageError
 from conf.types.durations import seconds
-from launcher.slurm.own_jobs import own_job_id
+from launcher.external_commands import ask, gpus_in, node_names, numbers
+from launcher.slurm.job_status import own_job_id
 from launcher.slurm.own_words import SLURM_SAYS, TASK_END, outcome_in_words, own_lines
 from launcher.slurm.query import SCRIPT, SlurmJobState, SlurmSilent
-from launcher.slurm.silent_jobs import verdict
-from launcher.tools import ask, gpus_in, node_names, numbers
+from launcher.slurm.verdict import verdict
 from sweeps.folder.submission import Submission
 from sweeps.reading import Reading
-from train_core.job.failures import failed_measurement, fault_of_signal, first_cause, lost_a_peer, without_numbers
+from train_core.job.failures import fault_of_signal
 from train_core.log_files import tail
 from train_core.measurement import Measurement, Outcome
 
@@ -41,19 +41,8 @@ NOT_STARTED = re.compile(r"^srun: error: (Unable to create step.*|.*Invalid .*sp
 # Slurm names its own reasons after DUE TO; a line without one tells of a person, or of srun itself.
 STEP_CANCELLED = re.compile(rf"{SLURM_SAYS}\*\*\* STEP \S+ ON \S+ CANCELLED AT (?!.* DUE TO )", re.MULTILINE)
 
-OUTCOME_OF_ALLOCATION = {"NODE_FAIL": Outcome.NODE_FAILED, "CANCELLED": Outcome.CANCELLED}
-"""In whatever other state an allocation ends, its trials were interrupted, and are run again."""
-
 STATE_IN_WORDS = {Outcome.TIMED_OUT: "TIMEOUT", Outcome.PREEMPTED: "PREEMPTED", Outcome.NODE_FAILED: "NODE_FAIL"}
 """How Slurm calls the end of a step whose own lines say this."""
-
-WORD_OF_STATE = {
-    "TIMEOUT": "came to its time limit",
-    "CANCELLED": "was cancelled",
-    "NODE_FAIL": "lost a node",
-    "PREEMPTED": "was preempted",
-    "PENDING": "was started again",
-}
 
 
 class AllocatedNode(NamedTuple):
@@ -216,17 +205,3 @@ def _was_cancelled(log: str) -> bool:
     if cancelled is None or outcome_in_words(log) is not None:
         return False
     return task is None or cancelled.start() < task.start()
-
-
-def allocation_end(reading: Reading, submission: Submission, state: SlurmJobState | None) -> Measurement:
-    """Return the measurement for a step whose allocation ended in this state, or is unknown to Slurm (None).
-
-    The ranks' own words count, except those of ranks that lost their peers, as all of them do at such an end.
-    """
-    fingerprint, failure = reading.planned.fingerprint, first_cause(reading.folder.read_failures())
-    if failure is not None and not lost_a_peer(failure):
-        return failed_measurement(fingerprint, failure, submission.submitted)
-    name = state.name if state else ""
-    outcome = OUTCOME_OF_ALLOCATION.get(name, Outcome.PREEMPTED)
-    cause = f"the allocation in which it ran {WORD_OF_STATE.get(name, 'ended')}"
-    return without_numbers(fingerprint, outcome, cause, submission.submitted, tail(submission.error_of(0))[-2000:])

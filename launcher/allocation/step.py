@@ -18,14 +18,14 @@ from conf.errors import UsageError
 from conf.types.sites import SlurmSpec
 from launcher.allocation.nodes import SlurmAllocation, running_steps
 from launcher.allocation.packing import Expectation, StepPlacement
-from launcher.executor import FolderWork
+from launcher.external_commands import REQUEST_OF_JOB, ask
+from launcher.job_payload import FolderWork
 from launcher.slurm.cluster import this_cluster
 from launcher.slurm.executor import TOKEN_BYTES, SlurmJob, words_of_task, write_work
 from launcher.slurm.query import SlurmSilent
 from launcher.slurm.sbatch import gpu_request, python_command, srun_args
 from launcher.slurm.shell import without_srun_requests
-from launcher.slurm.silent_jobs import DEFAULT_SETTLING_SECONDS, SETTLING_SECONDS
-from launcher.tools import REQUEST_OF_JOB, ask
+from launcher.slurm.verdict import DEFAULT_SETTLING_SECONDS, SETTLING_SECONDS
 from sweeps.folder.submission import JobShape, Submission, SurroundingJob, new_submission, write_submission
 from sweeps.trial import Trial
 from train_core.process.git_sha import variables_of

@@ -7,12 +7,12 @@ process      which of the job's processes this one is, and where they meet; the 
 program_check  that the program, its script and its folder are there, before anything starts
 flag_check   flags held against the program's own parser, and what does not reach it, before anything is submitted
 parser_program  what the program's own Python runs for that
-step_book    from lines to steps, and to the figures of a program that does not train
+log_parser   from lines to steps, and to the figures of a program that does not train
 printed_numbers  numbers as programs print them, with their units, and what may be two of them
 step_numbers  which step a printed number means: those of epochs, ranks, validations and checkpoints
 performance  from steps to a `Performance`, and which version of its scripts a program is
 huggingface  what starts programs with Hugging Face's Trainer, and has them print their steps
 reread       logs that are there, read again with corrected patterns
 pattern_advice  patterns for a log that none of the given ones reads
-ends         why a program failed, from its log
+failure      why a program failed, from its log
 """

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from conf.errors import EXIT_FAILED
 from conf.plan.experiment import Experiment
-from launcher.command_trainer.ends import (
+from launcher.command_trainer.failure import (
     MAX_ADVICE,
     error_line,
     failure_from_log,
@@ -21,6 +21,7 @@ from launcher.command_trainer.ends import (
     unmeasured_failure,
     wrongly_read,
 )
+from launcher.command_trainer.log_parser import FoundMetrics, NoMetrics, StepParser
 from launcher.command_trainer.performance import environment_of, performance_of, program_code
 from launcher.command_trainer.process import (
     CannotStart,
@@ -31,7 +32,6 @@ from launcher.command_trainer.process import (
     seats_here,
     start_of,
 )
-from launcher.command_trainer.step_book import FoundMetrics, NoMetrics, StepBook
 from train_core.job.failures import failed_measurement, oom_kill_count
 from train_core.log_files import GrowingFile, last_lines, without_controls
 from train_core.measurement import Fault, Measurement, Outcome, Performance, RankFailure, StepMetrics
@@ -140,13 +140,13 @@ class ProgramRun:
     devices: tuple[int, ...] = ()
     time_limit_seconds: float | None = None
     lock: int | None = None
-    book: StepBook = field(init=False)
+    book: StepParser = field(init=False)
 
     def __post_init__(self) -> None:
         # A program may have saved, nobody knows where; what an earlier attempt told of stays until this one tells.
         self._told_before = self.trial.read_metrics()
         self._num_recorded = 1
-        self.book = StepBook(
+        self.book = StepParser(
             self.experiment, self._told_before[-1].step if self._told_before else 0, self.trial.read_objective()
         )
         self.metrics = FoundMetrics(self.experiment.trainer.metrics)

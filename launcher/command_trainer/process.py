@@ -22,7 +22,7 @@ from conf.credentials import revealed
 from conf.own_files import at_hand
 from conf.plan.experiment import Experiment
 from conf.plan.trainer_call import Call, call_of, torchrun_words
-from launcher.executor import PBS_JOB
+from launcher.job_payload import PBS_JOB
 from train_core.process.git_sha import ROOT
 from train_core.process.machine import port_of_step, reachable_host
 from train_core.trial_folder import TrialFolder

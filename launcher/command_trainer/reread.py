@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from launcher.command_trainer.ends import unmeasured_failure, wrongly_read
+from launcher.command_trainer.failure import unmeasured_failure, wrongly_read
 from launcher.command_trainer.job import LogTail
+from launcher.command_trainer.log_parser import StepParser
 from launcher.command_trainer.performance import environment_of, performance_of
-from launcher.command_trainer.step_book import StepBook
 from launcher.refused import put_back_too
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
@@ -42,7 +42,7 @@ def _read(reading: TrialReading, sweep: Sweep) -> None:
     """Read its logs, and write down what they tell, if only why that still is nothing to measure."""
     folder, experiment, before = reading.folder, reading.planned, reading.measurement
     assert before is not None
-    book, logs = StepBook(experiment, 0, sweep.record.objective), _rank_logs(reading)
+    book, logs = StepParser(experiment, 0, sweep.record.objective), _rank_logs(reading)
     for source, log in enumerate(map(LogTail, logs)):
         for line in (*log.lines(), *log.last_words()):
             list(book.hear(line, source))

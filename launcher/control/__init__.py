@@ -1,6 +1,6 @@
 """The control of a sweep: it decides what is done next, wherever the trials run.
 
-advance    one step: see how trials stand, write down what is new, end what is not worth it, start more
+conductor  one step: see how trials stand, write down what is new, end what is not worth it, start more
 loop       step after step, until the sweep has ended or a signal comes
 workplace  the interfaces of the places where trials run, and of what shows how they stand
 rules      what a sweep is carried out by, its budget and what that admits among it, and what a step found and did
@@ -10,11 +10,10 @@ orders     what people tell a sweep that is under way; secrets of a command, for
 notify     tells a webhook what came of a sweep
 
 What happened is in the journal, of which `sweeps.folder.journal` makes the course of every trial: read that module
-first. Where squeue does not answer, `launcher.state.reconcile` concludes nothing; a step that raises is tried again
-by `loop`, unless it is the first of a command and was refused.
+first. A step that raises is tried again by `loop`, unless it is the first of a command and was refused.
 
-Outside of this room: `launcher.controller` takes a sweep up in a job of its own, `launcher.workplaces` submits and
-asks, `launcher.state` and `launcher.slurm` say whether a job has ended that nobody shows any more, and
-`launcher.cancel` ends what runs. `launcher.slurm.executor` writes the name of a job down before `sbatch` is called, so
-that no job is lost with the process that submitted it.
+The places themselves lie above this room: `launcher.local`, `launcher.slurm` and `launcher.allocation` have a
+`workplace` each. Where squeue does not answer, `launcher.slurm.reconcile` concludes nothing, and
+`launcher.slurm.executor` writes the name of a job down before `sbatch` is called, so that no job is lost with the
+process that submitted it.
 """

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from launcher.control.rules import Budget
-from launcher.slurm.job_records import ChargedTime
+from launcher.control.workplace import ChargedTime
 from sweeps.folder.journal import Ended, Entry, History, Started, Submitted
 from sweeps.folder.submission import EndedAttempt
 from sweeps.reading import Reading, TrialReading

@@ -10,10 +10,9 @@ from contextlib import contextmanager
 from types import FrameType
 
 from conf.errors import UsageError
-from launcher.control.advance import Conductor
+from launcher.control.conductor import Conductor
 from launcher.control.rules import SweepStep
-from launcher.control.workplace import ProgressDisplay
-from launcher.slurm.executor import Unanswered
+from launcher.control.workplace import ProgressDisplay, Unanswered
 from sweeps.folder.journal import JournalReplacedError
 
 NEWS_SECONDS = 0.2
@@ -66,7 +65,7 @@ class ReceivedSignal(threading.Event):
 def _advance_patiently(conductor: Conductor, progress: ProgressDisplay, noted: ReceivedSignal) -> SweepStep:
     """One step; where it raises, as when Slurm does not answer to a submission, it is tried again for a while.
 
-    Where only squeue does not answer, a step raises nothing, and concludes nothing (`launcher.state.reconcile`).
+    Where only squeue does not answer, a step raises nothing, and concludes nothing (`launcher.slurm.reconcile`).
     """
     for _ in range(PATIENCE_STEPS - 1):
         try:

@@ -17,7 +17,6 @@ from conf.errors import ConfigError
 from conf.plan.experiment import Experiment
 from conf.types.sites import SlurmSpec
 from conf.units import SECONDS_PER_HOUR, SECONDS_PER_MINUTE
-from launcher.slurm.resources import devices_charged
 from sweeps.folder.journal import Entry, History
 from sweeps.points.following import Stages
 from sweeps.ranking.rounds import Rounds
@@ -111,6 +110,18 @@ class Budget:
             if taken is not None and (value := getattr(limits, key)) is not None
         ]
         return min(bounds, default=None)
+
+
+def devices_charged(experiment: Experiment, slurm: SlurmSpec) -> int:
+    """Devices that a job keeps from others: whole nodes where it takes nodes whole, else those of its tasks."""
+    charged = 0
+    for block in experiment.blocks:
+        settings = slurm.on(block.cluster.name) if experiment.mixed else slurm
+        # A site where no GPUs are asked for hands out nodes as a whole, and charges them so.
+        whole_nodes = settings.gpu_request == "none" or bool(settings.extra_sbatch.get("exclusive"))
+        # Of each node all devices of its tasks are taken, also where one task starts the ranks of all of them.
+        charged += block.num_nodes * (block.cluster.devices_per_node if whole_nodes else block.tasks_per_node)
+    return charged
 
 
 def taken_per_device_hour(experiment: Experiment) -> dict[str, float | None]:

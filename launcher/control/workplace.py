@@ -5,14 +5,31 @@ A workplace keeps nothing that is not on disk or in Slurm, so that any process m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Protocol, Self
+from typing import NamedTuple, Protocol, Self
 
 from conf.visible import visible
+from launcher.refused import PartlyRefused
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from train_core.measurement import Outcome
+
+
+class Unanswered(PartlyRefused):
+    """The place did not say whether it took the jobs; their submissions stay, and the next command asks for them."""
+
+
+class ChargedTime(NamedTuple):
+    """The time for which a place charges the last job of a trial.
+
+    Attributes:
+        seconds: of all its runs, each from its start there, those before a requeue included.
+        is_over: no further second comes to it.
+    """
+
+    seconds: float
+    is_over: bool
 
 
 class Workplace(Protocol):
@@ -30,6 +47,10 @@ class Workplace(Protocol):
 
     def end(self, readings: Sequence[TrialReading], outcome: Outcome, cause: str) -> None:
         """End the trials' jobs, and write down how they ended: CANCELLED or PRUNED."""
+
+    def charged_times(self, readings: Sequence[TrialReading]) -> Mapping[str, ChargedTime]:
+        """Map the names of ended trials to the time that is charged, as far as those who charge for it have told."""
+        return {}
 
     def room(self) -> int | None:
         """Return how many further trials could start now; None if the place takes any number and queues them."""

@@ -20,9 +20,9 @@ from conf.units import GIBIBYTE, GIGA, count_of
 from launcher.doctor.node_report import CheckResult, DoctorFolder, Findings, NodeReport
 from launcher.doctor.slurm_checks import SLURM, slurm_findings
 from launcher.doctor.tiny_job import JobEnd, Tell, TinyJob
+from launcher.external_commands import ask
 from launcher.folder_lock import lock_folder
-from launcher.machine import this_machine
-from launcher.tools import ask
+from launcher.local.machine import this_machine
 from launcher.where import compose_for_slurm
 
 TORCH_SECONDS = 60

@@ -9,7 +9,7 @@ import socket
 import time
 
 from launcher.doctor.node_report import DoctorFolder, DoctorPlan, NodeReport
-from launcher.tools import ask
+from launcher.external_commands import ask
 from train_core.process.long_lived import importing_torch
 
 TOKEN_SECONDS = 30.0

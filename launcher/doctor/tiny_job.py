@@ -11,15 +11,14 @@ from pathlib import Path
 
 from conf.types.cluster_spec import ClusterSpec
 from conf.types.sites import SlurmSpec
-from launcher.cancel import cancel_jobs
 from launcher.doctor.node_report import DoctorFolder, DoctorPlan, NodeReport
-from launcher.executor import CHECK_NODE_IN_SLURM, FolderWork
+from launcher.external_commands import ask
+from launcher.job_payload import CHECK_NODE_IN_SLURM, FolderWork
 from launcher.provenance import snapshot_code
 from launcher.slurm.executor import SlurmExecutor
-from launcher.slurm.own_jobs import standings
+from launcher.slurm.job_status import cancel_jobs, standings
 from launcher.slurm.query import SlurmJobState, SlurmSilent
-from launcher.slurm.silent_jobs import why_ended
-from launcher.tools import ask
+from launcher.slurm.verdict import why_ended
 from sweeps.folder.submission import JobShape, Submission, read_submission
 from train_core.log_files import tail
 

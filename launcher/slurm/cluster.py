@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from conf.types.durations import minutes
-from launcher.tools import ask, gpus_in, pairs_of_lines, pairs_of_words
+from launcher.external_commands import ask, gpus_in, pairs_of_lines, pairs_of_words
 from train_core.process.machine import this_user
 
 _KEPT_SECONDS = 60.0

@@ -28,13 +28,13 @@ from typing import Any
 from conf.errors import TrisweepError, UsageError
 from conf.private_files import read_own, require_own_folders
 from conf.types.sites import SlurmSpec
-from launcher.executor import FolderWork
-from launcher.refused import PartlyRefused
+from launcher.control.workplace import Unanswered
+from launcher.external_commands import ask
+from launcher.job_payload import FolderWork
 from launcher.slurm.cluster import this_cluster
 from launcher.slurm.query import SlurmSilent, query_named
 from launcher.slurm.sbatch import python_command, require_plain_path, sbatch_parameters, sbatch_text
 from launcher.slurm.shell import environment_of_sbatch
-from launcher.tools import ask
 from sweeps.folder.submission import JobShape, Submission, new_submission, write_submission
 from train_core.whole_files import replacing
 
@@ -54,10 +54,6 @@ SUBMITTED = re.compile(r"Submitted batch job (\d+)")
 
 class TooManyJobs(UsageError):
     """Slurm refused the jobs only because too many are queued; fewer, or the same ones later, it may accept."""
-
-
-class Unanswered(PartlyRefused):
-    """Slurm did not say whether it took the jobs; their submissions stay, and the next command asks by their name."""
 
 
 @dataclass(frozen=True)

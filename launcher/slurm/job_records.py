@@ -6,13 +6,14 @@ import contextlib
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import zip_longest
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from pydantic_core import to_json
 
-from launcher.slurm.answers import FRESH
+from launcher.control.workplace import ChargedTime
+from launcher.external_commands import MANY_JOBS_SECONDS, in_calls
 from launcher.slurm.query import ENDED_STATES, SUBMIT_LINE, ask_accounting, masters, names_of
-from launcher.tools import MANY_JOBS_SECONDS, in_calls
+from launcher.slurm.query_cache import FRESH
 from sweeps.reading import Reading
 from sweeps.trial import change_time
 from train_core.whole_files import write_atomically
@@ -26,18 +27,6 @@ LATEST_SECONDS = 3600.0
 """The accounting hears of a job's end within so long, or not at all."""
 
 AnyReading = TypeVar("AnyReading", bound=Reading)
-
-
-class ChargedTime(NamedTuple):
-    """The time for which Slurm charges the last job of a trial.
-
-    Attributes:
-        seconds: of all its runs, each from its start in Slurm, those before a requeue included.
-        is_over: no further second comes to it.
-    """
-
-    seconds: float
-    is_over: bool
 
 
 def keep_job_records(readings: Iterable[AnyReading]) -> int:

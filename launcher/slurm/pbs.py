@@ -13,11 +13,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from conf.errors import UsageError
-from launcher.slurm.answers import answer_of
+from launcher.external_commands import MANY_JOBS_SECONDS, ask
 from launcher.slurm.own_words import outcome_in_words, own_lines
 from launcher.slurm.query import SlurmJobState, SlurmSilent
-from launcher.slurm.silent_jobs import OUTCOME_OF_STATE
-from launcher.tools import MANY_JOBS_SECONDS, ask
+from launcher.slurm.query_cache import answer_of
+from launcher.slurm.verdict import OUTCOME_OF_STATE
 from sweeps.folder.submission import Submission
 from train_core.log_files import tail
 from train_core.measurement import Outcome

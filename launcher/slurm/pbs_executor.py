@@ -12,11 +12,11 @@ from pathlib import Path
 from conf.errors import ConfigError, UsageError
 from conf.types.sites import SlurmSpec
 from conf.units import SECONDS_PER_MINUTE
-from launcher.executor import PBS_JOB, FolderWork
+from launcher.external_commands import ask
+from launcher.job_payload import PBS_JOB, FolderWork
 from launcher.slurm.executor import TOKEN, TOKEN_BYTES, SlurmJob, require_sbatch, words_of_task, write_work
 from launcher.slurm.pbs import SUBMIT_HOST, ended_file, submit_host
 from launcher.slurm.sbatch import SAVE_SECONDS, python_command, require_plain_path, setup_lines
-from launcher.tools import ask
 from sweeps.folder.submission import JobShape, new_submission, write_submission
 from train_core.process.machine import FIRST_PORT, NUM_PORTS
 from train_core.whole_files import write_atomically

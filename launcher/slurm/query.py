@@ -1,6 +1,6 @@
 """Ask Slurm how jobs stand. A question never hangs; a job that Slurm has forgotten is absent from the answer.
 
-Every state comes with the job's names (see `own_jobs`). `SlurmSilent` is raised where nothing can be said now.
+Every state comes with the job's names (see `job_status`). `SlurmSilent` is raised where nothing can be said now.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import time
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from launcher.slurm.answers import FRESH, CommandAnswer, answer_of
+from launcher.external_commands import ANSWER_SECONDS, in_calls, numbers
 from launcher.slurm.cluster import this_cluster
-from launcher.tools import ANSWER_SECONDS, in_calls, numbers
+from launcher.slurm.query_cache import FRESH, CommandAnswer, answer_of
 
 ENDED_STATES = (
     *("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY"),

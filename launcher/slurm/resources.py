@@ -10,6 +10,7 @@ from conf.grouped import grouped
 from conf.plan.experiment import Experiment
 from conf.types.sites import SlurmSpec
 from conf.units import MINUTES_PER_HOUR
+from launcher.control.rules import devices_charged
 from launcher.slurm.cluster import sacctmgr_rows, this_cluster
 from sweeps.folder.submission import JobShape, shape_of
 from sweeps.trial import Trial
@@ -27,18 +28,6 @@ def by_shape(trials: Iterable[Trial]) -> dict[JobShape, list[Trial]]:
     """Trials grouped by shape, the smallest jobs first. Within a group they keep their order."""
     groups = grouped(trials, lambda trial: shape_of(trial.planned))
     return dict(sorted(groups.items(), key=lambda group: (group[0].num_nodes, group[0].devices_per_node)))
-
-
-def devices_charged(experiment: Experiment, slurm: SlurmSpec) -> int:
-    """Devices that a job keeps from others: whole nodes where it takes nodes whole, else those of its tasks."""
-    charged = 0
-    for block in experiment.blocks:
-        settings = slurm.on(block.cluster.name) if experiment.mixed else slurm
-        # A site where no GPUs are asked for hands out nodes as a whole, and charges them so.
-        whole_nodes = settings.gpu_request == "none" or bool(settings.extra_sbatch.get("exclusive"))
-        # Of each node all devices of its tasks are taken, also where one task starts the ranks of all of them.
-        charged += block.num_nodes * (block.cluster.devices_per_node if whole_nodes else block.tasks_per_node)
-    return charged
 
 
 def device_hours(experiment: Experiment, slurm: SlurmSpec) -> float:

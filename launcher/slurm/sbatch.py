@@ -18,7 +18,7 @@ from conf.errors import ConfigError
 from conf.types.sbatch_options import sbatch_table, srun_options
 from conf.types.sites import SlurmSpec
 from conf.units import SECONDS_PER_MINUTE
-from launcher.executor import PREFLIGHT, REFUSES
+from launcher.job_payload import PREFLIGHT, REFUSES
 from launcher.provenance import checksum_command, checksum_of
 from launcher.slurm.shell import shell_options
 from sweeps.folder.submission import JobShape

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from conf.types.sbatch_options import sbatch_table, srun_table
 from conf.types.sites import SlurmSpec
-from launcher.tools import without_job
+from launcher.external_commands import without_job
 
 WHAT_RUNS = frozenset({"dependency", "exclusive", "export", "kill-on-bad-exit", "overlap", "signal", "wait"})
 """Options by which srun's variables would change when and how long our tasks run, beside those of the table."""

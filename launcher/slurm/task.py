@@ -15,7 +15,7 @@ from pathlib import Path
 
 from conf.errors import UsageError
 from conf.private_files import keep_private, read_own
-from launcher.executor import PBS_JOB, REFUSES
+from launcher.job_payload import PBS_JOB, REFUSES
 
 RANK = ("PALS_RANKID", "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "RANK")
 LOCAL_RANK = ("PALS_LOCAL_RANKID", "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")

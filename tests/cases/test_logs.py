@@ -16,10 +16,10 @@ from launcher.command_trainer.job import run_here
 from launcher.command_trainer.pattern_advice import advice
 from launcher.command_trainer.reread import reread_logs
 from launcher.control.orders import SweepCommand, SweepOrders
-from launcher.machine import MachineCapacity
+from launcher.local.machine import MachineCapacity
+from launcher.local.workplace import ThisMachine
 from launcher.provenance import snapshot_code
 from launcher.sweep import begin_sweep
-from launcher.workplaces.here import ThisMachine
 from sweeps.points.plan import trial_of
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
@@ -28,7 +28,7 @@ from tests.cases.test_step_numbers import book_of, loss_of
 from tests.composed import compose_tree
 from tests.conftest import BuildRecord
 from tests.launcher.command_trainer.conftest import MakeTrial, make_trial
-from tests.launcher.control.test_advance import LIMIT_SECONDS, Seeds, adaptive, to_the_end
+from tests.launcher.control.test_conductor import LIMIT_SECONDS, Seeds, adaptive, to_the_end
 from tests.launcher.test_run_here import seeds
 from train_core.measurement import Fault, Outcome
 

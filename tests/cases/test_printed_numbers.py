@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import pytest
 
 from conf.types.trainer_spec import Decimal
-from launcher.command_trainer.ends import misread
+from launcher.command_trainer.failure import misread
 from launcher.command_trainer.job import run_here
 from launcher.command_trainer.printed_numbers import UnknownNotation, number_at
 from tests.cases.test_step_numbers import book_of

@@ -14,7 +14,7 @@ from launcher.command_trainer.program_check import require_programs
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import BuildRecord
-from tests.launcher.control.test_advance import Seeds, adaptive, carried_out
+from tests.launcher.control.test_conductor import Seeds, adaptive, carried_out
 from tests.launcher.test_run_here import seeds
 from train_core.measurement import Outcome
 

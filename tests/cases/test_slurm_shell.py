@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from conf.types.sites import SlurmSpec
+from launcher.external_commands import ask
 from launcher.slurm.query import query_named
-from launcher.tools import ask
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.composed import load

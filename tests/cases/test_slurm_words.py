@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from launcher.slurm.query import SlurmJobState
-from launcher.slurm.silent_jobs import verdict
+from launcher.slurm.verdict import verdict
 from sweeps.folder.submission import JobShape, Submission
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.command_trainer.ends import miscounted
+from launcher.command_trainer.failure import miscounted
 from launcher.command_trainer.job import run_here
-from launcher.command_trainer.step_book import StepBook
+from launcher.command_trainer.log_parser import StepParser
 from tests.composed import load
 from tests.launcher.command_trainer.conftest import MakeTrial, make_trial
 from train_core.measurement import Outcome
@@ -32,20 +32,20 @@ def loss_of(step: int) -> float:
 
 def book_of(
     lines: Iterable[str], patterns: dict[str, str] | None = None, *more: str, sought: Sequence[str] = ()
-) -> StepBook:
+) -> StepParser:
     """What is read of a log of 20 steps; patterns instead of those of `trainer=command`."""
     experiment = load([*TWENTY, *more]).experiment()
     if patterns is not None:
         log = experiment.trainer.log.model_copy(update={"patterns": patterns})
         experiment = experiment.model_copy(update={"trainer": experiment.trainer.model_copy(update={"log": log})})
-    book = StepBook(experiment, sought=sought)
+    book = StepParser(experiment, sought=sought)
     for line in lines:
         list(book.hear(line))
     list(book.close())
     return book
 
 
-def steps_and_losses(book: StepBook) -> list[tuple[int, float]]:
+def steps_and_losses(book: StepParser) -> list[tuple[int, float]]:
     return [(step.step, round(step.loss, 3)) for step in book.steps]
 
 

@@ -35,7 +35,7 @@ def test_an_order_that_comes_while_the_report_is_written_is_carried_out_by_the_s
 
     monkeypatch.setattr(controller, "own_submission", lambda folder: "its own")
     monkeypatch.setattr(controller, "report_at_the_end", report)
-    monkeypatch.setattr("launcher.controller._workplace_of", lambda *given: AtOnce(make_job()))
+    monkeypatch.setattr("launcher.slurm.controller._workplace_of", lambda *given: AtOnce(make_job()))
     controller.run_in_slurm(str(folder.controller.path))
     assert reported == [Outcome.FAILED, Outcome.COMPLETED]
 

@@ -60,7 +60,7 @@ def test_help_and_completion_wait_neither_for_hydra_nor_for_numpy() -> None:
 def test_submitting_imports_neither_torch_nor_mlflow() -> None:
     """In a process of its own: what it needs of a Slurm is not here."""
     code = (
-        "import sys, launcher.sweep, launcher.trainings, launcher.cancel, launcher.job, cli.output.progress\n"
+        "import sys, launcher.sweep, launcher.long_run, launcher.cancel, launcher.job, cli.output.progress\n"
         "print([name for name in ('torch', 'mlflow', 'pandas') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

@@ -18,7 +18,7 @@ from tests.docs.documented import ROOT, shown_commands
 
 RUN_HERE = ("plan", "estimate", "sweep")
 RUN_ELSEWHERE = {
-    "advance": "tests/launcher/control/test_advance.py",
+    "advance": "tests/launcher/control/test_conductor.py",
     "calibrate": "tests/cli/commands/calibrate",
     "cancel": "tests/slurm/test_commands.py",
     "doctor": "tests/cli/commands/test_doctor.py",
@@ -27,12 +27,12 @@ RUN_ELSEWHERE = {
     "list": "tests/cli/commands/test_list_and_show.py",
     "logs": "tests/cli/commands/test_logs.py",
     "metrics": "tests/cli/commands/test_metrics.py",
-    "pause": "tests/launcher/control/test_advance.py",
+    "pause": "tests/launcher/control/test_conductor.py",
     "rehearse": "tests/cli/test_imports.py",
     "reindex": "tests/cli/commands/test_reindex.py",
     "report": "tests/cli/commands/test_report.py",
     "rerun": "tests/cli/commands/test_rerun.py",
-    "resume": "tests/launcher/control/test_advance.py",
+    "resume": "tests/launcher/control/test_conductor.py",
     "retry": "tests/slurm/test_commands.py",
     "show": "tests/cli/commands/test_list_and_show.py",
     "status": "tests/cli/commands/status/test_status.py",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from conf.types.sites import SlurmSpec
 from launcher.control.orders import SweepCommand, SweepOrders
-from launcher.executor import RUN_IN_SLURM
+from launcher.job_payload import RUN_IN_SLURM
 from launcher.slurm.executor import SlurmJob
 from launcher.sweep import SubmissionSummary, slurm_rules, submit
 from sweeps.sweep import Sweep

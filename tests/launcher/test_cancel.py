@@ -16,12 +16,12 @@ from cli.output.progress import ends_in_words
 from cli.output.status_table import state_lines
 from conf.errors import UsageError
 from launcher.cancel import cancel_sweep, cancel_trials
-from launcher.control.advance import Conductor
+from launcher.control.conductor import Conductor
 from launcher.control.orders import retry
 from launcher.folder_lock import lock_folder
-from launcher.state import reconcile
+from launcher.slurm.reconcile import reconcile
+from launcher.slurm.workplace import SeenFromOutside, SlurmQueue
 from launcher.sweep import slurm_rules
-from launcher.workplaces.queue import SeenFromOutside, SlurmQueue
 from sweeps.folder.journal import Begun, History, Journal
 from sweeps.folder.submission import JobShape, Submission, write_submission
 from sweeps.reading import CALLED_OFF, CANCELLED_BY_NAME

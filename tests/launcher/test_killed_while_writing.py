@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher.control.advance import Conductor
-from launcher.state import reconcile
+from launcher.control.conductor import Conductor
+from launcher.slurm.reconcile import reconcile
+from launcher.slurm.workplace import SeenFromOutside
 from launcher.sweep import slurm_rules
-from launcher.workplaces.queue import SeenFromOutside
 from sweeps.folder import journal
 from sweeps.folder.journal import Ended, Journal
 from sweeps.folder.submission import Submission, write_submission

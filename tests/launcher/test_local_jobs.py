@@ -8,8 +8,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from launcher.executor import FolderWork
-from launcher.machine import start_job, supervisor_of
+from launcher.job_payload import FolderWork
+from launcher.local.machine import start_job, supervisor_of
 from sweeps.folder.submission import JobShape, read_submission
 from train_core.trial_folder import TrialFolder
 

@@ -11,7 +11,7 @@ from conf.errors import ConfigError, UsageError
 from conf.overrides import Overrides
 from launcher import sweep as launcher_sweep
 from launcher.control.orders import SweepCommand, SweepOrders
-from launcher.machine import MachineCapacity
+from launcher.local.machine import MachineCapacity
 from launcher.sweep import dry_run, dry_run_here, run_here, slurm_rules
 from launcher.where import choose_place
 from sweeps.folder.submission import Submission, shape_of, write_submission

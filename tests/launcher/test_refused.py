@@ -11,7 +11,7 @@ from conf.compose.settings import ControllerSpec
 from conf.errors import TrisweepError, UsageError
 from conf.types.sites import SlurmSpec
 from launcher.cancel import cancel_sweep, cancel_trials
-from launcher.command_trainer.ends import rank_failure
+from launcher.command_trainer.failure import rank_failure
 from launcher.control.orders import SweepCommand, SweepOrders
 from launcher.refused import unchanged_if_refused
 from launcher.sweep import hand_over, slurm_rules, submit

@@ -23,7 +23,7 @@ from conf.types.schema import Value
 from launcher.control.orders import SweepCommand, SweepOrders
 from launcher.control.rules import Budget, Rules
 from launcher.folder_lock import lock_folder
-from launcher.machine import LocalJobFunction, MachineCapacity, is_running_here
+from launcher.local.machine import LocalJobFunction, MachineCapacity, is_running_here
 from launcher.sweep import run_here
 from sweeps.folder.submission import read_submission
 from sweeps.reading import TrialReading

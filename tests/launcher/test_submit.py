@@ -13,8 +13,8 @@ from launcher.control import loop
 from launcher.control.loop import go_on
 from launcher.control.orders import SweepCommand, SweepOrders
 from launcher.control.rules import SweepStep
+from launcher.slurm.workplace import SlurmQueue
 from launcher.sweep import begin_sweep, dry_run, slurm_rules, submit
-from launcher.workplaces.queue import SlurmQueue
 from sweeps.folder.journal import Begun, Journal
 from sweeps.folder.submission import Submission, write_submission
 from sweeps.sweep import Sweep

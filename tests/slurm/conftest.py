@@ -13,7 +13,7 @@ import pytest
 
 from conf.types.schema import Value
 from conf.types.sites import SlurmSpec
-from launcher.state import reconcile
+from launcher.slurm.reconcile import reconcile
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, SweepRecord

@@ -19,12 +19,12 @@ from conf.compose.settings import LauncherSpec
 from conf.types.schema import Frozen, Value
 from conf.types.sites import SlurmSpec
 from launcher.allocation.nodes import own_allocation
-from launcher.allocation_sweep import submit_allocation
+from launcher.allocation.sweep import submit_allocation
+from launcher.allocation.workplace import ORDINARY_TIMES, AllocationTimes
 from launcher.control.orders import SweepCommand
 from launcher.folder_lock import holder, lock_folder
-from launcher.slurm.own_jobs import live_job
+from launcher.slurm.job_status import live_job
 from launcher.sweep import slurm_rules
-from launcher.workplaces.in_allocation import ORDINARY_TIMES, AllocationTimes
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, SweepRecord

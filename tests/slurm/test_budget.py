@@ -9,10 +9,10 @@ import pytest
 
 from conf.compose.settings import UNLIMITED_BUDGET
 from conf.types.sites import SlurmSpec
-from launcher.control.advance import Conductor
+from launcher.control.conductor import Conductor
 from launcher.control.rules import Budget, Rules
 from launcher.slurm.executor import SlurmJob
-from launcher.workplaces.queue import SlurmQueue
+from launcher.slurm.workplace import SlurmQueue
 from sweeps.folder.journal import History
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.slurm.own_jobs import live_job
+from launcher.slurm.job_status import live_job
 from sweeps.folder.journal import History, Journal
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder

@@ -11,12 +11,12 @@ import pytest
 
 from conf.errors import UsageError
 from conf.types.sites import SlurmSpec
-from launcher import state
 from launcher.cancel import cancel_sweep, cancel_trials
-from launcher.slurm import silent_jobs
+from launcher.slurm import reconcile as state
+from launcher.slurm import verdict
 from launcher.slurm.job_records import charged_times
 from launcher.slurm.query import query_jobs
-from launcher.state import reconcile
+from launcher.slurm.reconcile import reconcile
 from sweeps.folder.submission import write_submission
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
@@ -114,7 +114,7 @@ def test_whatever_a_person_calls_a_job_later_it_is_known_counted_and_cancelled(
     assert {each.outcome for each in ends} == {Outcome.CANCELLED}
 
 
-@pytest.mark.thorough  # tests/launcher/slurm/test_own_jobs.py: ..._in_the_books_alone_counts_for_some_minutes_...
+@pytest.mark.thorough  # tests/launcher/slurm/test_job_status.py: ..._in_the_books_alone_counts_for_some_minutes_...
 def test_a_job_that_squeue_leaves_out_for_once_is_not_run_beside_itself(
     folder: SweepFolder,
     record_of: RecordOf,
@@ -145,7 +145,7 @@ def test_a_job_that_squeue_leaves_out_for_once_is_not_run_beside_itself(
 def test_what_jobs_write_where_their_folder_lay_before_is_taken_in(
     tmp_path: Path, record_of: RecordOf, slurm: SlurmSpec, wait_until: WaitUntil, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(silent_jobs.SETTLING_SECONDS, "COMPLETED", 2.0)
+    monkeypatch.setitem(verdict.SETTLING_SECONDS, "COMPLETED", 2.0)
     folder, moved = SweepFolder(tmp_path / "runs" / "sweep"), SweepFolder(tmp_path / "elsewhere")
     record = record_of([{"training.seed": 0}, {"training.seed": 1}])
     submit_points(Sweep(folder, record), slurm, job=_job_that_outlives_a_move())

@@ -68,7 +68,7 @@ except OSError:
 """
 
 
-@pytest.mark.thorough  # tests/launcher/test_state.py: ..._has_printed_because_its_disk_was_full
+@pytest.mark.thorough  # tests/launcher/slurm/test_reconcile.py: ..._has_printed_because_its_disk_was_full
 def test_a_trial_that_finds_no_room_at_all_prints_its_measurement_which_is_taken_in(
     tmp_path: Path, record_of: RecordOf, slurm: SlurmSpec, wait_until: WaitUntil
 ) -> None:

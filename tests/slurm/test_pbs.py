@@ -14,9 +14,9 @@ import pytest
 
 from conf.types.schema import Value
 from conf.types.sites import SlurmSpec
-from launcher import state
 from launcher.cancel import cancel_sweep, cancel_trials
-from launcher.slurm.own_jobs import live_job
+from launcher.slurm import reconcile as state
+from launcher.slurm.job_status import live_job
 from sweeps.folder.journal import History
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder

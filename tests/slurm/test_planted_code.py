@@ -144,7 +144,7 @@ def _expect(state: TrialReading, named: Path | None, plant: str) -> None:
     assert "\n" not in state.cause
 
 
-@pytest.mark.thorough  # tests/launcher/slurm/test_silent_jobs.py: what a job refuses is the cause
+@pytest.mark.thorough  # tests/launcher/slurm/test_verdict.py: what a job refuses is the cause
 def test_trials_of_a_job_array_whose_code_was_deleted_have_one_cause_and_one_treatment(
     folder: SweepFolder, record_of: RecordOf, slurm: SlurmSpec, wait_until: WaitUntil
 ) -> None:

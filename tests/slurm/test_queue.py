@@ -11,7 +11,7 @@ import pytest
 from conf.errors import UsageError
 from conf.types.sites import SlurmSpec
 from launcher.cancel import cancel_sweep
-from launcher.slurm import silent_jobs
+from launcher.slurm import verdict
 from launcher.slurm.query import SlurmSilent, query_jobs
 from sweeps.folder.submission import Submission, read_submission
 from sweeps.sweep import Sweep
@@ -113,7 +113,7 @@ def test_a_job_that_is_suspended_or_requeued_and_held_has_not_ended(
 def test_a_lost_node_is_an_outcome_of_its_own_and_is_submitted_again(
     folder: SweepFolder, record_of: RecordOf, slurm: SlurmSpec, wait_until: WaitUntil, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(silent_jobs.SETTLING_SECONDS, "NODE_FAIL", 1.0)
+    monkeypatch.setitem(verdict.SETTLING_SECONDS, "NODE_FAIL", 1.0)
     record = record_of(seeds(1))
     pinned = slurm.model_copy(update={"extra_sbatch": {"no-requeue": True, "nodelist": "node4"}, "max_resubmits": 1})
     submit_points(Sweep(folder, record), pinned, job=make_waiting_job())

@@ -12,9 +12,9 @@ import pytest
 from conf.overrides import Overrides
 from conf.types.sites import SlurmSpec
 from launcher.cancel import cancel_training
-from launcher.slurm.own_jobs import live_job
-from launcher.state import reconcile
-from launcher.trainings import LongRun, long_run, submit_long_run, trainings_of, write_long_run
+from launcher.long_run import LongRun, long_run, submit_long_run, trainings_of, write_long_run
+from launcher.slurm.job_status import live_job
+from launcher.slurm.reconcile import reconcile
 from sweeps.reading import Reading
 from sweeps.trial import SweepFolder
 from tests.conftest import RecordOf

@@ -14,7 +14,7 @@ import pytest
 from conf.types.sites import SlurmSpec
 from launcher.cancel import cancel_sweep
 from launcher.slurm.query import query_jobs
-from launcher.state import reconcile
+from launcher.slurm.reconcile import reconcile
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import RecordOf

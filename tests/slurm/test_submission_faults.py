@@ -16,7 +16,7 @@ from conf.errors import UsageError
 from conf.types.sites import SlurmSpec
 from launcher.cancel import cancel_sweep
 from launcher.slurm.executor import SlurmJob
-from launcher.state import INTERRUPTED, reconcile
+from launcher.slurm.reconcile import INTERRUPTED, reconcile
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder

@@ -27,11 +27,11 @@ from conf.errors import EXIT_FAILED, EXIT_INTERRUPTED
 from conf.overrides import Overrides
 from conf.units import count_of
 from launcher.allocation.nodes import is_inside
-from launcher.allocation_sweep import allocation_request, require_time, run_inside, submit_allocation
+from launcher.allocation.sweep import allocation_request, require_time, run_inside, submit_allocation
 from launcher.control.composed_rules import goes_on_by_steps
-from launcher.controller import controller_text
-from launcher.slurm.own_jobs import carrying_job
-from launcher.state import reconcile
+from launcher.slurm.controller import controller_text
+from launcher.slurm.job_status import carrying_job
+from launcher.slurm.reconcile import reconcile
 from launcher.sweep import carry_out_on_slurm, dry_run, hand_over, submit
 from launcher.where import SweepPlace
 from results.mlflow.follow import followed_in_mlflow

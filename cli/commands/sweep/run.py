@@ -35,7 +35,7 @@ from launcher.command_trainer.program_check import require_programs
 from launcher.control.composed_rules import budget_of, rounds_of, rules_for
 from launcher.control.orders import SweepOrders
 from launcher.folder_lock import require_writable
-from launcher.machine import this_machine
+from launcher.local.machine import this_machine
 from launcher.sweep import dry_run_here, prepare_tokens, run_here
 from launcher.where import SweepPlace, choose_place
 from results.mlflow.follow import followed_in_mlflow

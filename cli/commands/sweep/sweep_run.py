@@ -34,7 +34,7 @@ from sweeps.sweep import Sweep, by_predecessor, chain_of, first_runs, points_of_
 from train_core.measurement import LIVE, Outcome
 
 if TYPE_CHECKING:
-    from launcher.machine import MachineCapacity
+    from launcher.local.machine import MachineCapacity
     from sweeps.trial import SweepRecord, Trial
 
 

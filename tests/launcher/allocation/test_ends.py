@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.allocation.nodes import allocation_end, step_end
+from launcher.allocation.nodes import step_end
 from launcher.slurm.query import SlurmJobState
+from launcher.slurm.verdict import allocation_end
 from sweeps.folder.submission import Submission, SurroundingJob
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep

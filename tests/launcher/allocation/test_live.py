@@ -10,9 +10,9 @@ import pytest
 from conf.compose.settings import LauncherSpec
 from conf.errors import UsageError
 from conf.types.cluster_spec import ClusterSpec
-from launcher.allocation_sweep import allocation_request, submit_allocation
+from launcher.allocation.sweep import allocation_request, submit_allocation
 from launcher.control.orders import SweepCommand, SweepOrders
-from launcher.controller import resume_controller
+from launcher.slurm.controller import resume_controller
 from launcher.sweep import hand_over, slurm_rules
 from sweeps.folder.journal import Asked, Begun, Cancelled, Journal, Retried
 from sweeps.folder.submission import Submission, read_submission, write_submission
@@ -151,7 +151,7 @@ def test_a_job_that_only_ends_does_not_count_as_carrying_the_sweep_out(
     cancelled = [Cancelled(trial_id=None)] if state == "RUNNING" else []
     Journal(folder.journal).append(Begun(overrides=("sweep=smoke",), on_slurm=True), *cancelled)
     monkeypatch.setenv("STATE", state)
-    for module in ("controller", "allocation_sweep"):
+    for module in ("slurm.controller", "allocation.sweep"):
         monkeypatch.setattr(f"launcher.{module}.snapshot_code", lambda *_: folder.code / "0a1b")
     if cancelled:
         assert resume_controller(Sweep(folder, record)) is None

@@ -13,7 +13,7 @@ from conf.types.sites import SlurmSpec
 from launcher.allocation.nodes import AllocatedNode, SlurmAllocation
 from launcher.allocation.packing import StepPlacement
 from launcher.allocation.step import StepExecutor
-from launcher.executor import RUN_IN_SLURM, FolderWork
+from launcher.job_payload import RUN_IN_SLURM, FolderWork
 from sweeps.folder.submission import JobShape, Submission, SurroundingJob
 from tests.launcher.conftest import SlurmOf
 from train_core.trial_folder import TrialFolder

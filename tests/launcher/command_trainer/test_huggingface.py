@@ -19,7 +19,7 @@ import torch
 from conf.errors import InfeasiblePlan
 from conf.plan.experiment import Experiment
 from conf.plan.trainer_call import JOB_NAMES, Call, call_of
-from launcher.command_trainer.step_book import StepBook
+from launcher.command_trainer.log_parser import StepParser
 from tests.composed import load
 from train_core.costs import num_parameters
 
@@ -71,7 +71,7 @@ def test_what_the_callback_prints_is_what_the_preset_reads(
 ) -> None:
     monkeypatch.setattr(huggingface, "_peak_memory_gib", lambda: 0.375)
     take_steps(huggingface, monkeypatch, is_first=True)
-    book = StepBook(experiment_of("hf-trainer"))
+    book = StepParser(experiment_of("hf-trainer"))
     for line in capsys.readouterr().out.splitlines():
         list(book.hear(line))
     assert [step.step_seconds for step in book.steps] == [0.5, 0.5, 0.5]

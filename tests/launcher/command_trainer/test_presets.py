@@ -20,7 +20,7 @@ from conf.errors import InfeasiblePlan
 from conf.plan.experiment import Experiment
 from conf.plan.trainer_call import JOB_NAMES, call_of
 from launcher.command_trainer.job import LogTail
-from launcher.command_trainer.step_book import StepBook
+from launcher.command_trainer.log_parser import StepParser
 from tests.composed import load
 
 LOGS = Path(__file__).parent / "logs"
@@ -45,8 +45,8 @@ def has(found: Sequence[str], *expected: str) -> bool:
     return any(tuple(found[start : start + len(expected)]) == expected for start in range(len(found)))
 
 
-def read(experiment: Experiment, log: str) -> StepBook:
-    book = StepBook(experiment)
+def read(experiment: Experiment, log: str) -> StepParser:
+    book = StepParser(experiment)
     for line in LogTail(LOGS / f"{log}.log").lines():
         list(book.hear(line))
     list(book.close())

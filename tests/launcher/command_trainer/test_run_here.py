@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from launcher.command_trainer import job
-from launcher.command_trainer.ends import rank_failure, silenced
+from launcher.command_trainer.failure import rank_failure, silenced
 from launcher.command_trainer.job import run_here
 from tests.launcher.command_trainer.conftest import STEPS, MakeTrial
 from tests.waiting import wait_for

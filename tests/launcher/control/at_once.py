@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from launcher.control.workplace import Workplace
-from launcher.machine import LocalJobFunction
+from launcher.local.machine import LocalJobFunction
 from sweeps.folder.submission import Submission, shape_of, write_submission
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep

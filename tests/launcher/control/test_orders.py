@@ -16,14 +16,13 @@ from cli.commands.control import retry as retry_trials
 from conf.compose.settings import UNLIMITED_BUDGET
 from conf.errors import UsageError
 from conf.types.schema import Value
-from launcher import controller
 from launcher.control.orders import SweepCommand, SweepOrders, pause, remeasure_finished, resume, retry
 from launcher.control.rules import Budget, Rules
-from launcher.slurm import own_jobs
-from launcher.slurm.own_jobs import LiveJob
+from launcher.slurm import controller, job_status
+from launcher.slurm.job_status import LiveJob
 from launcher.slurm.query import SlurmJobState
+from launcher.slurm.workplace import SlurmQueue
 from launcher.sweep import _give_orders
-from launcher.workplaces.queue import SlurmQueue
 from sweeps.folder.journal import Asked, Begun, Cancelled, Entry, Finished, History, Journal, Paused
 from sweeps.folder.submission import Submission, write_submission
 from sweeps.sweep import Sweep
@@ -122,7 +121,7 @@ def test_a_controller_that_another_command_has_submitted_meanwhile_is_taken(
     Journal(sweep.folder.journal).append(begun)
     other = LiveJob(slurm_submission("5", job_name="ours"), SlurmJobState("PENDING"))
     answers = iter([None, None, other])
-    monkeypatch.setattr(own_jobs, "live_job", lambda folder: next(answers))
+    monkeypatch.setattr(job_status, "live_job", lambda folder: next(answers))
     assert controller.resume_controller(sweep) == "5"
 
 

@@ -12,14 +12,14 @@ import pytest
 from cli.started_sweep import state_document
 from conf.compose.settings import UNLIMITED_BUDGET
 from conf.errors import UsageError
-from launcher.control.advance import Conductor
 from launcher.control.attempts import BadNode, bad_nodes, may_run_again, nodes_to_avoid
+from launcher.control.conductor import Conductor
 from launcher.control.orders import retry, retry_failed_trials
 from launcher.control.rules import Budget, Rules
-from launcher.machine import MachineCapacity, Share
-from launcher.tools import node_names
-from launcher.workplaces.here import ThisMachine
-from launcher.workplaces.queue import SlurmQueue
+from launcher.external_commands import node_names
+from launcher.local.machine import MachineCapacity, Share
+from launcher.local.workplace import ThisMachine
+from launcher.slurm.workplace import SlurmQueue
 from sweeps.folder.submission import Submission, write_submission
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
@@ -162,7 +162,7 @@ def test_attempts_are_counted_on_where_a_trials_folder_was_removed_while_its_job
 ) -> None:
     """Else both jobs would be the first attempt, and neither would find that the other works there."""
     tools(sbatch="echo Submitted batch job 12", srun="true", squeue="true", scontrol="echo 'ClusterName = alps'")
-    monkeypatch.setattr("launcher.workplaces.queue.snapshot_code", lambda *_: sweep.folder.code / "0a1b")
+    monkeypatch.setattr("launcher.slurm.workplace.snapshot_code", lambda *_: sweep.folder.code / "0a1b")
     one = Sweep(sweep.folder, sweep.record.model_copy(update={"trials": sweep.record.trials[:1]}))
     attempts, rules = list[int](), Rules(budget=Budget(UNLIMITED_BUDGET, None, 60.0))
     for _ in range(3):
@@ -224,7 +224,7 @@ def test_trials_whose_end_is_known_are_not_read_again_for_the_nodes_that_failed_
 ) -> None:
     """There may be ten thousand of them, and trials start at every step."""
     tools(sbatch="exit 1", srun="true", squeue="true", scontrol="true")
-    monkeypatch.setattr("launcher.workplaces.queue.snapshot_code", lambda *_: sweep.folder.code / "0a1b")
+    monkeypatch.setattr("launcher.slurm.workplace.snapshot_code", lambda *_: sweep.folder.code / "0a1b")
     ended, queue = attempted(0, Fault.PREFLIGHT, nodes=("n1",)), SlurmQueue(slurm_of())
     first, *others = queue.read_trials(sweep)
     read, read_trial = list[str](), Sweep.read_trial

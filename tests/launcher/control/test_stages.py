@@ -26,7 +26,7 @@ from sweeps.sweep import Sweep, in_chains
 from sweeps.trial import SweepFolder, Trial
 from tests.composed import composed
 from tests.conftest import RecordOf
-from tests.launcher.control.test_advance import LIMIT_SECONDS, TREE, carried_out
+from tests.launcher.control.test_conductor import LIMIT_SECONDS, TREE, carried_out
 from tests.launcher.test_run_here import make_job, seeds
 from tests.results.conftest import performance
 from train_core.job.failures import without_numbers

@@ -12,7 +12,7 @@ from conf.types.durations import minutes
 from launcher.doctor.node_report import DoctorFolder
 from launcher.doctor.slurm_checks import slurm_findings
 from launcher.doctor.tiny_job import TinyJob
-from launcher.tools import pairs_of_lines, pairs_of_words
+from launcher.external_commands import pairs_of_lines, pairs_of_words
 from tests.composed import load
 
 CONFIG = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from conf.types.sites import SlurmSpec
-from launcher.workplaces.queue import JobRequest, QueueOnPaper
+from launcher.slurm.workplace import JobRequest, QueueOnPaper
 from sweeps.sweep import Sweep
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from conf.types.sites import SlurmSpec
 from launcher.slurm.query import GIVEN_UP
-from launcher.state import reconcile
-from launcher.workplaces.queue import SlurmQueue
+from launcher.slurm.reconcile import reconcile
+from launcher.slurm.workplace import SlurmQueue
 from sweeps.folder.submission import Submission, write_submission
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder

@@ -10,8 +10,8 @@ import pytest
 
 from conf.errors import ConfigError
 from conf.types.sites import SlurmComponent
-from launcher.allocation_sweep import allocation_request
-from launcher.slurm.silent_jobs import first_ranks
+from launcher.allocation.sweep import allocation_request
+from launcher.slurm.verdict import first_ranks
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, SweepRecord
 from tests.composed import load

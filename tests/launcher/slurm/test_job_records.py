@@ -9,18 +9,19 @@ from collections.abc import Callable
 import pytest
 
 from conf.compose.settings import UNLIMITED_BUDGET
-from launcher.control.advance import Conductor
 from launcher.control.attempts import is_charged_still, news
+from launcher.control.conductor import Conductor
 from launcher.control.rules import Budget, Rules
-from launcher.slurm.job_records import COLUMNS, ChargedTime, charged_times, keep_job_records
+from launcher.control.workplace import ChargedTime
+from launcher.slurm.job_records import COLUMNS, charged_times, keep_job_records
+from launcher.slurm.workplace import QueueOnPaper
 from sweeps.folder.journal import Ended, History
 from sweeps.folder.submission import Submission, SurroundingJob, write_submission
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import RecordOf
-from tests.launcher.control.at_once import AtOnce
-from tests.launcher.test_run_here import make_job
+from tests.launcher.conftest import SlurmOf
 from train_core.job.failures import without_numbers
 from train_core.measurement import Outcome
 
@@ -94,12 +95,12 @@ def test_a_job_that_was_renamed_is_charged_and_another_of_its_number_is_not(
 
 
 def test_what_slurm_charges_is_written_down_before_anybody_limits_it(
-    ended: Callable[..., TrialReading], tools: Callable[..., None], sweep: Sweep
+    ended: Callable[..., TrialReading], tools: Callable[..., None], sweep: Sweep, slurm_of: SlurmOf
 ) -> None:
     ended(ago=1.0)
     told = "\n".join((FIRST, LAST))
     tools(sacct=f"printf '%s\\n' '{told}'")
-    Conductor(sweep, AtOnce(make_job()), Rules(budget=Budget(UNLIMITED_BUDGET, None, 400.0))).advance()
+    Conductor(sweep, QueueOnPaper(slurm_of()), Rules(budget=Budget(UNLIMITED_BUDGET, None, 400.0))).advance()
     assert History.kept_in(sweep.folder).device_seconds == 12.0
 
 

@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from conf.errors import ConfigError, UsageError
-from launcher.cancel import cancel_jobs
 from launcher.command_trainer.process import seat_in_slurm, without_seat
-from launcher.executor import RUN_IN_SLURM, FolderWork
-from launcher.slurm.own_jobs import standings
+from launcher.job_payload import RUN_IN_SLURM, FolderWork
+from launcher.slurm.job_status import cancel_jobs, standings
 from launcher.slurm.pbs_executor import PbsExecutor
 from launcher.slurm.query import SlurmSilent
 from launcher.slurm.resources import max_array_size

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from launcher.slurm.query import SlurmSilent, query_jobs, query_named
-from launcher.slurm.silent_jobs import is_settled
+from launcher.slurm.verdict import is_settled
 from tests.launcher.conftest import Tools
 
 

@@ -11,8 +11,9 @@ import pytest
 
 from conf.errors import ConfigError, UsageError
 from conf.types.schema import Value
-from launcher.controller import submit_controller
-from launcher.slurm.resources import JobArray, by_shape, device_hours, devices_charged, max_array_size
+from launcher.control.rules import devices_charged
+from launcher.slurm.controller import submit_controller
+from launcher.slurm.resources import JobArray, by_shape, device_hours, max_array_size
 from launcher.slurm.sbatch import python_command
 from sweeps.folder.submission import shape_of
 from sweeps.sweep import Sweep
@@ -126,7 +127,7 @@ def test_the_controller_asks_for_nothing_that_only_trials_need(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tools(sbatch="cat $1 >&2; exit 1", srun="true", squeue="true", scontrol="true")
-    monkeypatch.setattr("launcher.controller.snapshot_code", lambda *_: folder.code / "0a1b")
+    monkeypatch.setattr("launcher.slurm.controller.snapshot_code", lambda *_: folder.code / "0a1b")
     of_trials = ("gpus_per_node", "gpus-per-task", "--gpus-per-socket", "cpus-per-gpu", "--mem_per_gpu", "mem-per-cpu")
     options = ", ".join(f"{name}: 4" for name in of_trials)
     settings = slurm_of(f"slurm.extra_sbatch={{{options}, comment: mine}}")

@@ -8,7 +8,7 @@ from cli.commands.sweep.sweep_run import START_SECONDS, cost_text, num_too_long,
 from conf.folders import options
 from launcher.control.composed_rules import budget_of
 from launcher.control.rules import predicted_seconds
-from launcher.machine import MachineCapacity
+from launcher.local.machine import MachineCapacity
 from sweeps.points.plan import plan_sweep
 from tests.composed import composed
 from tests.conftest import BuildRecord

@@ -14,11 +14,14 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from conf.errors import UsageError
-from launcher.slurm.answers import FRESH
+from conf.nearest import listed
+from conf.units import count_of
+from launcher.external_commands import MANY_JOBS_SECONDS, ask, in_calls
+from launcher.refused import PartlyRefused
 from launcher.slurm.cluster import this_cluster
-from launcher.slurm.pbs import states_in_pbs, submit_host
+from launcher.slurm.pbs import delete_jobs, states_in_pbs, submit_host
 from launcher.slurm.query import UNKNOWN_HERE, SlurmJobState, SlurmSilent, query_jobs, query_named
-from launcher.tools import ask
+from launcher.slurm.query_cache import FRESH, forget_answers
 from sweeps.folder.journal import History
 from sweeps.folder.submission import Submission, read_submission, write_submission
 from sweeps.trial import SweepFolder
@@ -30,6 +33,9 @@ ENDING = "COMPLETING"
 IN_BOOKS_SECONDS = 300.0
 """For so long a job counts that lives in the accounting and that squeue does not know, so that an answer that lacks it
 for once ends nothing. squeue knows an ended job for that long, too, unless the site says otherwise (MinJobAge)."""
+
+
+MOST_NAMED = 5
 
 
 class JobStanding(NamedTuple):
@@ -210,3 +216,49 @@ def carrying_job(folder: SweepFolder, wanted: JobFolder | None = None) -> str | 
             raise UsageError(f"{problem} carries the sweep out already", remedy)
         return job.job_id
     return None
+
+
+def cancel_jobs(submissions: Sequence[Submission]) -> list[str]:
+    """Cancel those of the Slurm jobs that are ours and live, and return their ids.
+
+    Raises:
+        UsageError: Slurm does not answer, or cannot know some of the jobs; those that it knows have been cancelled.
+    """
+    try:
+        jobs = standings(submissions)
+    except SlurmSilent:
+        raise UsageError("Slurm does not answer", "Try again, on a machine where squeue works.") from None
+    living = [job.submission for job in jobs if job.is_live and job.submission.job_id]
+    # What can be cancelled is cancelled before anybody is told about the rest.
+    complaints = [
+        result.complaint
+        for ids in in_calls([each.job_id or "" for each in living if each.executor != "pbs"])
+        if not (result := ask("scancel", *ids, seconds=MANY_JOBS_SECONDS)).ok
+    ]
+    delete_jobs([each for each in living if each.executor == "pbs"])
+    if living:
+        forget_answers()
+    left = _still_live(living) if complaints else []
+    unsure = [job for job in jobs if job.unsure]
+    not_ended = {*left, *(job.submission.job_id for job in unsure)}
+    ended = [each.job_id or "" for each in living if each.job_id not in not_ended]
+    kind = PartlyRefused if ended else UsageError
+    done = f"{count_of(len(ended), 'job', 'was', 'were')} cancelled"
+    if left:
+        problem = f"{done}, and {listed(left, MOST_NAMED)} {'goes' if len(left) == 1 else 'go'} on: {complaints[0]}"
+        raise kind(f"scancel failed: {problem}", "Cancel what is left by hand, or as its owner.")
+    if unsure:
+        others = f"{len(unsure)} {'was' if len(unsure) == 1 else 'were'} not: of the first, {unsure[0].unsure}"
+        where = "there" if unsure[0].elsewhere else "again in some minutes"
+        raise kind(f"{done}, and {others}", f"Give the same command {where}.")
+    return ended
+
+
+def _still_live(jobs: Sequence[Submission]) -> list[str]:
+    """The ids of those that scancel did not end; of all of them where Slurm does not say."""
+    try:
+        standing = standings(jobs)
+    except SlurmSilent:
+        return [each.job_id or "" for each in jobs]
+    live = [each for each in standing if each.state is not None and each.is_live and each.state.name != ENDING]
+    return [each.submission.job_id or "" for each in live]

@@ -2,8 +2,8 @@
 
 Whenever it is killed, the next one goes on: new points and endings are in the journal before anything is done about
 them, a start is in its folder's `submission.json` before `sbatch` is called, and the journal follows. A job that was
-submitted while its number was lost is found by its name (`launcher.slurm.own_jobs`); `launcher.state` says which
-attempts have ended unseen.
+submitted while its number was lost is found by its name (`launcher.slurm.job_status`); `launcher.slurm.reconcile` says
+which attempts have ended unseen.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from launcher.control.attempts import (
 from launcher.control.orders import RETRIED_BY_ORDER
 from launcher.control.rules import PAUSED, Admission, Rules, SweepStep
 from launcher.control.workplace import Workplace
-from launcher.slurm.job_records import charged_times
 from sweeps.folder.journal import Asked, Begun, Ended, Entry, Finished, History, Journal, Pruned
 from sweeps.ranking.points import best_first
 from sweeps.reading import CANCELLED_BY_NAME, TrialReading
@@ -154,7 +153,7 @@ class Conductor:
         found, budget = self.workplace.read_trials(self.sweep), self.rules.budget
         readings = with_figures(found, self.rules.stages.specs)
         ended = [each for each in readings if each.is_in_slurm and has_news_of_an_end(each, self.history)]
-        charged = charged_times(ended)
+        charged = self.workplace.charged_times(ended)
         if not budget.is_limited:
             # A budget that is given later counts what the journal says; nothing waits for a slow accounting.
             charged = {name: each for name, each in charged.items() if each.is_over}

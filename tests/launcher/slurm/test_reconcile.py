@@ -17,9 +17,9 @@ from cli.output.next_command import next_command
 from cli.output.status_table import status_table
 from launcher.control.attempts import may_run_again
 from launcher.folder_lock import lock_folder
-from launcher.slurm.answers import FRESH
-from launcher.state import reconcile
-from launcher.trainings import best_of
+from launcher.long_run import best_of
+from launcher.slurm.query_cache import FRESH
+from launcher.slurm.reconcile import reconcile
 from sweeps.folder.journal import Cancelled, Finished, Journal
 from sweeps.folder.submission import Submission, write_submission
 from sweeps.reading import TrialReading

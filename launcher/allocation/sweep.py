@@ -16,23 +16,23 @@ from conf.units import MINUTES_PER_HOUR, SECONDS_PER_MINUTE, count_of
 from conf.visible import visible
 from launcher.allocation.nodes import SlurmAllocation, own_allocation
 from launcher.allocation.step import StepExecutor
-from launcher.control.advance import Conductor
+from launcher.allocation.workplace import ORDINARY_TIMES, AllocationRoom, AllocationTimes
 from launcher.control.composed_rules import rules_for
+from launcher.control.conductor import Conductor
 from launcher.control.loop import go_on
 from launcher.control.orders import SweepCommand
 from launcher.control.rules import PAUSED, Rules, SweepStep
 from launcher.control.workplace import ProgressDisplay
-from launcher.executor import RUN_IN_SLURM, FolderWork
 from launcher.folder_lock import holder, lock_folder, wait_until_free
+from launcher.job_payload import RUN_IN_SLURM, FolderWork
 from launcher.provenance import snapshot_code
 from launcher.refused import unchanged_if_refused
 from launcher.slurm.executor import SlurmExecutor, SlurmJob, require_sbatch
-from launcher.slurm.own_jobs import carrying_job, requeue
+from launcher.slurm.job_status import carrying_job, requeue
 from launcher.slurm.query import SlurmSilent
+from launcher.slurm.workplace import JobRequest, SeenFromOutside
 from launcher.sweep import begin_sweep, order_of_live_job, slurm_rules
 from launcher.where import compose_for_slurm
-from launcher.workplaces.in_allocation import ORDINARY_TIMES, AllocationRoom, AllocationTimes
-from launcher.workplaces.queue import JobRequest, SeenFromOutside
 from sweeps.folder.submission import JobShape
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep

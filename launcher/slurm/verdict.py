@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import time
 
-from launcher.executor import REFUSES
+from launcher.external_commands import node_names, numbers
+from launcher.job_payload import REFUSES
 from launcher.slurm.own_words import REQUEUED, TASK_END, outcome_in_words, own_lines
 from launcher.slurm.query import SlurmJobState, age
-from launcher.tools import node_names, numbers
 from sweeps.folder.submission import Submission, begun_at
 from sweeps.reading import Reading
 from train_core.job.failures import (
@@ -18,6 +18,7 @@ from train_core.job.failures import (
     lost_a_peer,
     of_full_disk,
     over_capacity_bytes,
+    without_numbers,
 )
 from train_core.log_files import MOST_LINES, last_lines, tail
 from train_core.measurement import FAULT_OF_OUTCOME, Fault, Measurement, Outcome, RankFailure
@@ -71,6 +72,17 @@ SETTLING_SECONDS = {"COMPLETED": 30.0, "NODE_FAIL": 60.0, "PREEMPTED": 60.0}
 """How long nothing is concluded: files may still have to appear on a network file system, or Slurm may requeue."""
 
 DEFAULT_SETTLING_SECONDS = 2.0
+
+OUTCOME_OF_ALLOCATION = {"NODE_FAIL": Outcome.NODE_FAILED, "CANCELLED": Outcome.CANCELLED}
+"""In whatever other state an allocation ends, its trials were interrupted, and are run again."""
+
+WORD_OF_STATE = {
+    "TIMEOUT": "came to its time limit",
+    "CANCELLED": "was cancelled",
+    "NODE_FAIL": "lost a node",
+    "PREEMPTED": "was preempted",
+    "PENDING": "was started again",
+}
 
 
 def is_settled(state: SlurmJobState) -> bool:
@@ -216,3 +228,17 @@ def _ranks(tasks: str, first_rank: int) -> list[int]:
 def first_ranks(log: str) -> dict[str, int]:
     """The first rank of the component of each node, from what the script said; empty for any other job."""
     return {node: int(first) for first, nodes in FIRST_RANK.findall(log) for node in node_names(nodes)}
+
+
+def allocation_end(reading: Reading, submission: Submission, state: SlurmJobState | None) -> Measurement:
+    """Return the measurement for a step whose allocation ended in this state, or is unknown to Slurm (None).
+
+    The ranks' own words count, except those of ranks that lost their peers, as all of them do at such an end.
+    """
+    fingerprint, failure = reading.planned.fingerprint, first_cause(reading.folder.read_failures())
+    if failure is not None and not lost_a_peer(failure):
+        return failed_measurement(fingerprint, failure, submission.submitted)
+    name = state.name if state else ""
+    outcome = OUTCOME_OF_ALLOCATION.get(name, Outcome.PREEMPTED)
+    cause = f"the allocation in which it ran {WORD_OF_STATE.get(name, 'ended')}"
+    return without_numbers(fingerprint, outcome, cause, submission.submitted, tail(submission.error_of(0))[-2000:])

@@ -1,8 +1,8 @@
 """What executors are handed: the functions that jobs call, and the folders that they are called with.
 
 An executor submits jobs, to Slurm, PBS or this machine, and returns as soon as every folder names its job. A function
-is named where a job is submitted, and imported where the job runs. This module keeps its own name, too: `rerun` hands
-what is here to the snapshot of an earlier version, which looks for it under that name.
+is named where a job is submitted, and imported where the job runs. `rerun` hands what is here to the snapshot that a
+trial ran, which looks for it under this module's name.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from launcher.slurm.query import SlurmJobState, _parse_lines
-from launcher.slurm.silent_jobs import is_settled, verdict, why_ended
+from launcher.slurm.verdict import is_settled, verdict, why_ended
 from sweeps.folder.submission import Submission
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep

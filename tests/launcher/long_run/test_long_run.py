@@ -15,8 +15,8 @@ from cli.commands.train import on_this_machine
 from conf.errors import ConfigError, InfeasiblePlan, UsageError
 from conf.overrides import Overrides
 from launcher.job import goes_on
+from launcher.long_run import best_of, keep_others_out, long_run, write_extension, write_long_run
 from launcher.slurm.sbatch import require_time_to_save
-from launcher.trainings import best_of, keep_others_out, long_run, write_extension, write_long_run
 from sweeps.folder.submission import Submission, write_submission
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, SweepRecord

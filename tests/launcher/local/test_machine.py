@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from launcher.machine import Ledger, MachineCapacity, Share, count_devices, this_machine, why_impossible
+from launcher.local.machine import Ledger, MachineCapacity, Share, count_devices, this_machine, why_impossible
 from tests.conftest import RecordOf
 
 

@@ -22,14 +22,14 @@ from conf.errors import UsageError
 from conf.types.schema import Value
 from launcher.command_trainer.job import run_here as run_program
 from launcher.control import loop
-from launcher.control.advance import Conductor
+from launcher.control.conductor import Conductor
 from launcher.control.loop import go_on
 from launcher.control.orders import retry, retry_failed_trials
 from launcher.control.rules import Budget, Rules, SweepStep
 from launcher.folder_lock import holder, lock_folder
-from launcher.machine import LocalJobFunction, MachineCapacity
+from launcher.local.machine import LocalJobFunction, MachineCapacity
+from launcher.local.workplace import ThisMachine
 from launcher.provenance import snapshot_code
-from launcher.workplaces.here import ThisMachine
 from sweeps.folder.journal import Cancelled, Ended, Entry, History, Journal, Paused, Resumed
 from sweeps.points.plan import trial_of
 from sweeps.reading import TrialReading

@@ -44,7 +44,7 @@ BAR = re.compile(r"\d+%\||(?:it|batch|step)/s|s/(?:it|batch|step)\b|\d/\d+ *\[[=
 KEPT_OF_ANY_LINE = frozenset({"held_out_loss", *BYTES})
 
 
-class StepBook:
+class StepParser:
     """The steps, the error and the memory that a log has told of so far.
 
     A step is told once its time and, where patterns know them, its loss and its held-out loss are known, at the latest

@@ -25,8 +25,8 @@ import psutil
 
 from conf.plan.experiment import Experiment
 from conf.units import GIBIBYTE, count_of
-from launcher.executor import FolderWork
-from launcher.tools import ask
+from launcher.external_commands import ask
+from launcher.job_payload import FolderWork
 from sweeps.folder.submission import JobShape, Submission, new_submission, write_submission
 from sweeps.trial import Trial
 from train_core.costs import Estimate

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from conf.compose.load import Composition, compose
@@ -13,22 +14,23 @@ from conf.overrides import Overrides
 from conf.types.sbatch_options import sbatch_table
 from conf.types.sites import SlurmSpec
 from conf.units import SECONDS_PER_MINUTE
-from launcher.control.advance import Conductor
 from launcher.control.composed_rules import rules_for
+from launcher.control.conductor import Conductor
 from launcher.control.orders import overrides_at_begin
 from launcher.control.rules import Budget, SweepStep
 from launcher.control.workplace import Workplace
-from launcher.executor import CONTROL_IN_SLURM, RUN_ON_THIS_MACHINE, FolderWork
 from launcher.folder_lock import holder, lock_folder
-from launcher.machine import this_machine
+from launcher.job_payload import CONTROL_IN_SLURM, RUN_ON_THIS_MACHINE, FolderWork
+from launcher.local.machine import this_machine
+from launcher.local.workplace import ThisMachine
 from launcher.provenance import ALL_PACKAGES, PACKAGES, snapshot_code
 from launcher.refused import unchanged_if_refused
 from launcher.slurm.executor import SlurmExecutor
-from launcher.slurm.own_jobs import carrying_job
+from launcher.slurm.job_records import charged_times
+from launcher.slurm.job_status import carrying_job
 from launcher.slurm.pbs_executor import PbsExecutor, require_scheduler
 from launcher.slurm.sbatch import SAVE_SECONDS
-from launcher.workplaces.here import ThisMachine
-from launcher.workplaces.queue import SeenFromOutside, SlurmQueue
+from launcher.slurm.workplace import SeenFromOutside, SlurmQueue
 from sweeps.folder.journal import Begun, History
 from sweeps.folder.submission import JobShape, read_submission
 from sweeps.sweep import Sweep
@@ -68,7 +70,8 @@ def _workplace_of(sweep: Sweep, settings: Settings, budget: Budget) -> Workplace
     if budget.slurm is not None:  # trials that are to be steps of an allocation are never queued
         return SeenFromOutside(settings.slurm) if settings.launcher.kind == "allocation" else SlurmQueue(settings.slurm)
     code = sweep.folder.code.absolute()
-    return ThisMachine(this_machine(), lambda: snapshot_code(code, PACKAGES), budget.limit_seconds, RUN_ON_THIS_MACHINE)
+    snapshot = partial(snapshot_code, code, PACKAGES)
+    return ThisMachine(this_machine(), snapshot, budget.limit_seconds, RUN_ON_THIS_MACHINE, charged_times)
 
 
 def submit_controller(sweep: Sweep, slurm: SlurmSpec, controller: ControllerSpec) -> str:

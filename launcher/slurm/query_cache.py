@@ -20,7 +20,7 @@ from typing import Annotated
 from pydantic import Field, ValidationError
 
 from conf.types.schema import Frozen
-from launcher.tools import ANSWER_SECONDS, ask
+from launcher.external_commands import ANSWER_SECONDS, ask
 from train_core.whole_files import write_atomically
 
 SLOW_FACTOR = 10.0

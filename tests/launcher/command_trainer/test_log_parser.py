@@ -7,8 +7,8 @@ import math
 import pytest
 
 from conf.plan.experiment import Experiment
+from launcher.command_trainer.log_parser import StepParser, opening_of
 from launcher.command_trainer.performance import performance_of
-from launcher.command_trainer.step_book import StepBook, opening_of
 from tests.composed import load
 from train_core.costs import hardware_flops
 
@@ -20,8 +20,8 @@ def experiment() -> Experiment:
     return load(TEN_STEPS).experiment()
 
 
-def heard(experiment: Experiment, *lines: str) -> StepBook:
-    book = StepBook(experiment)
+def heard(experiment: Experiment, *lines: str) -> StepParser:
+    book = StepParser(experiment)
     for line in lines:
         list(book.hear(line))
     list(book.close())

@@ -11,17 +11,18 @@ from pathlib import Path
 from conf.errors import UsageError
 from conf.types.sites import SlurmSpec
 from conf.units import count_of
-from launcher.cancel import cancel_jobs
 from launcher.control.attempts import bad_nodes, nodes_to_avoid
-from launcher.control.workplace import Workplace
-from launcher.executor import RUN_IN_SLURM, FolderWork
+from launcher.control.workplace import ChargedTime, Unanswered, Workplace
+from launcher.job_payload import RUN_IN_SLURM, FolderWork
 from launcher.provenance import snapshot_code
 from launcher.refused import FilesBefore, PartlyRefused
-from launcher.slurm.executor import SlurmExecutor, SlurmJob, TooManyJobs, Unanswered
+from launcher.slurm.executor import SlurmExecutor, SlurmJob, TooManyJobs
+from launcher.slurm.job_records import charged_times
+from launcher.slurm.job_status import cancel_jobs
 from launcher.slurm.pbs_executor import PbsExecutor, require_scheduler
+from launcher.slurm.reconcile import reconcile
 from launcher.slurm.resources import JobArray, device_hours, job_arrays
 from launcher.slurm.sbatch import require_time_to_save
-from launcher.state import reconcile
 from sweeps.folder.submission import JobShape, begun_at
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
@@ -174,6 +175,9 @@ class SlurmQueue(Workplace):
                 self.tell(sum(len(each.trial_ids) for each in submitted), len(readings))
         return submitted
 
+    def charged_times(self, readings: Sequence[TrialReading]) -> Mapping[str, ChargedTime]:
+        return charged_times(readings)
+
     def end(self, readings: Sequence[TrialReading], outcome: Outcome, cause: str) -> None:
         cancel_jobs([each.submission for each in readings if each.submission and each.measurement is None])
         for reading in readings:
@@ -214,6 +218,9 @@ class QueueOnPaper(Workplace):
             hours = sum(device_hours(trial.experiment, self.slurm) for trial in array.trials if trial.experiment)
             self.requests.append(JobRequest(array.shape, text, hours, tuple(array.trials)))
         return [each.name for each in readings]
+
+    def charged_times(self, readings: Sequence[TrialReading]) -> Mapping[str, ChargedTime]:
+        return charged_times(readings)
 
     def end(self, readings: Sequence[TrialReading], outcome: Outcome, cause: str) -> None:
         """Leave the trials as they are."""

@@ -8,10 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from conf.errors import UsageError
-from launcher import cancel
-from launcher.cancel import cancel_jobs
-from launcher.slurm import pbs
-from launcher.slurm.own_jobs import standings
+from launcher.slurm import job_status, pbs
+from launcher.slurm.job_status import cancel_jobs, standings
 from sweeps.folder.submission import Submission, SurroundingJob
 from tests.launcher.conftest import Tools
 
@@ -64,7 +62,7 @@ def test_a_tool_that_hangs_while_it_ends_jobs_is_said_to_hang(
         sacct="true",
         **{tool: "exec /bin/sleep 600"},
     )
-    for module in (cancel, pbs):
+    for module in (job_status, pbs):
         monkeypatch.setattr(module, "MANY_JOBS_SECONDS", 0.2)
     executor = "pbs" if tool == "qdel" else "slurm"
     with pytest.raises(UsageError, match=f"{tool} did not answer within 0.2 s"):

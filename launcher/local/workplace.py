@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple, TypeVar
 
-from launcher.control.workplace import Workplace
-from launcher.executor import FolderWork
-from launcher.machine import (
+from launcher.control.workplace import ChargedTime, Workplace
+from launcher.job_payload import FolderWork
+from launcher.local.machine import (
     EXTRA_MINUTES,
     Ledger,
     LocalJobFunction,
@@ -24,9 +25,8 @@ from launcher.machine import (
     supervisor_of,
     why_impossible,
 )
-from launcher.state import look_here
 from sweeps.folder.submission import Submission, read_submission, shape_of
-from sweeps.reading import TrialReading
+from sweeps.reading import Reading, TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import Trial
 from train_core.job.failures import without_numbers
@@ -36,6 +36,41 @@ from train_core.trial_folder import result_in
 
 MOST_UNSEEN_ENDS = 3
 """A trial whose last attempt ended without a word, and unseen, is not tried again after so many attempts."""
+
+AnyReading = TypeVar("AnyReading", bound=Reading)
+Charges = Callable[[Sequence[TrialReading]], Mapping[str, ChargedTime]]
+"""Tells what others charge for trials of the sweep that an earlier command ran elsewhere."""
+
+
+class RunningHere(NamedTuple):
+    """The state of a job of this machine whose process runs, and which may not have taken its folder's lock yet."""
+
+    name: str = "RUNNING"
+    is_live: bool = True
+    is_waiting: bool = False
+    why_given_up: str = ""
+    cause: str = ""
+    reason: str = ""
+
+
+def look_here(reading: AnyReading) -> AnyReading:
+    """The same reading; where this machine runs the job, it says that the job runs, or else what it has printed."""
+    submission = None if reading.measurement else reading.submission
+    if submission is None or reading.is_in_slurm:
+        return reading
+    if supervisor_of(submission) is not None:
+        return replace(reading, job=RunningHere())
+    printed = result_in(submission.output_of(0), reading.planned.fingerprint)
+    return with_end(reading, printed) if printed else reading
+
+
+def with_end(reading: AnyReading, end: Measurement) -> AnyReading:
+    """The reading, read again after this end of its job was written into its folder."""
+    try:
+        reading.folder.write_verdict(end)
+    except OSError:  # the disk is full or read-only, and whoever looks next concludes the same
+        return reading
+    return replace(reading)  # a copy reads the folder anew, and so finds the verdict
 
 
 @dataclass
@@ -52,6 +87,7 @@ class ThisMachine(Workplace):
     snapshot: Callable[[], Path]
     time_limit_seconds: float | None
     job: LocalJobFunction
+    charges: Charges = lambda readings: {}
     running: dict[str, tuple[Trial, subprocess.Popen[bytes] | None]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -95,6 +131,9 @@ class ThisMachine(Workplace):
             # It may have ended by itself before the signal came, and then its own result stays.
             if reading.folder.read_measurement() is None or reading.outcome is Outcome.CANCELLED:
                 reading.folder.write_measurement(ended)
+
+    def charged_times(self, readings: Sequence[TrialReading]) -> Mapping[str, ChargedTime]:
+        return self.charges(readings)
 
     def room(self) -> int | None:
         free = self.ledger.free_devices() if self.machine.num_devices else range(self.ledger.free_cores())
@@ -194,6 +233,7 @@ class MachineOnPaper(Workplace):
     """
 
     machine: MachineCapacity
+    charges: Charges = lambda readings: {}
     refused: dict[str, str] = field(default_factory=dict)
 
     def read_trials(self, sweep: Sweep) -> list[TrialReading]:
@@ -203,6 +243,9 @@ class MachineOnPaper(Workplace):
         whys = {each.name: why_impossible(each.planned, each.trial.estimate, self.machine) for each in readings}
         self.refused |= {name: why for name, why in whys.items() if why}
         return [name for name, why in whys.items() if not why]
+
+    def charged_times(self, readings: Sequence[TrialReading]) -> Mapping[str, ChargedTime]:
+        return self.charges(readings)
 
     def end(self, readings: Sequence[TrialReading], outcome: Outcome, cause: str) -> None:
         """Leave the trials as they are."""

@@ -7,7 +7,7 @@ salloc they may outlive it, and the next controller adopts them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -16,7 +16,6 @@ from conf.errors import UsageError
 from conf.units import SECONDS_PER_MINUTE
 from launcher.allocation.nodes import (
     SlurmAllocation,
-    allocation_end,
     own_allocation,
     running_steps,
     step_end,
@@ -24,13 +23,15 @@ from launcher.allocation.nodes import (
 )
 from launcher.allocation.packing import Expectation, Room, StepPlacement, WaitingTrial, choose_steps
 from launcher.allocation.step import RunningStep, StepExecutor, end_all, ended_steps
-from launcher.cancel import cancel_jobs
-from launcher.control.advance import CANCELLED
-from launcher.control.workplace import Workplace
-from launcher.executor import FolderWork
+from launcher.control.conductor import CANCELLED
+from launcher.control.workplace import ChargedTime, Workplace
+from launcher.job_payload import FolderWork
 from launcher.slurm.executor import SlurmJob
+from launcher.slurm.job_records import charged_times
+from launcher.slurm.job_status import cancel_jobs
 from launcher.slurm.query import SlurmJobState, SlurmSilent
-from launcher.state import reconcile
+from launcher.slurm.reconcile import reconcile
+from launcher.slurm.verdict import allocation_end
 from sweeps.folder.journal import History
 from sweeps.folder.submission import Submission, shape_of
 from sweeps.reading import TrialReading
@@ -140,6 +141,9 @@ class AllocationRoom(Workplace):
             self._begin(sweep, by_name[candidate.trial_id], placement)
         self._is_stuck = bool(offered) and not self.running
         return [name for name in by_name if name in self.running]
+
+    def charged_times(self, readings: Sequence[TrialReading]) -> Mapping[str, ChargedTime]:
+        return charged_times(readings)
 
     def end(self, readings: Sequence[TrialReading], outcome: Outcome, cause: str) -> None:
         end_all([self.running[each.name] for each in readings if each.name in self.running])

@@ -15,7 +15,7 @@ from cli.output.status_table import status_table
 from conf.errors import UsageError
 from conf.overrides import Overrides
 from launcher.cancel import cancel_training
-from launcher.trainings import LongRun, damaged_trainings, long_run, training_of, trainings_of, write_long_run
+from launcher.long_run import LongRun, damaged_trainings, long_run, training_of, trainings_of, write_long_run
 from sweeps.reading import STOPPED
 from sweeps.trial import SweepFolder
 from tests import steps

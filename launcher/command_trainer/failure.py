@@ -11,8 +11,8 @@ from pathlib import Path
 
 from conf.types.trainer_spec import TIMES
 from conf.units import count_of
+from launcher.command_trainer.log_parser import StepParser
 from launcher.command_trainer.pattern_advice import advice
-from launcher.command_trainer.step_book import StepBook
 from train_core.job.failures import (
     FULL_DISK,
     HARDWARE,
@@ -112,12 +112,12 @@ def error_line(line: str, log: Path) -> RankFailure:
     return rank_failure(fault, SPEAKER.sub("", line), last_lines(log), rank, blamed=speaker is not None)
 
 
-def wrongly_read(book: StepBook, logs: Sequence[Path]) -> str:
+def wrongly_read(book: StepParser, logs: Sequence[Path]) -> str:
     """Why what was read of a log is not what it says; empty of one that was read well, as far as can be seen."""
     return miscounted(book) or misread(book) or without_loss(book, logs)
 
 
-def miscounted(book: StepBook) -> str:
+def miscounted(book: StepParser) -> str:
     """Why the steps of a log cannot be counted by the plan's; empty if they can."""
     plan, runs = book.experiment.training.num_steps, book.num_runs
     if runs > 1 and book.last_step > plan:
@@ -140,7 +140,7 @@ def miscounted(book: StepBook) -> str:
     return ""
 
 
-def misread(book: StepBook) -> str:
+def misread(book: StepParser) -> str:
     """Why a loss, or the times, of a log cannot be read; empty if nothing is unknown of what is sought."""
     wanted = (*(LOSSES if book.needs_loss else ()), *(TIMES if book.needs_time and not book.steps else ()))
     quantity = next((each for each in wanted if each in book.unread), None)
@@ -155,7 +155,7 @@ def misread(book: StepBook) -> str:
     return f"{written}, a notation that nobody here knows: have it print a plain number, or correct {where}"
 
 
-def unmeasured_failure(book: StepBook, logs: Sequence[Path]) -> RankFailure:
+def unmeasured_failure(book: StepParser, logs: Sequence[Path]) -> RankFailure:
     """The program ended well, and its log tells of no step to time: which patterns should have found one."""
     silent, fault = list[str](), Fault.UNREAD
     sought = TIMES if book.needs_time else LOSSES
@@ -187,7 +187,7 @@ def silenced(failure: RankFailure | None, log: Path) -> RankFailure | None:
     return failure.model_copy(update={"fault": Fault.DISK, "cause": cause})
 
 
-def without_loss(book: StepBook, logs: Sequence[Path]) -> str:
+def without_loss(book: StepParser, logs: Sequence[Path]) -> str:
     """Why a log whose loss is sought tells of none; empty if it does, or the pattern of a loss has matched."""
     finders = _finders(book, LOSSES)
     if not (book.seeks_loss and book.steps and book.matched.isdisjoint(finders)):
@@ -195,7 +195,7 @@ def without_loss(book: StepBook, logs: Sequence[Path]) -> str:
     return f"no loss in its log: {_unmatched(book, finders, logs)}"
 
 
-def _unmatched(book: StepBook, names: Iterable[str], logs: Sequence[Path]) -> str:
+def _unmatched(book: StepParser, names: Iterable[str], logs: Sequence[Path]) -> str:
     """The patterns that match no line, and others that would."""
     keys = ", ".join(f"trainer.log.patterns.{name}" for name in dict.fromkeys(names))
     quantities: dict[str, Collection[str]] = {"step": ("step",), "loss": ("loss",)}
@@ -205,7 +205,7 @@ def _unmatched(book: StepBook, names: Iterable[str], logs: Sequence[Path]) -> st
     return f"no line matches {keys or 'any pattern'}" + (f". {hint}" if hint else "")
 
 
-def _finders(book: StepBook, wanted: Collection[str]) -> list[str]:
+def _finders(book: StepParser, wanted: Collection[str]) -> list[str]:
     """The names of the patterns that look for one of these quantities."""
     return [
         name for name, text in book.log.patterns.items() if not re.compile(text).groupindex.keys().isdisjoint(wanted)

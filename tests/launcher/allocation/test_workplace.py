@@ -11,15 +11,15 @@ import pytest
 
 from conf.errors import UsageError
 from conf.types.sites import SlurmSpec
-from launcher import allocation_sweep
 from launcher.allocation import step
+from launcher.allocation import sweep as allocation_sweep
 from launcher.allocation.nodes import AllocatedNode, SlurmAllocation
 from launcher.allocation.packing import StepPlacement
-from launcher.allocation_sweep import AllocationJob, run_inside
+from launcher.allocation.sweep import AllocationJob, run_inside
+from launcher.allocation.workplace import AllocationRoom
 from launcher.control.orders import SweepCommand
-from launcher.executor import RUN_IN_SLURM
+from launcher.job_payload import RUN_IN_SLURM
 from launcher.sweep import slurm_rules
-from launcher.workplaces.in_allocation import AllocationRoom
 from sweeps.folder.journal import Cancelled, Journal
 from sweeps.folder.submission import Submission, SurroundingJob, write_submission
 from sweeps.sweep import Sweep

@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
-import launcher.executor
-from launcher.executor import ByName
+import launcher.job_payload
+from launcher.job_payload import ByName
 
-NAMED = [value for value in vars(launcher.executor).values() if isinstance(value, ByName)]
+NAMED = [value for value in vars(launcher.job_payload).values() if isinstance(value, ByName)]
 
 
 @pytest.mark.parametrize("named", NAMED, ids=lambda named: named.name)

@@ -7,47 +7,20 @@ import shutil
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TypeVar
 
-from launcher.allocation.nodes import allocation_end
-from launcher.machine import supervisor_of
-from launcher.slurm.answers import FRESH
-from launcher.slurm.own_jobs import JobStanding, standings
+from launcher.local.workplace import AnyReading, look_here, with_end
+from launcher.slurm.job_status import JobStanding, standings
 from launcher.slurm.query import NOT_SUBMITTED, UNKNOWN_HERE, SlurmJobState, SlurmSilent
-from launcher.slurm.silent_jobs import is_settled, verdict
+from launcher.slurm.query_cache import FRESH
+from launcher.slurm.verdict import allocation_end, is_settled, verdict
 from sweeps.folder.submission import Submission, places_at_submission, read_submission, write_submission
 from sweeps.reading import Reading
-from train_core.measurement import Measurement
 from train_core.trial_folder import JobFolder, TrialFolder, last_attempt, result_in
 
 FORGOTTEN_SECONDS = 60.0
 """A job that is younger may not have reached the accounting yet."""
 
 INTERRUPTED = "its submission was interrupted before Slurm had taken it; the same command submits it again"
-
-STARTING = SlurmJobState("RUNNING")
-"""A job of this machine whose process runs, and which may not have taken its folder's lock yet."""
-
-AnyReading = TypeVar("AnyReading", bound=Reading)
-
-
-def look_here(reading: AnyReading) -> AnyReading:
-    """The same reading; where this machine runs the job, it says that the job runs, or else what it has printed."""
-    submission = None if reading.measurement else reading.submission
-    if submission is None or reading.is_in_slurm:
-        return reading
-    if supervisor_of(submission) is not None:
-        return replace(reading, job=STARTING)
-    printed = result_in(submission.output_of(0), reading.planned.fingerprint)
-    return _with_end(reading, printed) if printed else reading
-
-
-def _with_end(reading: AnyReading, end: Measurement) -> AnyReading:
-    try:
-        reading.folder.write_verdict(end)
-    except OSError:  # the disk is full or read-only, and whoever looks next concludes the same
-        return reading
-    return replace(reading)  # a copy reads the folder anew, and so finds the verdict
 
 
 def reconcile(
@@ -98,7 +71,7 @@ def _conclude(reading: AnyReading, job: JobStanding) -> AnyReading:
     answered.folder.put_aside_damaged_trial()  # it may be why the job ended, and people are to see it
     concluded = allocation_end if job.submission.inside else verdict
     printed = result_in(job.submission.output_of(0), answered.planned.fingerprint)
-    return _with_end(answered, printed or concluded(answered, job.submission, job.state))
+    return with_end(answered, printed or concluded(answered, job.submission, job.state))
 
 
 def _take_in_from_before_the_move(folder: JobFolder, submission: Submission) -> bool:

@@ -19,10 +19,10 @@ from conf.plan.experiment import Experiment
 from conf.types.sites import SlurmSpec
 from conf.types.sweep_spec import Objective, is_of_time
 from conf.units import count_of
-from launcher.executor import RUN_IN_SLURM, FolderWork
+from launcher.job_payload import RUN_IN_SLURM, FolderWork
 from launcher.provenance import snapshot_code
 from launcher.slurm.executor import SlurmExecutor, require_sbatch
-from launcher.slurm.own_jobs import LiveJob, live_job
+from launcher.slurm.job_status import LiveJob, live_job
 from launcher.slurm.sbatch import require_time_to_save
 from sweeps.folder.submission import shape_of
 from sweeps.points.objectives import cost, predicted_value

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.command_trainer.ends import failure_from_log, rank_failure
+from launcher.command_trainer.failure import failure_from_log, rank_failure
 from launcher.command_trainer.job import _wait_for_the_first, run_here
 from tests.launcher.command_trainer.conftest import STEPS, MakeTrial
 from train_core.job.failures import failed_measurement

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.slurm.answers import FRESH, MOST_SECONDS, CommandAnswer, answer_of
 from launcher.slurm.query import SlurmSilent, query_jobs
+from launcher.slurm.query_cache import FRESH, MOST_SECONDS, CommandAnswer, answer_of
 from tests.launcher.conftest import Tools
 
 COUNTING = 'echo asked >> "$(dirname "$0")/asked"; '
