@@ -11,6 +11,6 @@ The trainer: `trainer` against a plain GPT, `overhead`, `timeline`, and `own_run
 was predicted.
 Other trainers: `other_trainers`, random plans that `other_trainers_probe` gives to the programs themselves.
 Sweeps: `search`, `lean`, `large_sweep`, `launcher_scale` (with `made_up_slurm` and `measured_command`),
-`disturbed_runs`, `search_jobs`, and `foreign`, ends of the adaptive search on machines unlike the cost model. Rooms:
-`replay`, `fitting`, `chaos`, `gpu_check`.
+`disturbed_runs`, `search_jobs`, `loss_searches`, and `foreign`, ends of the adaptive search on machines unlike the cost
+model. Rooms: `replay`, `fitting`, `chaos`, `gpu_check`.
 """

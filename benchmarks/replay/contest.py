@@ -20,8 +20,8 @@ from conf.types.sweep_spec import ReplaySpec
 from sweeps.points.axes import AxisSpace, Point, spaces_of
 from sweeps.points.plan import SweepPart, make_trials, part_of
 from sweeps.search.axes.draws import draw_point
+from sweeps.search.axes.samplers import SamplerChooser
 from sweeps.search.axes.seen_points import PointKey, point_key
-from sweeps.search.axes.tpe import TpeChooser
 from sweeps.search.registry import search_for
 from sweeps.trial import SweepRecord, Trial
 from train_core.costs.counts.flops import model_flops
@@ -77,7 +77,7 @@ class Study:
 
     def draw(self, trial: Any) -> int | None:
         """The number of the point on which a trial of Optuna's decides; None where its values are no point."""
-        point = draw_point(self.spaces, TpeChooser(trial))
+        point = draw_point(self.spaces, SamplerChooser(trial))
         return None if point is None else self.rows_of_points.get(point_key(point))
 
     def on(self, machine: InventedMachine) -> StudyGround:

@@ -107,6 +107,17 @@ def _whole(number: object) -> object:
     return int(number) if isinstance(number, float) and number.is_integer() else number
 
 
+Sampler = Literal[
+    "auto",
+    "GPSampler",
+    "TPESampler",
+    "RandomSampler",
+    "QMCSampler",
+    "CmaEsSampler",
+    "NSGAIISampler",
+    "NSGAIIISampler",
+]
+"""Who draws by what was measured: a sampler of Optuna's, by its class."""
 PLANNED = ("grid", "planner")
 """Searches whose points are all known before any trial runs."""
 
@@ -123,8 +134,11 @@ class SearchPlan(Frozen):
         max_concurrent_trials: the most trials that are queued or running at once; null sets no limit.
         space: what an adaptive search of layouts chooses among: all plans that fit or nearly do, or the points that the
             sweep lists.
-        min_gain: `bayes` of layouts ends once another plan is unlikely to better the best by this share, a search of
-            other keys once none of its last points bettered the best by it; 0 never ends it so.
+        min_gain: `bayes` of layouts ends once another plan is unlikely to better the best by this share; a search of
+            other keys once none of its last points (10, or twice its axes) bettered the best by this
+            share of its lead over the median of all points. 0 never ends it so; null: 0.02 for layouts, 0 for others.
+        sampler: who draws other keys than layouts by what was measured, a sampler of Optuna's; `auto`: GPSampler where
+            every point has the same few axes and one objective is sought, else TPESampler.
         objective: what is sought; several make a front.
         tokens: every trial trains on so many tokens, to whole steps, so that losses at different batch sizes can be
             compared; null keeps training.num_steps.
@@ -140,7 +154,8 @@ class SearchPlan(Frozen):
     top_k: Annotated[int, Field(ge=0)]
     num_probes: Annotated[int, Field(ge=0)]
     max_concurrent_trials: Count | None
-    min_gain: NonNegative
+    min_gain: NonNegative | None
+    sampler: Sampler = "auto"
     space: Literal["plans", "listed"] = "plans"
     objective: Annotated[tuple[Objective, ...], Field(strict=False, min_length=1), BeforeValidator(_several)]
     tokens: Annotated[Count, BeforeValidator(_whole)] | None

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from conf.compose.load import Composition
 from conf.compose.tree import value_at
-from conf.errors import InfeasiblePlan
+from conf.errors import ConfigError, InfeasiblePlan
 from conf.types.sweep_spec import PointSet
 from sweeps.planner.request import search_request
 from sweeps.points.plan import SweepPart, chooses_layouts, make_trials, nearly_fits, part_of
@@ -19,6 +19,8 @@ from sweeps.trial import SweepRecord
 
 BATCH = "batch.global_batch_size"
 DEVICES = "parallel.world_size"
+MIN_GAIN = 0.02
+"""Of a search of layouts, as a share of the best, where the configuration has no `search.min_gain`."""
 
 
 def search_for(asked: Composition, record: SweepRecord) -> Search:
@@ -46,6 +48,9 @@ def _search_by_learning(part: SweepPart, record: SweepRecord) -> Search:
     if not chooses_layouts(asked.settings, points):
         return search_of_axes(part, record)
     search = asked.settings.search
+    if search.sampler != "auto":
+        remedy = "Leave it out: layouts are chosen from what the cost model says of them."
+        raise ConfigError("search.sampler", search.sampler, "draws other keys than layouts, and no axis is one", remedy)
     objective = require_layouts_decide(search.objective)
     # All plans are of one batch, so that where the sweep varies it the points are those that it lists.
     lists = search.space == "listed" or BATCH in points.varied_keys
@@ -55,7 +60,8 @@ def _search_by_learning(part: SweepPart, record: SweepRecord) -> Search:
         problem = f"finds no plan of {asked.settings.model.name} that fits and that this trainer runs"
         remedy = "Use more devices or a smaller model, or pin fewer knobs."
         raise InfeasiblePlan("search.kind", search.kind, problem, remedy)
-    return Bayes(candidates, objective, search.min_gain, record.spec.max_trials)
+    min_gain = MIN_GAIN if search.min_gain is None else search.min_gain
+    return Bayes(candidates, objective, min_gain, record.spec.max_trials)
 
 
 SEARCHES: Mapping[str, Callable[[SweepPart, SweepRecord], Search]] = {

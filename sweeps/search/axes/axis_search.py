@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from statistics import median
 
 import numpy as np
 
@@ -25,23 +26,21 @@ from sweeps.points.objectives import front
 from sweeps.points.plan import SweepPart, trial_of
 from sweeps.reading import TrialReading
 from sweeps.search.axes.draws import MOST_LISTED, Draws, RandomChooser, draw_point, grid_points, require_computable
+from sweeps.search.axes.samplers import SamplerDraws, require_usable
 from sweeps.search.axes.seen_points import PointKey, SeenPoint, best_points, point_key, seen_points, with_seed
 from sweeps.search.axes.step_pruning import prunings
-from sweeps.search.axes.tpe import TpeDraws
 from sweeps.search.searcher import Answer, Proposal, Pruning, num_taken
 from sweeps.trial import SweepRecord
 from train_core.measurement import LIVE, Outcome
 
 MOST_DRAWS = 300
 """Draws for one point. A space where so many in a row bring nothing new is taken point by point, if it can be."""
-MOST_LEARNED_DRAWS = 24
-"""The same of draws that follow what was measured, which take a hundred times as long and tend to repeat themselves."""
 NUM_RANDOM = 8
 """Points that are drawn at random before what they have shown says anything about others."""
 LEARNS_BY_KIND = {"random": False, "bayes": True, "pareto": True}
 """Whether a kind of search draws by what was measured; the others have no axes to draw from."""
 PATIENCE = 10
-"""The search gives up after so many points in a row without a gain, or twice its number of axes if that is more."""
+"""With `search.min_gain`, the search ends after so many points in a row without such a gain, or twice its axes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +103,11 @@ class AxisSearch:
         if not self.plan.min_gain or len(self.plan.objective) > 1 or len(costs) <= patience:
             return ""
         before, after = min(costs[:-patience]), min(costs)
-        # Of a best of 0 every share is 0, and only what is better still is a gain.
-        if before - after > 0 and before - after >= self.plan.min_gain * abs(before):
+        # Not a share of the best: of losses about 2.5 that would be more than most axes move them.
+        lead = median(filter(math.isfinite, costs)) - after if math.isfinite(after) else 0.0
+        if before - after > 0 and before - after >= self.plan.min_gain * lead:
             return ""
-        share = f"{self.plan.min_gain:.2%} (search.min_gain)"
+        share = f"{self.plan.min_gain:.2%} (search.min_gain) of its lead over the median"
         return f"none of the last {patience} points bettered the best by {share}"
 
     def _new(self, trials: Sequence[TrialReading], seen: Sequence[SeenPoint], count: int) -> list[Proposal]:
@@ -136,7 +136,6 @@ class AxisSearch:
                     found.append(Proposal(point, because))
                     fruitless = 0
                 else:
-                    draws.refuse()
                     fruitless += 1
         return found
 
@@ -146,8 +145,9 @@ class AxisSearch:
         seeds = np.random.SeedSequence([self.plan.seed, len(trials)])
         num_ended = sum(each.costs is not None or each.ended_as(Outcome.PRUNED) for each in seen)
         if LEARNS_BY_KIND[self.plan.kind] and num_ended >= NUM_RANDOM:
-            learned = TpeDraws(self.spaces, seen, len(self.plan.objective), int(seeds.generate_state(1)[0]))
-            yield learned, MOST_LEARNED_DRAWS, f"chosen by what {num_ended} points have shown"
+            both = (self.plan.seed, int(seeds.generate_state(1)[0]))
+            learned = SamplerDraws(self.spaces, seen, len(self.plan.objective), self.plan.sampler, both)
+            yield learned, learned.most_draws, f"chosen by what {num_ended} points have shown"
         yield RandomChooser(np.random.default_rng(seeds)), MOST_DRAWS, "drawn at random from the axes"
 
     def _fresh(self, points: Iterable[Point], taken: TakenPoints) -> Iterator[Point]:
@@ -181,6 +181,7 @@ def search_of_axes(part: SweepPart, record: SweepRecord) -> AxisSearch:
     """
     spaces = spaces_of(part.points, part.tree, part.pinned)
     plan = part.composition.settings.search
+    require_usable(plan)
     if not spaces and not part.points.points:
         raise _without_axes(part)
     _require_valid_values(part.tree, spaces)

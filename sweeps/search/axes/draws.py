@@ -40,12 +40,9 @@ class Chooser(Protocol):
 
 
 class Draws(Protocol):
-    """A source of choosers: it gives a new one for every draw."""
+    """A source of choosers: it gives a new one for every draw, whose point counts as running from then on."""
 
     def chooser(self) -> Chooser: ...
-
-    def refuse(self) -> None:
-        """The point of the last chooser was of no use; one that is not refused counts as running."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +53,6 @@ class RandomChooser:
 
     def chooser(self) -> RandomChooser:
         return self
-
-    def refuse(self) -> None:
-        """Do nothing, as random draws remember nothing."""
 
     def row(self, name: str, count: int, *, ordered: bool) -> int:
         return int(self.rng.integers(count))

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 
 from benchmarks.replay.run import NOWHERE, ReplayedReading
 from conf.errors import ConfigError
 from conf.plan.experiment import Experiment
+from conf.types.sweep_spec import Sampler
 from sweeps.reading import TrialReading
 from sweeps.search.axes.axis_search import AxisSearch
-from sweeps.search.searcher import Listed
+from sweeps.search.searcher import Listed, Proposal
 from tests.sweeps.search.loss_sweep import AXES, BASE, LOSS, LossSweep, bowl, points_of
 from train_core.measurement import Outcome
 
@@ -68,6 +71,36 @@ def test_what_was_measured_leads_to_better_points_than_chance() -> None:
     assert found["bayes"] < found["random"]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("sampler", [name for name in get_args(Sampler) if name not in ("auto", "CmaEsSampler")])
+def test_every_sampler_goes_on_from_the_trials_alone_and_tries_no_point_twice(sampler: str) -> None:
+    words = (*LOSS, "search=bayes", f"search.sampler={sampler}")
+    first, second = LossSweep(*words), LossSweep(*words)
+    readings, _ = first.searched(16, at_once=3)
+    assert first.search.ask(readings, 2) == second.search.ask(readings, 2)
+    points = [tuple(point.values()) for point in points_of(readings[1:])]
+    assert len(set(points)) == len(points)
+
+
+def test_a_sampler_that_is_not_installed_is_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sweeps.search.axes.samplers.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"search\.sampler = 'CmaEsSampler': needs the package cmaes"):
+        LossSweep(*LOSS, "search=bayes", "search.sampler=CmaEsSampler")
+
+
+@pytest.mark.slow
+def test_few_axes_that_every_point_has_are_learned_by_a_gaussian_process_and_conditional_ones_by_tpe() -> None:
+    """A question to the process finds the bottom of a bowl in few jobs, though a part of the trainings breaks down."""
+
+    def bowl_beside_a_cliff(experiment: Experiment) -> float:
+        rate = experiment.training.learning_rate
+        return math.inf if rate > 1e-2 else 8.0 if rate > 3e-3 else bowl(experiment)
+
+    sweep = LossSweep(*LOSS, "search=bayes", loss=bowl_beside_a_cliff)
+    readings, _ = sweep.searched(22)
+    assert min(bowl(each.planned) for each in readings) < 2 + 0.02
+
+
 def test_what_was_ended_early_has_shown_something_too() -> None:
     sweep = LossSweep(*LOSS, "search=bayes", "search.pruner=median", "search.min_gain=0")
     readings, _ = sweep.searched(8)
@@ -84,11 +117,34 @@ def test_what_was_ended_early_has_shown_something_too() -> None:
 
 
 @pytest.mark.parametrize("best", [2.0, 0.0])
-def test_the_search_ends_when_nothing_was_gained_for_long_and_says_so(best: float) -> None:
-    sweep = LossSweep(*LOSS, "search=bayes", "search.min_gain=0.2", loss=lambda experiment: best)
+def test_the_search_ends_when_nothing_was_gained_for_long_if_the_user_asks_and_says_so(best: float) -> None:
+    sweep = LossSweep(*LOSS, "search=random", "search.min_gain=0.2", loss=lambda experiment: best)
     readings, answer = sweep.searched(60)
-    assert answer.finished == "none of the last 10 points bettered the best by 20.00% (search.min_gain)"
+    share = "20.00% (search.min_gain) of its lead over the median"
+    assert answer.finished == f"none of the last 10 points bettered the best by {share}"
     assert len(readings) == 11
+
+
+def test_a_gain_is_a_share_of_how_far_points_differ_and_not_of_a_loss_that_is_large_anyway() -> None:
+    """The losses differ by thousandths, as those of a narrow sweep may, and get better all the time."""
+
+    def slowly(experiment: Experiment) -> float:
+        return 2.5 + 0.01 * abs(math.log10(experiment.training.learning_rate) + 3.3) ** 0.5
+
+    sweep = LossSweep(*LOSS, "search=random", "search.min_gain=0.02", loss=slowly)
+    readings = sweep.first()
+    rates = [0.1 * 0.9**number for number in range(20)]
+    for rate in rates:
+        proposal = Proposal({"training.learning_rate": rate, "batch.global_batch_size": 8}, "")
+        readings.append(sweep.ended(sweep.trial(proposal)))
+    assert not sweep.search.ask(readings[1:], 1).finished
+
+
+def test_a_search_of_a_loss_goes_on_to_max_trials_unless_told_otherwise() -> None:
+    sweep = LossSweep(*LOSS, "search=bayes", "search.sampler=RandomSampler", "sweep.max_trials=16", loss=lambda _: 2.0)
+    readings, answer = sweep.searched(60)
+    assert len(readings) == 16
+    assert answer.finished == "all of sweep.max_trials = 16 trials were asked for"
 
 
 def test_points_at_which_a_value_cannot_be_computed_are_left_out_by_draws_and_by_what_they_leave_over() -> None:
@@ -302,6 +358,11 @@ def test_a_grid_without_seeds_needs_no_search() -> None:
         (("search=random", "+sweep.axes={batch.micro_size:[2]}"), r"sweep\.axes = 'batch\.micro_size': is not a key"),
         (("search=pareto", "search.objective=loss"), r"search\.objective = \['loss'\]: makes no front"),
         (("search.objective=[loss,loss]",), r"search\.objective = .*names one of them twice"),
+        (
+            ("search=bayes", "search.sampler=Tpe"),
+            r"search\.sampler = 'Tpe': must be 'auto', 'GPSampler', 'TPESampler', .* or 'NSGAIIISampler'",
+        ),
+        (("search=bayes", "search.sampler=GPSampler"), r"search\.sampler = 'GPSampler': draws other keys than layouts"),
         (("search.pruner=median",), r"search\.pruner = 'median': judges trials by their loss"),
         (("search.objective=speed",), r"search\.objective = 'speed': is nothing that a search can seek"),
         (("search.tokens=0.5",), r"search\.tokens = 0\.5"),

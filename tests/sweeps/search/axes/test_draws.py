@@ -14,7 +14,7 @@ from conf.types.schema import Value
 from conf.types.sweep_spec import PointSet
 from sweeps.points.axes import spaces_of
 from sweeps.search.axes.draws import RandomChooser, choices_of, draw_point
-from sweeps.search.axes.tpe import distributions
+from sweeps.search.axes.samplers import distributions
 
 TREE = {"a": 0, "b": 0}
 
