@@ -7,9 +7,9 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from launcher.control.rules import Budget
+from launcher.control.rules import Budget, Rules
 from launcher.control.workplace import ChargedTime
-from sweeps.folder.journal import Ended, Entry, History, Started, Submitted
+from sweeps.folder.journal import Begun, Ended, Entry, History, Started, Submitted
 from sweeps.folder.submission import EndedAttempt
 from sweeps.reading import Reading, TrialReading
 from train_core.measurement import Fault, Outcome
@@ -104,6 +104,43 @@ BLAMES_NODE = LEAVES_NODES | {Fault.NODE}
 
 BAD_NODE_SUSPICION = 2.0
 """A node is left out once its parts of blame add up to this. A failed trial is one, in equal parts for its nodes."""
+
+
+RETRIED_BY_ORDER = frozenset(
+    {Outcome.FAILED, Outcome.TIMED_OUT, Outcome.INFEASIBLE, Outcome.NODE_FAILED, Outcome.PREEMPTED}
+)
+"""Outcomes that `--retry-failed` runs again. Out of memory is none of them: the same plan needs as much."""
+
+BAD_ENDS = RETRIED_BY_ORDER | {Outcome.OUT_OF_MEMORY}
+"""Outcomes that say nothing of another place."""
+
+
+def is_to_run(reading: TrialReading, history: History, rules: Rules) -> bool:
+    """True if the trial is to be submitted, for the first time or again.
+
+    Never one with a result that is to be kept, or with a live job. A person's retry always counts; else a trial has
+    to be selected, possible, wanted by the command and not cancelled, and `may_run_again` has to allow it.
+    """
+    course, trial = history.course_of(reading.name), reading.trial
+    if trial.experiment is None or is_in_flight(reading) or reading.outcome is Outcome.COMPLETED:
+        return False
+    if course.wants_another(submission_time_of(reading)):
+        return True
+    if not trial.selected or trial.infeasible_reason is not None or course.is_cancelled:
+        return False
+    if not (trial.stage or rules.wants(trial)):
+        return False
+    # A person who cancels a job while the sweep goes on does not want it back until the command is given again.
+    is_new = course.ended_before_command
+    return (is_new and _ended_elsewhere(reading, history.begun)) or may_run_again(
+        reading, rules.max_resubmits, retry_cancelled=is_new
+    )
+
+
+def _ended_elsewhere(reading: TrialReading, begun: Begun | None) -> bool:
+    """True of what failed on this machine, if the command is for Slurm, or the other way round."""
+    is_bad = reading.outcome in BAD_ENDS
+    return begun is not None and reading.submission is not None and is_bad and reading.is_in_slurm != begun.on_slurm
 
 
 def may_run_again(reading: Reading, max_resubmits: int, *, retry_cancelled: bool) -> bool:

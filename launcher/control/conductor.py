@@ -8,26 +8,23 @@ which attempts have ended unseen.
 
 from __future__ import annotations
 
-import re
-import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from conf.credentials import overrides_for_records
 from conf.folders import own_folders
-from conf.grouped import grouped
 from conf.units import count_of
 from launcher.control.attempts import (
     has_news_of_an_end,
     is_charged_still,
     is_in_flight,
-    may_run_again,
+    is_to_run,
     news,
     submission_time_of,
     submissions,
 )
-from launcher.control.orders import RETRIED_BY_ORDER
 from launcher.control.rules import PAUSED, Admission, Rules, SweepStep
+from launcher.control.stopping import is_past_deadline, why_stopped
 from launcher.control.workplace import Workplace
 from sweeps.folder.journal import Asked, Begun, Ended, Entry, Finished, History, Journal, Pruned
 from sweeps.ranking.points import best_first
@@ -35,21 +32,9 @@ from sweeps.reading import CANCELLED_BY_NAME, TrialReading
 from sweeps.search.searcher import Answer, num_taken
 from sweeps.sweep import Sweep, first_runs, points_of, points_of_configuration, with_figures
 from sweeps.trial import Trial, named_apart, repeat_id
-from train_core.measurement import Fault, Outcome
+from train_core.measurement import Outcome
 from train_core.trial_folder import Attempt
 from train_core.whole_files import write_atomically
-
-FAILURES = (Outcome.FAILED, Outcome.TIMED_OUT)
-"""Outcomes that `controller.fail_fast` counts."""
-BAD_ENDS = RETRIED_BY_ORDER | {Outcome.OUT_OF_MEMORY}
-"""Outcomes that say nothing of another place."""
-
-OF_A_MISTAKE = (Fault.INPUT, Fault.CRASH, Fault.UNREAD)
-OF_THE_COMMAND = re.compile(
-    r"SyntaxError|IndentationError|ImportError|ModuleNotFoundError|can't open file|No such file|No such option"
-    r"|command not found|cannot be started|is no folder|unrecognized arguments|required: |its log"
-)
-"""Causes that lie in what all trials share: the program, its folder, its command line and how its log is read."""
 
 CANCELLED = "cancelled by a person"
 MOST_AT_ONCE = 1000
@@ -113,9 +98,11 @@ class Conductor:
         # What Slurm still charges for counts as in flight, since the journal does not have its cost yet.
         in_flight = [each for each in readings if is_in_flight(each) or each.name in self._still_charged]
         waiting = [each for each in readings if self._is_to_run(each)]
-        stopped = self._why_stopped(readings)
+        stopped = why_stopped(readings, self.rules, self.history)
         if stopped:
-            ending = {each.name for each in in_flight if self._ends_with_sweep(each)}
+            # All that is in flight ends at the deadline, else what waits.
+            late = is_past_deadline(self.rules, self.history)
+            ending = {each.name for each in in_flight if late or each.outcome is Outcome.PENDING}
             readings = self._end_all(readings, [each for each in in_flight if each.name in ending], stopped)
             in_flight = [each for each in in_flight if each.name not in ending]
         if stopped or self.history.is_paused:
@@ -246,76 +233,8 @@ class Conductor:
                 ended.add(each.name)
         return [self.sweep.read_trial(each.trial) if each.name in ended else each for each in readings]
 
-    def _why_stopped(self, readings: Sequence[TrialReading]) -> str:
-        """Return why the sweep stops although trials are left; empty if it goes on."""
-        fail_fast, begun = self.rules.fail_fast, self.history.first_begun
-        failed = [each for each in readings if self._has_failed(each)]
-        if fail_fast is not None and len(failed) >= fail_fast:
-            failures = count_of(len(failed), "trial")
-            return f"{failures} failed (controller.fail_fast = {fail_fast}), {failed[-1].name} among them"
-        untimed = [each for each in failed if each.measurement and each.measurement.why is Fault.UNTIMED]
-        if untimed and not _others_may_be_timed(readings, untimed):
-            return f"{untimed[-1].name} ended well, but without the time of a step no trial counts: {untimed[-1].cause}"
-        if shared := self._shared_mistake(readings, failed):
-            return shared
-        if begun is not None and self.rules.budget.is_past_deadline(begun, time.time()):
-            return f"budget.deadline_hours = {self.rules.budget.limits.deadline_hours:g} have passed"
-        return ""
-
-    def _shared_mistake(self, readings: Sequence[TrialReading], failed: Sequence[TrialReading]) -> str:
-        """Return the cause from which all points have failed so far, which so would all others; empty without one."""
-        completed = [each for each in readings if not each.trial.stage and each.outcome is Outcome.COMPLETED]
-        if not all(self.history.course_of(each.name).ended_before_command for each in completed):
-            return ""
-        ended = [
-            each
-            for each in failed
-            if not each.trial.stage and each.measurement and each.measurement.why in OF_A_MISTAKE
-        ]
-        for (_, enough), alike in grouped(ended, _kind_of).items():
-            if len(alike) >= enough:
-                return f"{count_of(len(alike), 'trial')} failed alike, and none has completed: {alike[0].cause}"
-        return ""
-
-    def _has_failed(self, reading: TrialReading) -> bool:
-        course = self.history.course_of(reading.name)
-        # Neither what failed before the command was given, nor what was ordered to run again.
-        is_forgiven = course.ended_before_command or course.wants_another(submission_time_of(reading))
-        return reading.outcome in FAILURES and not is_forgiven
-
-    def _ends_with_sweep(self, reading: TrialReading) -> bool:
-        """True if a trial in flight ends when the sweep stops: all do at the deadline, else those that wait."""
-        begun = self.history.first_begun
-        is_late = begun is not None and self.rules.budget.is_past_deadline(begun, time.time())
-        return is_late or reading.outcome is Outcome.PENDING
-
     def _is_to_run(self, reading: TrialReading) -> bool:
-        """True if the trial is to be submitted, for the first time or again.
-
-        Never one with a result that is to be kept, or with a live job. A person's retry always counts; else a trial has
-        to be selected, possible, wanted by the command and not cancelled, and `may_run_again` has to allow it.
-        """
-        course = self.history.course_of(reading.name)
-        if reading.trial.experiment is None or is_in_flight(reading) or reading.outcome is Outcome.COMPLETED:
-            return False
-        if reading.name in self._still_charged:
-            return False
-        if course.wants_another(submission_time_of(reading)):
-            return True
-        if not reading.trial.selected or reading.trial.infeasible_reason is not None or course.is_cancelled:
-            return False
-        if not (reading.trial.stage or self.rules.wants(reading.trial)):
-            return False
-        # A person who cancels a job while the sweep goes on does not want it back until the command is given again.
-        is_new = course.ended_before_command
-        return (is_new and self._ended_elsewhere(reading)) or may_run_again(
-            reading, self.rules.max_resubmits, retry_cancelled=is_new
-        )
-
-    def _ended_elsewhere(self, reading: TrialReading) -> bool:
-        """True of what failed on this machine, if the command is for Slurm, or the other way round."""
-        begun, is_bad = self.history.begun, reading.outcome in BAD_ENDS
-        return begun is not None and reading.submission is not None and is_bad and reading.is_in_slurm != begun.on_slurm
+        return reading.name not in self._still_charged and is_to_run(reading, self.history, self.rules)
 
     def _ask_search(self, readings: Sequence[TrialReading], admission: Admission) -> Answer:
         """Ask the search for points for the slots that are free; nothing while there is none."""
@@ -462,24 +381,6 @@ class Conductor:
         # No other entry changes which trials the sweep has, and a record takes long to complete where there are many.
         if any(isinstance(entry, Asked) for entry in new):
             self.sweep = self.sweep._replace(record=self.history.complete_record(self._planned))
-
-
-def _others_may_be_timed(readings: Iterable[TrialReading], untimed: Iterable[TrialReading]) -> bool:
-    """True if the patterns that found no time found one in another log, or others read the log of one that is left."""
-    in_vain = [each.experiment.trainer.log for each in untimed if each.experiment is not None]
-    for each in readings:
-        is_alike = each.experiment is not None and each.experiment.trainer.log in in_vain
-        is_left = each.outcome is Outcome.PENDING and each.trial.selected
-        if (each.outcome is Outcome.COMPLETED and is_alike) or (is_left and not is_alike):
-            return True
-    return False
-
-
-def _kind_of(failed: TrialReading) -> tuple[str, int]:
-    """What is the same in failures of one kind, and how many of them say that all trials share the mistake."""
-    is_unread = failed.measurement is not None and failed.measurement.why is Fault.UNREAD
-    is_of_the_command = is_unread or OF_THE_COMMAND.search(failed.cause) is not None
-    return (re.sub(r"\d+", "", failed.cause), 2) if is_of_the_command else (failed.cause, 3)
 
 
 def _set_aside(trials: Iterable[Trial], new: Trial) -> list[Trial]:

@@ -16,7 +16,7 @@ from conf.credentials import has_hidden_variables, overrides_for_records
 from conf.errors import UsageError
 from conf.nearest import listed
 from conf.overrides import Overrides
-from launcher.control.attempts import may_run_again, submission_time_of
+from launcher.control.attempts import RETRIED_BY_ORDER, may_run_again, submission_time_of
 from launcher.control.rules import Rules
 from sweeps.folder.journal import Asked, Begun, Cancelled, History, Journal, Paused, Resumed, Retried
 from sweeps.ranking.points import MeasuredPoint, measured_points
@@ -24,14 +24,10 @@ from sweeps.ranking.rounds import next_repeat
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, Trial, repeat_id
-from train_core.measurement import Fault, Outcome
+from train_core.measurement import Fault
 from train_core.whole_files import write_atomically
 
 MOST_NAMED = 5
-RETRIED_BY_ORDER = frozenset(
-    {Outcome.FAILED, Outcome.TIMED_OUT, Outcome.INFEASIBLE, Outcome.NODE_FAILED, Outcome.PREEMPTED}
-)
-"""Outcomes that `--retry-failed` runs again. Out of memory is none of them: the same plan needs as much."""
 
 
 @dataclass(frozen=True)
