@@ -69,9 +69,8 @@ class MadeUpSlurm:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """That of a command which finds these tools first, and no answer that another Slurm gave."""
-        path = f"{self.tools}{os.pathsep}{os.environ['PATH']}"
-        return dict(os.environ) | {"PATH": path, "XDG_RUNTIME_DIR": str(self.folder)}
+        """That of a command which finds these tools first."""
+        return dict(os.environ) | {"PATH": f"{self.tools}{os.pathsep}{os.environ['PATH']}"}
 
     def put_jobs(self, state: str, *, node: str = "") -> None:
         """Show all jobs in this state; one that is an end lies ten minutes back."""

@@ -74,12 +74,8 @@ def test_a_trial_that_waits_and_is_cancelled_by_name_says_so_and_stays_cancelled
 
 @pytest.mark.usefixtures("slurm")
 def test_what_slurm_said_before_a_cancellation_is_not_taken_for_how_it_stands(
-    sweep: Sweep,
-    slurm_submission: Callable[..., Submission],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    sweep: Sweep, slurm_submission: Callable[..., Submission]
 ) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     (trial,) = sweep.record.trials
     write_submission(sweep.prepare(trial), slurm_submission("12", job_name="ours", cluster="alps"))
     assert reconcile(sweep.read(), 30.0)[0].outcome is Outcome.PENDING

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,13 +12,6 @@ from launcher.slurm.query_cache import FRESH, MOST_SECONDS, CommandAnswer, answe
 from tests.launcher.conftest import Tools
 
 COUNTING = 'echo asked >> "$(dirname "$0")/asked"; '
-
-
-@pytest.fixture(autouse=True)
-def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of this user in which answers are kept."""
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    return tmp_path / f"trisweep-slurm-{os.getuid()}"
 
 
 @pytest.fixture
@@ -71,20 +63,7 @@ def test_the_wait_grows_with_each_failure_and_with_slow_answers_up_to_a_minute()
     assert not answer().is_good_for(FRESH)
 
 
-def test_failures_in_a_row_are_counted_on_disk(tools: Tools) -> None:
+def test_failures_in_a_row_are_counted(tools: Tools) -> None:
     tools(squeue="exit 1")
     counts = [answer_of(["squeue"], 1e-9).failures for _ in range(3)]
     assert counts == [0, 1, 2]
-
-
-def test_answers_are_kept_where_nobody_else_can_write_and_old_ones_go(kept: Path, tools: Tools) -> None:
-    tools(squeue="echo hello")
-    answer_of(["squeue"], 30.0)
-    (file,) = kept.iterdir()
-    assert (kept.stat().st_mode & 0o777, file.stat().st_mode & 0o777) == (0o700, 0o600)
-    os.utime(file, (1.0, 1.0))
-    answer_of(["squeue", "--other"], 30.0)
-    assert file not in kept.iterdir()
-    kept.chmod(0o777)
-    file.write_text(answer().model_dump_json().replace('"said":""', '"said":"forged"'))
-    assert answer_of(["squeue"], 30.0).said == "hello\n"
