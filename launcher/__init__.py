@@ -17,5 +17,6 @@ control           one step of a sweep, and what it goes by: rules, budget, retri
 
 Under all of them lie `refused` (what puts a refused command's writing back), `job_payload` (the functions that jobs
 call, and the folders that they work in), `provenance` (the code as it was, and where numbers come from), `folder_lock`,
-and `external_commands` (Slurm's and other people's programs, run for their answer, and the forms in which they write).
+`submitit_internals` (what submitit does not promise), and `external_commands` (Slurm's and other people's programs, run
+for their answer, and the forms in which they write).
 """

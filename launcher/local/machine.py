@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -27,6 +26,7 @@ from conf.plan.experiment import Experiment
 from conf.units import GIBIBYTE, count_of
 from launcher.external_commands import ask
 from launcher.job_payload import FolderWork
+from launcher.submitit_internals import CONTROLLER, start_controller
 from sweeps.folder.submission import JobShape, Submission, new_submission, write_submission
 from sweeps.trial import Trial
 from train_core.costs import Estimate
@@ -47,7 +47,7 @@ def supervisor_of(submission: Submission) -> psutil.Process | None:
         return None
     try:
         process = psutil.Process(int(submission.job_id or 0))
-        if process.status() == psutil.STATUS_ZOMBIE or "submitit.local._local" not in process.cmdline():
+        if process.status() == psutil.STATUS_ZOMBIE or CONTROLLER not in process.cmdline():
             return None
         # A process with a reused id may be a job of submitit's too, but only ours names this folder.
         folder = Path(submission.output).parent
@@ -77,45 +77,14 @@ def start_job(
         time_limit_seconds: None where it has none.
     """
     folder, attempt = work
-    process = _start_controller(folder, code, devices, time_limit_seconds, function)
+    python = shlex.join(["env", *(f"{name}={value}" for name, value in variables_of(code).items()), sys.executable])
+    minutes = time_limit_seconds / 60 + EXTRA_MINUTES if time_limit_seconds else UNLIMITED_MINUTES
+    call = (function, str(folder.path.absolute()), devices, time_limit_seconds)
+    process = start_controller(folder.logs.absolute(), python, minutes, call)
+    _await_command_line(process)
     job_id, logs = str(process.pid), folder.logs.absolute()
     write_submission(folder, new_submission(attempt, shape, logs, job_id, executor="local", job_id=job_id))
     return process
-
-
-def _start_controller(
-    folder: JobFolder, code: Path, devices: tuple[int, ...], time_limit_seconds: float | None, job: LocalJobFunction
-) -> subprocess.Popen[bytes]:
-    import submitit
-    from submitit.local.local import LocalJob
-
-    class DetachedExecutor(submitit.LocalExecutor):
-        """Starts each job in a session of its own, so that Ctrl-C reaches only the sweep, which ends its jobs in order.
-
-        The job sees the devices that this process sees; submitit's own executor would hide them.
-        """
-
-        def _submit_command(self, command: str) -> LocalJob[Any]:
-            environment = {**os.environ, **_controller_settings(command, self.parameters["timeout_min"])}
-            controller = [sys.executable, "-m", "submitit.local._local", str(self.folder)]
-            with (self.folder / "supervisor.log").open("ab") as log:
-                self.process = subprocess.Popen(
-                    controller,
-                    env=environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                )
-            _await_command_line(self.process)
-            return LocalJob(folder=self.folder, job_id=str(self.process.pid), process=self.process, tasks=[0])
-
-    python = shlex.join(["env", *(f"{name}={value}" for name, value in variables_of(code).items()), sys.executable])
-    executor = DetachedExecutor(folder.logs.absolute(), max_num_timeout=0, python=python)
-    minutes = time_limit_seconds / 60 + EXTRA_MINUTES if time_limit_seconds else UNLIMITED_MINUTES
-    executor.update_parameters(timeout_min=minutes)
-    executor.submit(job, str(folder.path.absolute()), devices, time_limit_seconds)
-    return executor.process
 
 
 def _await_command_line(process: subprocess.Popen[bytes]) -> None:
@@ -128,24 +97,6 @@ def _await_command_line(process: subprocess.Popen[bytes]) -> None:
         controller = psutil.Process(process.pid)
         while controller.status() != psutil.STATUS_ZOMBIE and not controller.cmdline():
             time.sleep(0.001)
-
-
-def _controller_settings(command: str, minutes: float) -> dict[str, str]:
-    """The environment variables by which submitit tells its controller what to run.
-
-    They are private to submitit; `start_controller` in its `local.py` is where they come from.
-    """
-    return {
-        "SUBMITIT_LOCAL_NTASKS": "1",
-        "SUBMITIT_LOCAL_COMMAND": command,
-        "SUBMITIT_LOCAL_TIMEOUT_S": str(int(60 * minutes)),
-        "SUBMITIT_LOCAL_SIGNAL_DELAY_S": "0",
-        "SUBMITIT_LOCAL_NODEID": "0",
-        "SUBMITIT_LOCAL_JOB_NUM_NODES": "1",
-        "SUBMITIT_STDERR_TO_STDOUT": "",
-        "SUBMITIT_EXECUTOR": "local",
-        "SUBMITIT_LOCAL_WITH_SHELL": "",
-    }
 
 
 CANCEL_SECONDS = 5.0

@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from submitit.slurm.slurm import _get_default_parameters, _make_sbatch_string
-
 from conf.credentials import HIDDEN
 from conf.errors import ConfigError
 from conf.types.sbatch_options import sbatch_table, srun_options
@@ -21,6 +19,7 @@ from conf.units import SECONDS_PER_MINUTE
 from launcher.job_payload import PREFLIGHT, REFUSES
 from launcher.provenance import checksum_command, checksum_of
 from launcher.slurm.shell import shell_options
+from launcher.submitit_internals import sbatch_names, sbatch_string
 from sweeps.folder.submission import JobShape
 
 OWN_VARIABLES = ("PYTHONPATH", "PYTHONSAFEPATH", "PYTHONDONTWRITEBYTECODE")
@@ -151,7 +150,7 @@ def sbatch_text(parameters: dict[str, Any], logs: Path, num_folders: int, comman
     """
     require_plain_path(logs)
     map_count = num_folders if num_folders > 1 else None  # a single job needs no array
-    return str(_make_sbatch_string(command=command, folder=logs, **parameters, map_count=map_count))
+    return sbatch_string(command, logs, map_count, parameters)
 
 
 def require_plain_path(logs: Path) -> None:
@@ -293,8 +292,8 @@ def _extra(slurm: SlurmSpec, shape: JobShape, *, requeues: bool) -> dict[str, An
     # Without --requeue, a site whose default is JobRequeue=0 refuses `scontrol requeue`.
     if requeues and "no-requeue" not in given:
         given["requeue"] = True
-    defaults = _get_default_parameters()
-    return {name if (name := option.replace("-", "_")) in defaults else option: each for option, each in given.items()}
+    known = sbatch_names()
+    return {name if (name := option.replace("-", "_")) in known else option: each for option, each in given.items()}
 
 
 def _asks_for_devices(option: str, value: str, shape: JobShape) -> bool:
