@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Mapping, Sequence
+from statistics import fmean, stdev
 
 from conf.grouped import grouped
 from conf.nearest import listed
 from conf.overrides import Override, command_line
 from conf.types.sweep_spec import Objective, figure_of, is_of_time
 from conf.units import TERA, count_of
+from results.report.findings.axis_ends import end_sentences
 from results.units import ABSENT, significant
-from sweeps.points.objectives import is_better_when_larger
+from sweeps.points.objectives import LAST_PART, is_better_when_larger
 from sweeps.ranking.points import MeasuredPoint, sought_points
 from sweeps.reading import TrialReading
 from sweeps.search.axes.seen_points import SEED
@@ -34,6 +36,9 @@ NO_LOSS = (
 )
 NUM_RUNS = 3
 SAME = "All runs of"
+FEWEST_TO_RISE, CLEARLY = 5, 3.0
+"""A training loss rises at the end if the mean of its last tenth, of so many steps at least, is above that of an
+earlier tenth by so many standard errors. Assumed."""
 HUGE = 1e10
 """Only a loss that diverged is as large; tables write it with an exponent, for want of room."""
 
@@ -91,15 +96,56 @@ def _placed_sentences(record: SweepRecord, points: Sequence[MeasuredPoint], wher
     rivals = [point for point in others if point.may_be_best and point.may_equal(best)]
     superlative = f"the {'highest' if is_better_when_larger(objective) else 'lowest'} {words_of(objective)}"
     interval = f" ({interval_text(objective, best.interval)})" if best.interval else ""
-    reached = f"{best.name} reached {superlative}, {value_text(objective, best.values[0])}{interval}"
-    sureness = _sureness(record, points, where)
+    by_loss = objective == "loss"
+    rising = ", whose loss was rising at the end," if by_loss and rises_at_end(best) else ""
+    reached = f"{best.name}{rising} reached {superlative}, {value_text(objective, best.values[0])}{interval}"
+    sureness, marked = _sureness(record, points, where), _marked_in_words(objective, others)
+    beyond = end_sentences(record, points)
     if not rivals:
-        return f"{reached}{_others_in_words(objective, others)}.", "", sureness
+        return f"{reached}{_others_in_words(objective, others)}{marked}.", beyond, sureness
     names = listed([point.name for point in rivals], MOST_NAMED)
     if any(point.interval for point in (best, *rivals)):
-        return f"No clear winner: {reached}, and {len(rivals)} may be as good.", f"May be as good: {names}.", sureness
-    same = "1 other" if len(rivals) == 1 else f"{len(rivals)} others"
-    return f"No clear winner: {reached}, and so did {same}.", f"Reached the same: {names}.", sureness
+        equals, named = f"{len(rivals)} may be as good", f"May be as good: {names}."
+        return f"No clear winner: {reached}, and {equals}{marked}.", f"{named} {beyond}".rstrip(), sureness
+    same, named = "1 other" if len(rivals) == 1 else f"{len(rivals)} others", f"Reached the same: {names}."
+    return f"No clear winner: {reached}, and so did {same}{marked}.", f"{named} {beyond}".rstrip(), sureness
+
+
+def _marked_in_words(objective: Objective, others: Sequence[MeasuredPoint]) -> str:
+    """What is to be known of single ones among the others, as the end of a sentence: which diverged or were rising."""
+    if objective != "loss":
+        diverged = [point.name for point in others if point.diverged]
+        return f"; {_named_or_counted(diverged)} diverged" if diverged else ""
+    untold = sum(_told_no_loss(point) for point in others)
+    diverged = [point.name for point in others if point.diverged and not _told_no_loss(point)]
+    rising = [point.name for point in others if point.may_be_best and rises_at_end(point)]
+    said = f"; {_named_or_counted(diverged)} diverged" if diverged else ""
+    said += f"; {_named_or_counted(rising)} {'was' if len(rising) == 1 else 'were'} rising at the end" if rising else ""
+    return said + (f"; {untold} printed no loss that is a number and that {LOSS_PATTERN} matches" if untold else "")
+
+
+def _named_or_counted(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else str(len(names))
+
+
+def rises_at_end(point: MeasuredPoint) -> bool:
+    """True if the losses of all its runs were rising when they ended."""
+    return all(map(_rises, point.runs))
+
+
+def _rises(reading: TrialReading) -> bool:
+    """True if the held-out loss rose twice in a row at last; without evaluations if the training loss clearly rose."""
+    if reading.planned.has_held_out_loss:
+        held = [step.held_out_loss for step in reading.steps if step.held_out_loss is not None]
+        return len(held) > 2 and held[-3] < held[-2] < held[-1]
+    losses = reading.performance.losses if reading.performance is not None else ()
+    size = len(losses) // LAST_PART
+    if size < FEWEST_TO_RISE or not all(map(math.isfinite, losses)):
+        return False
+    tenths = [losses[end - size : end] for end in range(len(losses), size - 1, -size)]
+    means = [(fmean(each), stdev(each) / math.sqrt(size)) for each in tenths]
+    (last, error), (lowest, its_error) = means[0], min(means[1:])
+    return last - lowest > CLEARLY * math.hypot(error, its_error)
 
 
 def _told_no_loss(point: MeasuredPoint) -> bool:
@@ -114,16 +160,12 @@ def _told_no_loss(point: MeasuredPoint) -> bool:
 
 def _others_in_words(objective: Objective, others: Sequence[MeasuredPoint]) -> str:
     values = sorted(point.values[0] for point in others if not point.diverged)
-    untold = sum(_told_no_loss(point) for point in others) if objective == "loss" else 0
-    diverged = [point.name for point in others if point.diverged and not (objective == "loss" and _told_no_loss(point))]
-    lost = f"; {diverged[0] if len(diverged) == 1 else len(diverged)} diverged" if diverged else ""
-    lost += f"; {untold} printed no loss that is a number and that {LOSS_PATTERN} matches" if untold else ""
     if not values:
-        return lost
+        return ""
     if len(values) == 1:
-        return f", against {value_text(objective, values[0])}{lost}"
+        return f", against {value_text(objective, values[0])}"
     low, high = (value_text(objective, value) for value in (values[0], values[-1]))
-    return f", against {low if low == high else f'{low} to {high}'} of the {len(values)} others{lost}"
+    return f", against {low if low == high else f'{low} to {high}'} of the {len(values)} others"
 
 
 def _front(record: SweepRecord, points: Sequence[MeasuredPoint]) -> str:
