@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from conf.plan.experiment import Experiment
-from conf.types.sweep_spec import Objective
+from conf.types.sweep_spec import RATE, Objective
 from conf.units import count_of
 from sweeps.labels import Labels, distinct_names
-from sweeps.ranking.disturbed import counted_runs, disturbances, measured_groups, middle_of
 from sweeps.ranking.equal_training import trained_otherwise
-from sweeps.ranking.points import MeasuredPoint, sought_points
+from sweeps.ranking.points import MeasuredPoint, measured_points, sought_points
 from sweeps.reading import TrialReading
 from sweeps.search.axes.seen_points import SEED
 from sweeps.sweep import Sweep
@@ -31,21 +30,22 @@ class Side:
 
 @dataclass(frozen=True)
 class ComparedPoint:
-    """A layout that both sweeps measured.
+    """A point that both sweeps measured.
 
     Attributes:
-        why_not: why the two measurements say nothing about each other; empty where they do.
+        before, after: by the runs of the seeds that both have, where seeds are runs and they have any in common.
+        why_not: why the two say nothing about each other; empty where they do.
+        leaves_seeds_out: a side has runs of other seeds too.
     """
 
     label: str
-    before: TrialReading
-    after: TrialReading
+    before: MeasuredPoint
+    after: MeasuredPoint
     why_not: str
+    leaves_seeds_out: bool
 
     @property
     def performances(self) -> tuple[Performance, Performance]:
-        assert self.before.performance is not None
-        assert self.after.performance is not None
         return self.before.performance, self.after.performance
 
     @property
@@ -65,16 +65,24 @@ class ComparedPoint:
         )
 
     @property
-    def is_clear(self) -> bool:
+    def is_clearly_other_speed(self) -> bool:
         """True if even the bounds of the ratio say which side is faster: the timed steps do not overlap."""
         low, high = self.ratio_bounds
         return low > 1 or high < 1
+
+    @property
+    def is_clear(self) -> bool | None:
+        """True if the intervals of what is sought do not overlap; None where a side has none."""
+        if self.before.interval is None or self.after.interval is None:
+            return None
+        return not self.before.may_equal(self.after)
 
 
 @dataclass(frozen=True)
 class SweepComparison:
     """Two sweeps, the first of which is called the one before, whatever they differ in."""
 
+    objectives: tuple[Objective, ...]
     points: tuple[ComparedPoint, ...]
     only_before: tuple[str, ...]
     only_after: tuple[str, ...]
@@ -89,16 +97,17 @@ class SweepComparison:
         return math.exp(fmean(logarithms)) if logarithms else None
 
 
-def compare_sweeps(before: Sequence[TrialReading], after: Sequence[TrialReading]) -> SweepComparison:
-    """Pair the measured points of two sweeps by what sets them apart in either, in the order of the first."""
-    labels = joint_labels(before, after)
-    first, second = _points_by_label(before, labels), _points_by_label(after, labels)
-    points = tuple(
-        ComparedPoint(label, reading, second[label], why_incomparable(reading, second[label]))
-        for label, reading in first.items()
-        if label in second
-    )
+def compare_sweeps(before: Side, after: Side, objectives: tuple[Objective, ...] = RATE) -> SweepComparison:
+    """Pair the measured points of two sweeps by what sets them apart in either, in the ranking of the first.
+
+    Args:
+        objectives: what both seek, or the rate, which every sweep measures.
+    """
+    labels = joint_labels(before.results, after.results)
+    first, second = (_points_by_label(side, objectives, labels) for side in (before, after))
+    points = tuple(_pair(label, point, second[label]) for label, point in first.items() if label in second)
     return SweepComparison(
+        objectives,
         points,
         tuple(label for label in first if label not in second),
         tuple(label for label in second if label not in first),
@@ -111,81 +120,31 @@ def joint_labels(before: Sequence[TrialReading], after: Sequence[TrialReading]) 
     return Labels([*sides[0], *sides[1]], dict.fromkeys(key for side in sides for key in Labels(side).names))
 
 
-def _points_by_label(results: Sequence[TrialReading], labels: Labels) -> dict[str, TrialReading]:
-    """The measured points by their label, each by its middle run; later namesakes, as of other code, are numbered."""
-    disturbed = disturbances(results)
-    readings = [middle_of(counted_runs(runs, disturbed)) for runs in measured_groups(results)]
-    names = distinct_names([labels.of(reading.trial.point, reading.planned) for reading in readings])
-    return dict(zip(names, readings, strict=True))
+def _points_by_label(side: Side, objectives: tuple[Objective, ...], labels: Labels) -> dict[str, MeasuredPoint]:
+    """The points by their label; later namesakes, as of other code, are numbered."""
+    points = measured_points(side.results) if objectives == RATE else sought_points(side.sweep.record, side.results)
+    order = {reading.name: number for number, reading in enumerate(side.results)}
+    in_order = sorted(points, key=lambda point: order[point.runs[0].name])
+    names = distinct_names([joint_label(point, labels) for point in in_order])
+    named = {point.runs[0].name: name for point, name in zip(in_order, names, strict=True)}
+    return {named[point.runs[0].name]: point for point in points}
 
 
-@dataclass(frozen=True)
-class SoughtPair:
-    """A point that two sweeps measured which seek the same, and no rate.
-
-    Attributes:
-        before, after: by the runs of the seeds that both have, where they have any in common.
-        why_not: why the two say nothing about each other; empty where they do.
-        leaves_seeds_out: a side has runs of other seeds too.
-    """
-
-    label: str
-    before: MeasuredPoint
-    after: MeasuredPoint
-    why_not: str
-    leaves_seeds_out: bool
-
-    @property
-    def is_clear(self) -> bool | None:
-        """True if the intervals do not overlap; None where a side has none."""
-        if self.before.interval is None or self.after.interval is None:
-            return None
-        return not self.before.may_equal(self.after)
+def joint_label(point: MeasuredPoint, labels: Labels) -> str:
+    """The name of a point, without the seed where seeds are its runs."""
+    planned = point.reading.planned
+    seed = "" if point.objectives == RATE else SEED
+    return labels.of(point.reading.trial.point, planned, leave_out=seed) or planned.label
 
 
-@dataclass(frozen=True)
-class SoughtComparison:
-    """Two sweeps by what both seek; points that one of them measured alone are named by `SweepComparison`."""
-
-    objectives: tuple[Objective, ...]
-    pairs: tuple[SoughtPair, ...]
-
-    @property
-    def comparable(self) -> list[SoughtPair]:
-        return [pair for pair in self.pairs if not pair.why_not]
-
-
-def compare_sought(before: Side, after: Side) -> SoughtComparison | None:
-    """Pair the points of two sweeps in the order of the first; None where they seek a rate, or something else each."""
-    record = before.sweep.record
-    if record.objective != after.sweep.record.objective or record.seeks_rate:
-        return None
-    labels = joint_labels(before.results, after.results)
-    first, second = (_sought_by_label(side, labels) for side in (before, after))
-    sought = record.objective
-    pairs = tuple(_sought_pair(label, first[label], second[label], sought) for label in first if label in second)
-    return SoughtComparison(sought, pairs)
-
-
-def _sought_pair(label: str, before: MeasuredPoint, after: MeasuredPoint, sought: Sequence[Objective]) -> SoughtPair:
-    common = before.seeds & after.seeds
-    lengths = trained_otherwise({"A": [before.reading], "B": [after.reading]}) if "loss" in sought else {}
+def _pair(label: str, before: MeasuredPoint, after: MeasuredPoint) -> ComparedPoint:
+    lengths = trained_otherwise({"A": before.runs[:1], "B": after.runs[:1]}) if "loss" in before.objectives else {}
     trained = [f"{side} was trained {how}" for side, how in lengths.items()]
     why_not = "; ".join(filter(None, (why_incomparable(before.reading, after.reading), *trained)))
-    others = bool(common) and before.seeds != after.seeds
+    common = before.seeds & after.seeds
+    others = before.objectives != RATE and bool(common) and before.seeds != after.seeds
     one, other = (point.of_seeds(common) if others else point for point in (before, after))
-    return SoughtPair(label, one, other, why_not, others)
-
-
-def _sought_by_label(side: Side, labels: Labels) -> dict[str, MeasuredPoint]:
-    points = sought_points(side.sweep.record, side.results)
-    names = distinct_names([label_without_seed(point.reading, labels) for point in points])
-    return dict(zip(names, points, strict=True))
-
-
-def label_without_seed(reading: TrialReading, labels: Labels) -> str:
-    """The name of a point, whose seeds are its runs."""
-    return labels.of(reading.trial.point, reading.experiment, leave_out=SEED) or reading.planned.label
+    return ComparedPoint(label, one, other, why_not, others)
 
 
 def why_incomparable(before: TrialReading, after: TrialReading) -> str:

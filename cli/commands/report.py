@@ -215,7 +215,7 @@ def _compare(first: str, second: str, overrides: Sequence[str], out: Path | None
     _say_without_effect([(sweep.record, asked) for sweep, (_, asked) in zip(sweeps, given, strict=True)], None)
     before, after = sides_of([(sweep, reconcile(sweep.read())) for sweep in sweeps])
     page, markdown = write_comparison(before, after, out)
-    both = compare_sweeps(before.results, after.results)
+    both = compare_sweeps(before, after)
     console.print(f"A: {before.name}\nB: {after.name}\n{finding(before, after)}")
     console.print(f"Comparison: {shown_path(page)}\n            {shown_path(markdown)}")
     if as_json:

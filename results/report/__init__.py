@@ -3,7 +3,7 @@
 report            writes it; `page` renders its sections as a page and as Markdown
 last_report       knows what the last one said, and whether another would say it again
 section           what a section is: a finding in one sentence, tables and plots; `charts`: shapes of plots
-comparison_page   the page of two sweeps beside each other; `comparison_sought`: by another objective than the rate
+comparison_page   the page of two sweeps beside each other
 pipeline_spans    a step of a pipeline over time, as predicted, and as a picture; `recorded_spans`: as ranks recorded it
 
 `sections` holds the sections, `findings` what several of them say.

@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from math import inf
 from pathlib import Path
 
 from conf.errors import UsageError
+from conf.nearest import listed
+from conf.types.sweep_spec import RATE, Objective
+from conf.units import count_of
 from results.comparison import (
     ComparedPoint,
     Side,
     SweepComparison,
-    compare_sought,
     compare_sweeps,
     differences,
+    joint_label,
     joint_labels,
 )
 from results.report.charts import by_layout, dots, layer, quantity, tooltip
-from results.report.comparison_sought import seeks_otherwise, sought_finding, sought_section, sought_winners
+from results.report.findings.sought import interval_text, sought_sentences, value_text, words_of
 from results.report.page import markdown, page
 from results.report.section import Block, Head, Heading, NamedTable, Paragraph, Plot, Section
 from results.table import Cell, Table, number, text
-from results.units import round_to_digits, seconds, share_of_peak, significant, tflops
-from sweeps.labels import Labels
-from sweeps.ranking.points import ranking_of
+from results.units import ABSENT, round_to_digits, seconds, share_of_peak, significant, tflops
+from sweeps.points.objectives import cost
+from sweeps.ranking.points import MeasuredPoint, best_measured, rivals_of_first, sought_points
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
+from sweeps.trial import SweepRecord
 from train_core.whole_files import write_atomically
 
 ROW_HEIGHT = 22
@@ -71,40 +77,46 @@ def write_comparison(before: Side, after: Side, out: Path | None) -> tuple[Path,
 
 
 def comparison_sections(before: Side, after: Side) -> list[Section]:
-    both = compare_sweeps(before.results, after.results)
-    sought = compare_sought(before, after)
-    if before.sweep.record.seeks_rate and after.sweep.record.seeks_rate:
-        winners = _winners(before, after)
-    else:
-        winners = sought_winners(before, after)
+    both, sought = compare_sweeps(before, after), _by_what_both_seek(before, after)
     title = "Points that both measured" if sought is None else "Their speed"
-    points = Section("points", title, "measured", speed_finding(both), tuple(_point_blocks(both)))
-    first = [] if sought is None else [sought_section(sought)]
-    return [*first, points, winners, _circumstances(before, after)]
+    points = Section("points", title, "measured", speed_finding(both), tuple(_speed_blocks(both)))
+    first = [] if sought is None else [_sought_section(sought)]
+    return [*first, points, _winners(before, after), _circumstances(before, after)]
 
 
 def finding(before: Side, after: Side) -> str:
     """Return the result of the comparison by what both seek; by their speeds where each seeks something else."""
     records = before.sweep.record, after.sweep.record
-    if (sought := compare_sought(before, after)) is not None:
+    if (sought := _by_what_both_seek(before, after)) is not None:
         return sought_finding(sought)
-    otherwise = f"{seeks_otherwise(*records)} " if records[0].objective != records[1].objective else ""
-    return f"{otherwise}{speed_finding(compare_sweeps(before.results, after.results))}"
+    otherwise = f"{_seeks_otherwise(*records)} " if records[0].objective != records[1].objective else ""
+    return f"{otherwise}{speed_finding(compare_sweeps(before, after))}"
+
+
+def _by_what_both_seek(before: Side, after: Side) -> SweepComparison | None:
+    """The comparison by what both seek; None where that is the rate, or something else each."""
+    sought = before.sweep.record.objective
+    is_other = sought == after.sweep.record.objective != RATE
+    return compare_sweeps(before, after, sought) if is_other else None
+
+
+def _nothing_compared(both: SweepComparison, by: str) -> str:
+    reason = both.points[0].why_not if both.points else "they measured no point in common"
+    return f"Nothing of the two sweeps can be compared{by}: {reason}."
 
 
 def speed_finding(both: SweepComparison) -> str:
     points, mean = both.comparable, both.mean_ratio
     if mean is None:
-        reason = both.points[0].why_not if both.points else "they measured no layout in common"
-        return f"Nothing of the two sweeps can be compared: {reason}."
+        return _nothing_compared(both, "")
     if len(points) == 1:
-        than = "larger" if points[0].is_clear else "no larger"
+        than = "larger" if points[0].is_clearly_other_speed else "no larger"
         return (
             f"B trains {significant(mean)} times as many tokens a second as A at the only point that both measured; the"
             f" difference is {than} than the spread of the timed steps."
         )
     faster = sum(point.ratio > 1 for point in points)
-    clear = sum(point.is_clear for point in points)
+    clear = sum(point.is_clearly_other_speed for point in points)
     return (
         f"B trains {significant(mean)} times as many tokens a second as A in the geometric mean of {len(points)} points"
         f" that both measured; it is faster in {faster} of them, and in {clear} the difference is larger than the"
@@ -112,7 +124,30 @@ def speed_finding(both: SweepComparison) -> str:
     )
 
 
-def _point_blocks(both: SweepComparison) -> Iterator[Block]:
+def sought_finding(both: SweepComparison) -> str:
+    """The result of the comparison in one sentence, by the first of what both seek."""
+    pairs, words = both.comparable, words_of(both.objectives[0])
+    if not pairs:
+        return _nothing_compared(both, f" by {words}")
+    counts = Counter(_change_word(pair, both.objectives[0]) for pair in pairs)
+    found = listed([f"{word} in {counts[word]}" for word in ("better", "worse", "equal") if counts[word]], len(counts))
+    clear = [pair.is_clear for pair in pairs]
+    if any(each is not None for each in clear):
+        sure = f"the 95 % intervals of both do not overlap in {sum(map(bool, clear))}"
+    else:
+        sure = "of single runs nobody knows what is chance"
+    counted = f"Of {count_of(len(pairs), 'point')} that both measured"
+    return f"{counted}, B is by {words} {found}; {sure}."
+
+
+def _change_word(point: ComparedPoint, objective: Objective) -> str:
+    """How the second sweep compares with the first: better, worse or equal. A loss that is no number is the worst."""
+    sides = (point.before, point.after)
+    before, after = (cost(objective, side.values[0]) if side.is_number else inf for side in sides)
+    return "equal" if before == after else "better" if after < before else "worse"
+
+
+def _speed_blocks(both: SweepComparison) -> Iterator[Block]:
     points = both.comparable
     if points:
         yield Paragraph(
@@ -120,19 +155,16 @@ def _point_blocks(both: SweepComparison) -> Iterator[Block]:
             " fastest timed steps of both; where that holds 1, the difference is not clear."
         )
         yield _ratios(points)
-        yield NamedTable("compared-points", Table.of([_point_row(point) for point in points]))
-    refused = [point for point in both.points if point.why_not]
-    if refused:
-        yield Heading("Not comparable")
-        rows = [{"layout": text(point.label), "not comparable because": text(point.why_not)} for point in refused]
-        yield NamedTable("incomparable-points", Table.of(rows))
+        yield NamedTable("compared-points", Table.of([_speed_row(point) for point in points]))
+    yield from _refused(both, "incomparable-points")
     for side, labels in (("A", both.only_before), ("B", both.only_after)):
         if labels:
             yield Paragraph(f"Only {side} measured: {', '.join(f'`{label}`' for label in labels)}.")
 
 
-def _point_row(point: ComparedPoint) -> dict[str, Cell]:
+def _speed_row(point: ComparedPoint) -> dict[str, Cell]:
     (before, after), (low, high) = point.performances, point.ratio_bounds
+    faster = "faster" if point.ratio > 1 else "slower"
     rate_before, rate_after = (each.model_flops_per_second_per_device for each in (before, after))
     return {
         "layout": text(point.label),
@@ -142,7 +174,7 @@ def _point_row(point: ComparedPoint) -> dict[str, Cell]:
         "TFLOPS B": number(tflops(rate_after), rate_after),
         "tokens/s B over A": number(significant(point.ratio), point.ratio),
         "by the steps": text(f"{significant(low)} to {significant(high)}"),
-        "clearly": text(("faster" if point.ratio > 1 else "slower") if point.is_clear else "no difference"),
+        "clearly": text(faster if point.is_clearly_other_speed else "no difference"),
     }
 
 
@@ -175,29 +207,112 @@ def _ratios(points: Sequence[ComparedPoint]) -> Plot:
     )
 
 
+def _sought_section(both: SweepComparison) -> Section:
+    words = " and ".join(map(words_of, both.objectives))
+    return Section("sought", f"By {words}", "measured", sought_finding(both), tuple(_sought_blocks(both)))
+
+
+def _sought_blocks(both: SweepComparison) -> Iterator[Block]:
+    if both.comparable:
+        yield NamedTable("sought-pairs", Table.of([_sought_row(both, pair) for pair in both.comparable]))
+        first = words_of(both.objectives[0])
+        note = f"95 %: the interval of the {first}; clearly: the intervals of both do not overlap."
+        if any(pair.leaves_seeds_out for pair in both.comparable):
+            note += " Of a point, the seeds count that both measured."
+        yield Paragraph(note, is_note=True)
+    yield from _refused(both, "incomparable-sought")
+
+
+def _refused(both: SweepComparison, name: str) -> Iterator[Block]:
+    refused = [point for point in both.points if point.why_not]
+    if refused:
+        yield Heading("Not comparable")
+        rows = [{"point": text(point.label), "not comparable because": text(point.why_not)} for point in refused]
+        yield NamedTable(name, Table.of(rows))
+
+
+def _sought_row(both: SweepComparison, pair: ComparedPoint) -> dict[str, Cell]:
+    objective, sides = both.objectives[0], {"A": pair.before, "B": pair.after}
+    values = {
+        f"{words_of(each)} {side}": number(value_text(each, point.values[place]), point.values[place])
+        for place, each in enumerate(both.objectives)
+        for side, point in sides.items()
+    }
+    return {
+        "point": text(pair.label),
+        **values,
+        **{f"95 % {side}": text(interval_text(objective, point.interval)) for side, point in sides.items()},
+        "B is": text(_change_word(pair, objective)),
+        "clearly": text({None: ABSENT, True: "yes", False: "no"}[pair.is_clear]),
+    }
+
+
 def _winners(before: Side, after: Side) -> Section:
-    best = [next(iter(ranking_of(side.results)), None) for side in (before, after)]
+    """The best of each of two sweeps by its own objective."""
+    sides, records = (before, after), (before.sweep.record, after.sweep.record)
     labels = joint_labels(before.results, after.results)
-    rows = []
-    for letter, side, reading in zip("AB", (before, after), best, strict=True):
-        performance = reading.performance if reading else None
-        name = labels.of(reading.trial.point, reading.experiment) if reading else "nothing was measured"
-        row = {"": text(letter), "sweep": text(side.name), "fastest per device": text(name)}
-        rate = performance.model_flops_per_second_per_device if performance else None
-        share = performance.model_flops_utilization if performance else None
-        rows.append(row | {"model TFLOPS": number(tflops(rate), None), "MFU %": number(share_of_peak(share), None)})
-    winners = (NamedTable("winners", Table.of(rows)),)
-    return Section("winners", "The winner of each", "measured", _winners_sentence(best, labels), winners)
+    found = [best_measured(side.sweep.record, side.results) for side in sides]
+    headlines = [sought_sentences(side.sweep.record, side.results, "")[0] for side in sides]
+    names = [
+        joint_label(best, labels) if best else "none" if headline else "nothing was measured"
+        for best, headline in zip(found, headlines, strict=True)
+    ]
+    rows = [
+        {
+            "": text(letter),
+            "sweep": text(side.name),
+            "seeks": text(" and ".join(map(words_of, record.objective))),
+            "best": text(name),
+            **_best_cells(best, shows_share=RATE in (before.sweep.record.objective, after.sweep.record.objective)),
+            "may be as good": text(_num_as_good(side)),
+        }
+        for letter, side, record, name, best in zip("AB", sides, records, names, found, strict=True)
+    ]
+    lacking = [
+        f"{letter} has no best point: {headline[0].lower()}{headline[1:]}"
+        for letter, best, headline in zip("AB", found, headlines, strict=True)
+        if headline and not best
+    ]
+    said = _winners_sentence(*records, names if all(found) else [], lacking)
+    return Section("winners", "The best of each", "measured", said, (NamedTable("winners", Table.of(rows)),))
 
 
-def _winners_sentence(best: Sequence[TrialReading | None], labels: Labels) -> str:
-    first, second = best
-    if first is None or second is None:
+def _best_cells(best: MeasuredPoint | None, *, shows_share: bool) -> dict[str, Cell]:
+    values = [value_text(*each) for each in zip(best.objectives, best.values, strict=True)] if best else [ABSENT]
+    share = best.performance.model_flops_utilization if best and best.objectives == RATE else None
+    return {"value": text(", ".join(values))} | ({"MFU %": number(share_of_peak(share), None)} if shows_share else {})
+
+
+def _num_as_good(side: Side) -> int:
+    """Count the points that may equal the best: those whose intervals overlap, or that reached the same value."""
+    points = [point for point in sought_points(side.sweep.record, side.results) if not point.aside]
+    return len(rivals_of_first(points))
+
+
+def _winners_sentence(before: SweepRecord, after: SweepRecord, names: Sequence[str], lacking: Sequence[str]) -> str:
+    """The sentence on both winners.
+
+    Args:
+        names: of both; empty where a sweep has none.
+        lacking: why a sweep that measured something has none.
+    """
+    if before.objective != after.objective:
+        return _seeks_otherwise(before, after)
+    if lacking:
+        return " ".join(lacking)
+    if not names:
         return "One of the sweeps has measured nothing yet."
-    one, other = (labels.of(each.trial.point, each.experiment) for each in (first, second))
+    one, other = names
+    words = " and ".join(map(words_of, before.objective))
     if one == other:
-        return f"Both sweeps have the same winner, `{one}`."
-    return f"The sweeps have different winners: `{one}` in A, `{other}` in B."
+        return f"The best by {words} is the same in both sweeps, `{one}`."
+    return f"The best by {words} is `{one}` in A and `{other}` in B."
+
+
+def _seeks_otherwise(before: SweepRecord, after: SweepRecord) -> str:
+    """The sentence that two sweeps which seek different things have no common winner."""
+    one, other = (" and ".join(map(words_of, record.objective)) for record in (before, after))
+    return f"A seeks {one} and B {other}, so that neither their winners nor their values can be compared."
 
 
 def _circumstances(before: Side, after: Side) -> Section:

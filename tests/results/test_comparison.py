@@ -44,7 +44,7 @@ def section_called(name: str, sections: list[Section]) -> Section:
 
 
 def test_points_are_paired_by_their_layout_and_the_ratio_is_of_tokens_a_second(both: tuple[Side, Side]) -> None:
-    comparison = compare_sweeps(*(each.results for each in both))
+    comparison = compare_sweeps(*both)
     assert {point.label: point.ratio for point in comparison.points} == {
         "tp1-pp1-dp1-mb1-gb8": 2.0,
         "tp1-pp1-dp2-mb1-gb8": 0.5,
@@ -64,16 +64,16 @@ def test_ratios_lie_on_an_axis_that_has_labels_where_they_are(write_sweep: Write
 
 def test_a_ratio_has_the_spread_of_both_measurements_steps(both: tuple[Side, Side]) -> None:
     """Steps vary from 0.95 to 1.05 of their median on both sides."""
-    point = compare_sweeps(*(each.results for each in both)).points[0]
+    point = compare_sweeps(*both).points[0]
     assert point.ratio_bounds == pytest.approx((2 * 0.95 / 1.05, 2 * 1.05 / 0.95))
-    assert point.is_clear
+    assert point.is_clearly_other_speed
 
 
 def test_a_difference_inside_the_spread_is_none(write_sweep: WriteSweep) -> None:
     before = side(write_sweep, "before", base=performance(100.0))
     after = side(write_sweep, "after", base=performance(105.0))
-    (point,) = compare_sweeps(before.results, after.results).points
-    assert not point.is_clear
+    (point,) = compare_sweeps(before, after).points
+    assert not point.is_clearly_other_speed
     found = section_called("points", comparison_sections(before, after))
     assert rows_of(found, "compared-points")[0]["clearly"] == "no difference"
 
@@ -82,7 +82,7 @@ def test_another_model_is_not_compared_and_the_reason_is_said(write_sweep: Write
     other = trial("base", model=FULL)
     before = side(write_sweep, "before", base=performance(100.0))
     after = side(write_sweep, "after", other, base=performance(100.0))
-    comparison = compare_sweeps(before.results, after.results)
+    comparison = compare_sweeps(before, after)
     assert comparison.comparable == []
     assert speed_finding(comparison) == (
         "Nothing of the two sweeps can be compared: model: made-up-proxy and made-up-175b."
@@ -126,7 +126,7 @@ def test_a_sweep_that_measured_nothing_leaves_a_page_that_says_so(write_sweep: W
     before = side(write_sweep, "before", base=performance(100.0))
     after = side(write_sweep, "after", base=(Outcome.FAILED, "made up"))
     sections = comparison_sections(before, after)
-    assert "they measured no layout in common" in section_called("points", sections).finding
+    assert "they measured no point in common" in section_called("points", sections).finding
     assert section_called("winners", sections).finding == "One of the sweeps has measured nothing yet."
 
 
@@ -266,7 +266,7 @@ def test_a_point_with_two_runs_is_one_point_by_the_middle_of_them(write_sweep: W
     again = BASE.model_copy(update={"trial_id": "base-2"})
     rates = {"base": performance(100.0), "base-2": performance(400.0)}
     before, after = side(write_sweep, "before", BASE, again, **rates), side(write_sweep, "after", BASE, again, **rates)
-    comparison = compare_sweeps(before.results, after.results)
+    comparison = compare_sweeps(before, after)
     assert [(point.label, point.ratio) for point in comparison.points] == [("tp1-pp1-dp1-mb1-gb8", 1.0)]
     alone = [each.performance.tokens_per_second for each in before.results if each.performance]
     assert comparison.points[0].performances[0].tokens_per_second == pytest.approx(math.sqrt(math.prod(alone)))
@@ -286,5 +286,5 @@ def test_sweeps_over_another_key_are_paired_by_it(write_sweep: WriteSweep) -> No
     slow, fast = {"lr-0.001": performance(100.0)}, {"lr-0.002": performance(200.0)}
     before = side(write_sweep, "before", with_rate(0.001), with_rate(0.002), **slow, **fast)
     after = side(write_sweep, "after", with_rate(0.002), with_rate(0.001), TWO, **slow, **fast)
-    points, layout = compare_sweeps(before.results, after.results).points, "tp1-pp1-dp1-mb1-gb8"
-    assert [(point.label, point.ratio) for point in points] == [(f"{layout} lr=1e-3", 1.0), (f"{layout} lr=2e-3", 1.0)]
+    points, layout = compare_sweeps(before, after).points, "tp1-pp1-dp1-mb1-gb8"
+    assert [(point.label, point.ratio) for point in points] == [(f"{layout} lr=2e-3", 1.0), (f"{layout} lr=1e-3", 1.0)]
