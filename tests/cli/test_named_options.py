@@ -9,7 +9,7 @@ from pathlib import Path
 
 import typer
 
-from cli.commands.plan.command import FORMATS
+from cli.commands.plan.options import FORMATS
 from cli.main import app
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ from textwrap import wrap
 
 import typer
 
-from cli.commands.plan.command import SearchOptions
+from cli.commands.plan.options import SearchOptions
 from cli.commands.plan.search import choose, request_of, training_of
 from cli.output.console import complaints
 from conf.compose.load import Composition

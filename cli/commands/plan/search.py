@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import typer
 
-from cli.commands.plan.command import DEFAULT_OBJECTIVE, SearchOptions
+from cli.commands.plan.options import DEFAULT_OBJECTIVE, SearchOptions
 from cli.output.console import complaints, console, print_json, print_unwrapped
 from cli.output.next_command import same_command
 from conf.compose.load import Composition, compose
