@@ -6,7 +6,6 @@ import contextlib
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import zip_longest
-from typing import TypeVar
 
 from pydantic_core import to_json
 
@@ -26,10 +25,8 @@ COLUMNS = (
 LATEST_SECONDS = 3600.0
 """The accounting hears of a job's end within so long, or not at all."""
 
-AnyReading = TypeVar("AnyReading", bound=Reading)
 
-
-def keep_job_records(readings: Iterable[AnyReading]) -> int:
+def keep_job_records(readings: Iterable[Reading]) -> int:
     """Ask once about all ended jobs of Slurm's that have no record yet, and return how many records were written.
 
     The accounting forgets its jobs some day. Nothing is raised: without it, or where it does not answer, there are

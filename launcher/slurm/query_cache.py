@@ -20,9 +20,6 @@ SLOW_FACTOR = 10.0
 MOST_SECONDS = 60.0
 """No answer is kept for longer, and slurmctld is left unasked for no longer."""
 
-MOST_DOUBLINGS = 10
-"""Of the wait for a tool that fails, which is at its longest by then."""
-
 
 class CommandAnswer(NamedTuple):
     """The answer of one command of Slurm's.
@@ -31,7 +28,6 @@ class CommandAnswer(NamedTuple):
         asked: when it was asked, in seconds since the epoch.
         took: seconds until it had answered.
         exit_code: None where there is no such command, or where it did not answer in time.
-        failures: how many answers before this one had failed, one after another.
     """
 
     asked: float
@@ -39,7 +35,6 @@ class CommandAnswer(NamedTuple):
     exit_code: int | None
     said: str
     complained: str
-    failures: int = 0
 
     @property
     def has_failed(self) -> bool:
@@ -53,9 +48,8 @@ class CommandAnswer(NamedTuple):
 
     def is_good_for(self, patience: float) -> bool:
         """True if it is fresh enough for whoever takes one of that age in seconds, or Slurm is to be left in peace."""
-        # A tool that fails is left alone twice as long each time, and a slow one in proportion to what an answer cost.
-        doublings = min(self.failures, MOST_DOUBLINGS)
-        wanted = patience * 2**doublings if self.has_failed else max(patience, SLOW_FACTOR * self.took)
+        # A tool that fails is left alone twice as long, and a slow one in proportion to what an answer cost.
+        wanted = 2 * patience if self.has_failed else max(patience, SLOW_FACTOR * self.took)
         return bool(patience) and self.age < min(wanted, MOST_SECONDS)
 
 
@@ -82,8 +76,6 @@ def answer_of(command: Sequence[str], patience: float, seconds: float = ANSWER_S
     began, started = time.time(), time.monotonic()
     exit_code, said, complained = ask(*command, seconds=seconds)
     answer = CommandAnswer(began, time.monotonic() - started, exit_code, said, complained)
-    if answer.has_failed and kept is not None and kept.has_failed:
-        answer = answer._replace(failures=kept.failures + 1)
     if patience:  # who asks once keeps nothing
         for old in [each for each, stored in _kept.items() if stored.age > MOST_SECONDS]:
             del _kept[old]  # a sweep that goes on asks about other jobs, and nobody asks the old question again

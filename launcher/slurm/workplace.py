@@ -12,7 +12,7 @@ from conf.errors import UsageError
 from conf.types.sites import SlurmSpec
 from conf.units import count_of
 from launcher.control.attempts import bad_nodes, nodes_to_avoid
-from launcher.control.workplace import ChargedTime, Unanswered, Workplace
+from launcher.control.workplace import Unanswered, Workplace
 from launcher.job_payload import RUN_IN_SLURM, FolderWork
 from launcher.provenance import snapshot_code
 from launcher.refused import FilesBefore, PartlyRefused
@@ -114,6 +114,7 @@ class SlurmQueue(Workplace):
     tell: Callable[[int, int], None] = lambda done, total: None
     arrays: list[SubmittedArray] = field(default_factory=list)
     refusal: TooManyJobs | None = None
+    charged_times = staticmethod(charged_times)  # by the accounting
 
     def __post_init__(self) -> None:
         self._ended: dict[str, TrialReading] = {}
@@ -175,9 +176,6 @@ class SlurmQueue(Workplace):
                 self.tell(sum(len(each.trial_ids) for each in submitted), len(readings))
         return submitted
 
-    def charged_times(self, readings: Sequence[TrialReading]) -> Mapping[str, ChargedTime]:
-        return charged_times(readings)
-
     def end(self, readings: Sequence[TrialReading], outcome: Outcome, cause: str) -> None:
         cancel_jobs([each.submission for each in readings if each.submission and each.measurement is None])
         for reading in readings:
@@ -207,6 +205,7 @@ class QueueOnPaper(Workplace):
 
     slurm: SlurmSpec
     requests: list[JobRequest] = field(default_factory=list)
+    charged_times = staticmethod(charged_times)  # by the accounting
 
     def read_trials(self, sweep: Sweep) -> list[TrialReading]:
         return reconcile(sweep.read_trial(trial) for trial in sweep.record.trials)
@@ -218,9 +217,6 @@ class QueueOnPaper(Workplace):
             hours = sum(device_hours(trial.experiment, self.slurm) for trial in array.trials if trial.experiment)
             self.requests.append(JobRequest(array.shape, text, hours, tuple(array.trials)))
         return [each.name for each in readings]
-
-    def charged_times(self, readings: Sequence[TrialReading]) -> Mapping[str, ChargedTime]:
-        return charged_times(readings)
 
     def end(self, readings: Sequence[TrialReading], outcome: Outcome, cause: str) -> None:
         """Leave the trials as they are."""
