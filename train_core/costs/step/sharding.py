@@ -23,7 +23,13 @@ from train_core.costs.kernels import gathered_weight_bytes, memory_bound_seconds
 from train_core.costs.layer.shard import FULL
 from train_core.costs.setting import Booleans, Floats, Integers, Plans, Setting
 from train_core.costs.step.priced_stage import PricedStage
-from train_core.costs.step.replicas import PricedReplicas, num_shards, share_weights
+from train_core.costs.step.replicas import (
+    PricedReplicas,
+    expert_replicas,
+    num_shards,
+    share_weights,
+    within_group,
+)
 from train_core.shared_rules import MAX_BUCKET_ELEMENTS
 
 
@@ -128,7 +134,32 @@ def _first_bucket(stage: PricedStage) -> Integers:
 
 
 def _whole_buckets(stage: PricedStage) -> Integers:
-    """Those of two layers; with experts, both of a layer's, beside one of what lies around them.
+    """Those of two layers; with experts, both of a layer's, beside one of what lies around them."""
+    of_layer, of_end, *of_experts = _longest_buckets(stage)
+    # Of the two, one can be the bucket of embedding or head.
+    whole = of_layer + of_end
+    if of_experts:
+        whole = np.maximum(whole, sum(of_experts) + of_layer)
+    return np.minimum(whole, stage.parameters)
+
+
+def largest_update(stage: PricedStage) -> Integers:
+    """Parameters of the largest bucket that a rank updates at once, or of its share of it."""
+    _, of_end, *of_experts = _longest_buckets(stage)
+    setting, plans, experts = stage.setting, stage.plans, stage.expert_parameters
+    # A table of positions is in a bucket of its own where tensor ranks hold it whole.
+    table = stage.work.embedding_parameters - stage.work.token_embedding_parameters
+    whole = stage.parameters - experts - np.where(stage.group.is_first & (plans.tensor_parallel_size > 1), table, 0)
+    is_shared = plans.zero_stage >= 1
+    largest = np.minimum(whole, of_end) // np.where(is_shared, num_shards(setting, plans), 1)
+    if of_experts:
+        shards = np.where(is_shared, within_group(setting, expert_replicas(setting, plans)), 1)
+        largest = np.maximum(largest, np.minimum(experts, of_experts[0]) // shards)
+    return largest
+
+
+def _longest_buckets(stage: PricedStage) -> list[Integers]:
+    """Elements of a layer's bucket, of the largest where the ends of the model have more, and of experts' two.
 
     A bucket is taken to be as long as it may be, or as its only matrix if that is longer.
     """
@@ -136,15 +167,13 @@ def _whole_buckets(stage: PricedStage) -> Integers:
     columns = max(model.query_size + 2 * model.key_value_size, (2 if model.gated_mlp else 1) * model.ffn_hidden_size)
     of_layer = np.maximum(columns * model.hidden_size // t, MAX_BUCKET_ELEMENTS)
     of_end = np.maximum(model.vocab_size * model.hidden_size // t, of_layer)
-    # Of the two, one can be the bucket of embedding or head, which only the first and the last stage have.
-    whole: Integers = of_layer + np.where(group.is_first | group.is_last, of_end, of_layer)
+    buckets = [of_layer, np.where(group.is_first | group.is_last, of_end, of_layer)]
     if (experts := model.experts) is not None:
         held = experts.num_experts // (stage.plans.expert_parallel_size * stage.setting.expert_tensor_size(t))
         second = held * experts.ffn_hidden_size * model.hidden_size
         first = second * (2 if model.gated_mlp else 1)
-        of_experts = np.maximum(first, MAX_BUCKET_ELEMENTS) + np.maximum(second, MAX_BUCKET_ELEMENTS)
-        whole = np.maximum(whole, of_experts + of_layer)
-    return np.minimum(whole, stage.parameters)
+        buckets += [np.maximum(each, MAX_BUCKET_ELEMENTS) for each in (first, second)]
+    return buckets
 
 
 def prefetches_layers(stage: PricedStage) -> Booleans | bool:

@@ -2,7 +2,7 @@
 
 State (weights, gradients, optimizer) is there all the time. The peak is one moment of the step, where most activations
 are kept beside it: a stage has done every forward pass that comes before its first backward pass, and is at work on the
-latter. The last stage's other moments are in `work.end_bytes` and `_earlier_chunk`.
+latter. The last stage's other moments are in `work.end_bytes` and `_earlier_chunk`, the update is in `_with_update`.
 
 Of p stages with m micro-batches of v chunks, stage r (from 0) has in flight, all of them m v at most,
 
@@ -24,12 +24,19 @@ from dataclasses import replace
 import numpy as np
 
 from conf.units import FLOAT32_BYTES
+from train_core.costs.layer.layer_costs import LayerCosts
 from train_core.costs.setting import Booleans, Integers, Plans, by_distinct
 from train_core.costs.step.in_flight import chunks_in_flight, heavier_in_flight, losses_of_smaller_groups
 from train_core.costs.step.priced_stage import PricedStage
 from train_core.costs.step.replicas import num_shards
 from train_core.costs.step.schedule import GPIPE, INTERLEAVED, ZERO_BUBBLE, largest_group
-from train_core.costs.step.sharding import fullest_moment, gathered_bytes, gradient_elements, is_fully_sharded
+from train_core.costs.step.sharding import (
+    fullest_moment,
+    gathered_bytes,
+    gradient_elements,
+    is_fully_sharded,
+    largest_update,
+)
 from train_core.costs.terms import GroupMemory
 from train_core.costs.work import EndBytes, norm_bytes, recompute_by_layer
 
@@ -61,7 +68,7 @@ def group_memory(stage: PricedStage) -> GroupMemory:
         communication_bytes=_communication_bytes(stage, end),
         reserved_bytes=setting.cluster.reserved_memory_bytes + gaps,
     )
-    if setting.implementation.update_working_bytes and not setting.offload_optimizer:
+    if not setting.offload_optimizer:
         memory = _with_update(stage, memory)
     is_sharded = is_fully_sharded(stage)
     return _fully_sharded(stage, memory, is_sharded) if np.any(is_sharded) else memory
@@ -74,7 +81,7 @@ def _end(stage: PricedStage, at_work: Integers) -> tuple[EndBytes, Integers, Int
     """
     at_loss, in_backward = gradient_elements(stage)
     loss, last, width = stage.work.loss, stage.work.last, stage.setting.gradient_bytes
-    last = last._replace(working=last.working - _let_go_before(stage))
+    last = last._replace(working=last.working - stage.work.layer.working_bytes + _of_layers_at_work(stage))
     end = stage.work.head.chosen(last.total > stage.work.head.total, last)
     if not np.any(stage.group.is_last):
         return end, in_backward, at_work
@@ -100,15 +107,14 @@ def _earlier_chunk(stage: PricedStage) -> EndBytes:
     each = stage.of_layers("kept_bytes") // plans.virtual_pipeline_size
     heavier = _excess_in_heavier_chunks(stage.of(replace(stage.group, is_last=inner)), then)
     more = (then - at_loss) * each + heavier - _excess_in_heavier_chunks(stage, at_loss)
-    working, received = work.layer.working_bytes - _let_go_before(stage), 2 * work.held_hidden_bytes
-    return EndBytes(more, working, np.zeros_like(num), work.layer.gathered_bytes, received)
+    none, received = np.zeros_like(num), 2 * work.held_hidden_bytes
+    return EndBytes(more, _of_layers_at_work(stage), none, work.layer.gathered_bytes, received)
 
 
 def _working_bytes(stage: PricedStage, end: EndBytes) -> Integers:
     """Bytes of gradients and what is made again: of a layer's backward pass, the loss, or the embedding's backward."""
     work, is_last = stage.work, stage.group.is_last
-    of_layer = work.layer.working_bytes - _let_go_before(stage)
-    working = np.where(is_last, end.working + _being_sent_bytes(stage), of_layer)
+    working = np.where(is_last, end.working + _being_sent_bytes(stage), _of_layers_at_work(stage))
     if not (stage.setting.implementation.counted_moments and np.any(stage.group.is_first)):
         return working
     # In the latter a micro-batch keeps nothing of its layers, and nothing of the loss.
@@ -117,27 +123,48 @@ def _working_bytes(stage: PricedStage, end: EndBytes) -> Integers:
     return np.where(stage.group.is_first, np.maximum(working, work.embedding_working - gone), working)
 
 
-def _let_go_before(stage: PricedStage) -> Integers:
-    """Bytes by which a stage holds less at the fuller of two moments than if its last layer were one that recomputes.
+def _of_layers_at_work(stage: PricedStage) -> Integers:
+    """What a layer's backward pass holds at the fullest moment, less what is gone since the backward pass began."""
+    work, dense = stage.work, np.asarray(stage.dense_layers)
+    of_layer = _of_layer_at_work(stage, work.layer, work.plain_layer)
+    if not (stage.setting.implementation.counted_moments and np.any(dense)):
+        return of_layer
+    # Layers with experts follow those without, and have given back what they kept when it comes to the latter.
+    each = stage.group.layers // stage.plans.virtual_pipeline_size
+    behind: Integers = _kept_bytes_of(stage, np.maximum(each, dense)) - _kept_bytes_of(stage, dense)
+    of_dense = _of_layer_at_work(stage, work.dense_layer, work.plain_dense_layer) - behind
+    of_layer = np.where(dense == stage.group.layers, of_dense, of_layer)
+    return np.where(dense > 0, np.maximum(of_dense, of_layer), of_layer)
 
-    Where only every n-th does, the backward pass begins with layers that keep all, which are gone when it comes to one
-    that makes all again.
+
+def _of_layer_at_work(stage: PricedStage, layer: LayerCosts, plain: LayerCosts) -> Integers:
+    """The same where all layers are of one kind, of which only every n-th may recompute.
+
+    Then the backward pass begins with layers that keep all, which are gone when it comes to one that makes all again.
     """
-    plans, work, layers = stage.plans, stage.work, stage.group.layers
+    plans, layers = stage.plans, stage.group.layers
     if not (stage.setting.implementation.counted_moments and recompute_by_layer(plans)):
-        return np.asarray(0)
+        return layer.working_bytes
     each, heavier = layers // plans.virtual_pipeline_size, layers % plans.virtual_pipeline_size
     after = np.maximum(each - 1, 0) % plans.recompute_every
     # Of uneven chunks either may be at work when most are in flight.
     after = np.where(heavier > 0, np.minimum(after, each % plans.recompute_every), after)
-    less = work.layer.working_bytes - work.plain_layer.working_bytes
-    return np.clip(np.minimum(after * work.plain_layer.kept_bytes, less), 0, None)
+    # Where weight gradients are put off, what these take in place of that is counted with them.
+    after = np.where(plans.schedule == ZERO_BUBBLE, 0, after)
+    less = layer.working_bytes - plain.working_bytes
+    return layer.working_bytes - np.clip(np.minimum(after * plain.kept_bytes, less), 0, None)
 
 
 def _with_update(stage: PricedStage, memory: GroupMemory) -> GroupMemory:
     """Return `memory` at the update instead, where that makes more than passes hold beside all states."""
-    made = _held_from(stage, zero_stage=1) * stage.setting.implementation.update_working_bytes
+    setting = stage.setting
+    made = _held_from(stage, zero_stage=1) * setting.implementation.update_working_bytes
+    if setting.implementation.counted_moments and setting.gradient_bytes < FLOAT32_BYTES:
+        made = FLOAT32_BYTES * largest_update(stage)  # this trainer's kernel takes gradients in fp32
+    if not np.any(made):
+        return memory
     passing = memory.activations_bytes + memory.logits_bytes + memory.communication_bytes
+    passing = passing + memory.gradients_bytes - _held_from(stage, zero_stage=2) * setting.gradient_bytes
     return replace(memory, working_bytes=np.maximum(memory.working_bytes, made - passing))
 
 
@@ -259,6 +286,7 @@ def _deferred_weight_gradients(stage: PricedStage, output: Integers) -> tuple[In
     """
     plans, work, group = stage.plans, stage.work, stage.group
     is_deferring = plans.schedule == ZERO_BUBBLE
+    working = _of_layers_at_work(stage)
     deferred = stage.of_layers("deferred_bytes") + np.where(group.is_last, work.head_deferred_bytes, 0)
     # The sum of those in flight has what a waiting micro-batch's layers keep, and its output. `deferred_bytes` is what
     # waits less what the layers keep, so that the output, which is gone as well, remains to be taken off.
@@ -271,9 +299,7 @@ def _deferred_weight_gradients(stage: PricedStage, output: Integers) -> tuple[In
     # When the backward pass at work comes to the last layer, or to the end of that, which is a norm.
     at_work = np.maximum(deferred - work.layer.deferred_bytes, 0)
     if stage.setting.implementation.counted_moments:
-        at_work = np.maximum(
-            at_work, deferred + norm_bytes(stage.setting, work.held_hidden_bytes) - work.layer.working_bytes
-        )
+        at_work = np.maximum(at_work, deferred + norm_bytes(stage.setting, work.held_hidden_bytes) - working)
     waiting = np.minimum(fullest, most)
     # After the warm-up p - r are in flight, none of which waits; from then on each further one lets one more wait.
     first_waiting = plans.num_micro_batches - (plans.pipeline_parallel_size - fullest)
