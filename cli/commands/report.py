@@ -165,13 +165,13 @@ def _write_report_into(out: Path | None, sweep: Sweep, readings: Sequence[TrialR
     from results.report.findings.verdict import verdict
     from results.report.last_report import Said
     from results.report.report import write_report
-    from results.terminal.tables import ranked_table, sought_table
+    from results.terminal.tables import ranking_table
     from sweeps.folder.journal import History
     from sweeps.sweep import points_of
 
     write_report(sweep, readings, out)
     record, points = sweep.record, points_of(readings)
-    table = ranked_table(points, record.labels) if record.seeks_rate else sought_table(record, points)
+    table = ranking_table(record, points)
     ended = History.kept_in(sweep.folder).why_cut_short([each.outcome for each in readings])
     answer = verdict(record, readings, _further_words(sweep), ended)
     awaited = {each.job_id or "": each.end_time or 0.0 for each in readings if awaits_record(each)}

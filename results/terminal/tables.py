@@ -14,13 +14,13 @@ from results.report.findings.ranking import (
     sought_cells,
 )
 from results.report.findings.sought import words_of
+from results.scaling import Scaling
 from results.table import Cell, Table, breakable, text
 from results.terminal.drawing import legend_in_short
 from results.units import ABSENT, gib
 from sweeps.labels import Labels
-from sweeps.points.objectives import measured_value
 from sweeps.ranking.disturbed import disturbances
-from sweeps.ranking.points import MeasuredPoint, measured_points, places, sought_points
+from sweeps.ranking.points import MeasuredPoint, places, sought_points
 from sweeps.reading import TrialReading
 from sweeps.trial import SweepRecord, Trial
 from train_core.measurement import Outcome
@@ -53,31 +53,41 @@ RANKED_COLUMNS = {
 PLAN_COLUMNS = {"devices": "devices", "TFLOPS": "model TFLOPS", "MFU %": "MFU %", "step s": "step s", "GiB": "peak GiB"}
 
 
-def ranked_table(readings: Sequence[TrialReading], labels: Labels) -> Table:
-    """The points of a sweep, the measured ones first and fastest first; below them the other trials by outcome."""
-    points = measured_points(readings)
+def ranking_table(record: SweepRecord, readings: Sequence[TrialReading]) -> Table:
+    """The points of a sweep, best first by what it seeks; below them, by outcome, what no run of its point measured."""
+    points, by_rate = sought_points(record, readings), record.seeks_rate
+    words = list(map(words_of, record.objective))
+    columns = list(RANKED_COLUMNS) if by_rate else [*words, "95 %", "n", "step s"]
     relations = relations_of_points(points, readings)
     rows = []
     for place, point in zip(places(points), points, strict=True):
-        relation = relations[point.middle.trial.trial_id]
-        cells, speed_up = measured_cells(point, relation), relation.speed_up
-        cells["x baseline"] = text(ABSENT if speed_up is None else f"{speed_up:.2f}")
-        outcome = _outcome(DISTURBED if point.disturbed else point.middle.outcome)
-        figures = (cells[name] for name in RANKED_COLUMNS.values())
-        rows.append((text(place), _layout(point.name, point.is_baseline), outcome, *figures))
+        outcome = _outcome(DISTURBED if point.disturbed else point.reading.outcome)
+        cells = _rate_cells(point, relations[point.middle.trial.trial_id]) if by_rate else sought_cells(point)
+        rows.append((text(place), _layout(point.name, point.is_baseline), outcome, *cells))
     for reading in _never_measured(readings, points):
-        name, absent = _layout(reading.label, reading.trial.is_baseline), [text(ABSENT)] * len(RANKED_COLUMNS)
+        name, absent = _layout(reading.label, reading.trial.is_baseline), [text(ABSENT)] * len(columns)
         rows.append((text(""), name, _outcome(reading.outcome), *absent))
+    title = f"{_measured_where(readings)}, ranked by {'TFLOPS per device' if by_rate else ' and '.join(words)}"
+    caption = _rate_caption(record, readings, points)
+    if not by_rate:
+        equal = " =: another may be as good. ?: nobody knows how far chance goes." if len(words) == 1 else ""
+        caption = f"95 %: interval. n: runs.{equal}{_names((), record.labels)}"
+    return _table(title, caption, record.labels.heading if by_rate else "trial", columns, rows)
+
+
+def _rate_cells(point: MeasuredPoint, relation: Scaling) -> list[Cell]:
+    speed_up = ABSENT if relation.speed_up is None else f"{relation.speed_up:.2f}"
+    cells = measured_cells(point, relation) | {"x baseline": text(speed_up)}
+    return [cells[name] for name in RANKED_COLUMNS.values()]
+
+
+def _rate_caption(record: SweepRecord, readings: Sequence[TrialReading], points: Sequence[MeasuredPoint]) -> str:
     setups = [each.experiment for each in readings if each.experiment]
-    return _table(
-        f"{_measured_where(readings)}, ranked by TFLOPS per device",
+    return (
         f"TFLOPS: model FLOPs per device. MFU: of the peak{_peak_note(readings)}. GiB: the fullest rank (on a CPU its"
         " resident memory, Python and torch included). x: tokens/s over the baseline's. n: runs, of which the middle"
         " one is shown, or the mean of two; +-: half of the interval in which the step's seconds lie. =: another may be"
-        f" as fast.{_words_on_asides(readings, points)} *: the baseline.{_names(setups, labels)}",
-        labels.heading,
-        RANKED_COLUMNS,
-        rows,
+        f" as fast.{_words_on_asides(readings, points)} *: the baseline.{_names(setups, record.labels)}"
     )
 
 
@@ -103,30 +113,6 @@ def _peak_note(readings: Sequence[TrialReading]) -> str:
     if noise is None:
         return ""
     return f" that was measured beside the run (these vary x{noise:.2g}: MFUs are not comparable)"
-
-
-def sought_table(record: SweepRecord, results: Sequence[TrialReading]) -> Table:
-    """The points of a sweep that seeks something else than the highest rate, best first; below them all others."""
-    words, points = [words_of(objective) for objective in record.objective], sought_points(record, results)
-    rows = [
-        (
-            text(place),
-            _layout(point.name, point.reading.trial.is_baseline),
-            _outcome(point.reading.outcome),
-            *sought_cells(point),
-        )
-        for place, point in zip(places(points), points, strict=True)
-    ]
-    for result in results:
-        # A disturbed run of a point that has others measured all of it, and its point has a row.
-        lacks_a_value = any(measured_value(objective, result) is None for objective in record.objective)
-        if lacks_a_value and result.outcome is not None:
-            name = _layout(result.title, result.trial.is_baseline)
-            rows.append((text(""), name, _outcome(result.outcome), *[text("")] * (len(words) + 3)))
-    equal = " =: another may be as good. ?: nobody knows how far chance goes." if len(record.objective) == 1 else ""
-    caption = f"95 %: interval. n: runs.{equal}{_names((), record.labels)}"
-    columns = (*words, "95 %", "n", "step s")
-    return _table(f"{_measured_where(results)}, ranked by {' and '.join(words)}", caption, "trial", columns, rows)
 
 
 def _measured_where(readings: Sequence[TrialReading]) -> str:

@@ -122,7 +122,7 @@ class BestPlan:
     @property
     def why(self) -> str:
         """The way in which it was chosen, to stand behind its name."""
-        return "measured to be the fastest per device" if self.reading else "predicted to be the fastest per device"
+        return "of the highest measured rate per device" if self.reading else "predicted to be the fastest per device"
 
 
 def best_plan(subject: ReportSubject) -> BestPlan | None:

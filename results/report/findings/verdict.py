@@ -149,7 +149,7 @@ def _answer(
     if not rivals:
         return SweepVerdict(f"Fastest per device: {best.name} with {figures}.", "", further, _sure(best, points))
     loudness = f", noise x{significant(noise, 2)}" if noise else ""
-    headline = f"No clear winner{loudness}: {best.name} was the fastest per device, and {_counted(best, rivals)}"
+    headline = f"No clear winner{loudness}: {best.name} had the highest rate per device, and {_counted(best, rivals)}"
     headline += " may be as fast."
     names = listed([f"{rival.name} ({_range(rival)})" for rival in rivals], MOST_NAMED)
     details = (f"May be as fast: {names}.", *further)
@@ -241,4 +241,4 @@ def _best_by_size(points: Sequence[MeasuredPoint]) -> tuple[str, ...]:
         f"on {size}, {point.name} ({count(point.performance.tokens_per_second)} tokens/s)"
         for size, point in sorted(best.items())
     ]
-    return (f"Fastest by number of devices: {'; '.join(named)}.",)
+    return (f"Highest rate per device, by number of devices: {'; '.join(named)}.",)

@@ -181,7 +181,7 @@ def test_the_parent_has_the_best_figures_the_legend_and_the_report(write_sweep: 
     assert (best["best/weak_pct"], best["best/strong_pct"]) == (pytest.approx(95), pytest.approx(80))
     assert (parent.data.metrics["trials/measured"], parent.data.metrics["trials/infeasible"]) == (3, 1)
     note = parent.data.tags["mlflow.note.content"]
-    assert "No clear winner: tp1-pp1-dp1-mb1-gb8 was the fastest per device" in note
+    assert "No clear winner: tp1-pp1-dp1-mb1-gb8 had the highest rate per device" in note
     assert "Fastest per device:" not in note, "the report does not call it that where another may be as fast"
     assert "tensor-parallel" in note
     names = {item.path for item in connect(SQLITE, output_dir).list_artifacts(parent.info.run_id)}

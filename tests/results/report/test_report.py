@@ -281,7 +281,7 @@ def test_a_layout_within_the_spread_of_the_best_is_called_a_tie(write_sweep: Wri
     trials = [PROXY_TRIALS[0], trial("near", micro_batch_size=2, tensor_parallel_size=2, world_size=2), PROXY_TRIALS[1]]
     how = {"base": performance(100.0), "near": performance(97.0), "two": performance(80.0)}
     said = report_of(write_sweep(trials, how)).markdown.read_text().split("## Every trial")[0]
-    headline = "No clear winner: tp1-pp1-dp1-mb1-gb8 was the fastest per device, and 1 other may be as fast."
+    headline = "No clear winner: tp1-pp1-dp1-mb1-gb8 had the highest rate per device, and 1 other may be as fast."
     assert headline in said
     assert "- model TFLOPS per device: **0.100** (measured, interval 0.0952 to 0.105)" in said
     assert "May be as fast: tp2-pp1-dp1-mb2-gb8 (0.0924 to 0.102)." in said

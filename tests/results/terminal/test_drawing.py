@@ -10,7 +10,7 @@ from rich.console import Console
 
 from results.report.sections.trials import section
 from results.table import Table, breakable, number, text
-from results.terminal.tables import RANKED_COLUMNS, ranked_table
+from results.terminal.tables import RANKED_COLUMNS, ranking_table
 from sweeps.sweep import Sweep
 from tests.results.conftest import WriteSweep
 from tests.results.report.sections.conftest import subject_of, table_of
@@ -64,7 +64,7 @@ def test_the_report_and_a_terminal_rank_the_same_points_with_the_same_figures(wr
     sweep = Sweep.stored_in(folder)
     whole = section(subject_of(sweep))
     assert whole is not None
-    reported, shown = table_of(whole, "trials"), ranked_table(sweep.read(), sweep.record.labels)
+    reported, shown = table_of(whole, "trials"), ranking_table(sweep.record, sweep.read())
     both = [(short, long) for short, long in RANKED_COLUMNS.items() if long in reported.columns and short != "x"]
     assert len(both) >= 4
     for short, long in both:

@@ -15,9 +15,8 @@ from conf.types.sweep_spec import Objective
 from results.knobs.table import measured_table
 from results.report.findings.ranking import by_prediction
 from results.table import Table
-from results.terminal.tables import plan_table, ranked_table, sought_table
+from results.terminal.tables import plan_table, ranking_table
 from results.trial_rows import repeat_columns
-from sweeps.labels import Labels
 from sweeps.ranking.disturbed import TWO_SPEEDS
 from sweeps.sweep import Sweep
 from tests.results.conftest import WriteSweep, performance, trial
@@ -34,7 +33,7 @@ def shown(table: RenderableType, width: int) -> str:
 
 
 def table_of(sweep: Sweep) -> Table:
-    return ranked_table(sweep.read(), sweep.record.labels)
+    return ranking_table(sweep.record, sweep.read())
 
 
 @pytest.mark.parametrize("width", [80, 100, 140])
@@ -68,7 +67,7 @@ def test_a_disturbed_point_has_no_place_and_a_share_above_its_peak_is_not_shown(
         stepped(4, QUIET, 0, model_flops_utilization=4.32, peak_source="data sheet"),
         slow,
     ]
-    table = ranked_table(trials, Labels([(each.trial.point, each.experiment) for each in trials]))
+    table = ranking_table(write_sweep([each.trial for each in trials]).record, trials)
     lines = shown(table, 140).splitlines()
     places = {line.split()[0] for line in lines if "COMPLETED" in line}
     (disturbed,) = [line for line in lines if line.lstrip().startswith("tp1") and "DISTURBED" in line]
@@ -109,8 +108,8 @@ def test_a_table_says_on_which_cluster_jobs_of_slurm_measured(write_sweep: Write
     folder = write_sweep(PROXY_TRIALS, HOW).folder
     sweep = Sweep.stored_in(folder)
     results = [each for each in sweep.read() if each.is_in_slurm]
-    for table in (ranked_table(results, sweep.record.labels), sought_table(sweep.record, results)):
-        assert table.title.startswith(f"Measured on {results[0].planned.cluster.name}, ranked by ")
+    title = ranking_table(sweep.record, results).title
+    assert title.startswith(f"Measured on {results[0].planned.cluster.name}, ranked by ")
 
 
 def test_a_table_of_a_sweep_of_which_nothing_has_begun_does_not_say_where_it_was_measured(

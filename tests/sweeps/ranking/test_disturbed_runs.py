@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from conf.types.sweep_spec import Objective
-from results.terminal.tables import sought_table
+from results.terminal.tables import ranking_table
 from sweeps.ranking.disturbed import LATE, MEASURED_PEAK, PEAK_TOO_LOW, TWO_SPEEDS, disturbances
 from sweeps.ranking.intervals import RepeatInterval, with_own_steps
 from sweeps.ranking.points import best_first, measured_points, places, ranking_of, rivals_of_first
@@ -176,7 +176,7 @@ def test_the_best_points_are_named_by_their_first_run_and_have_one_row_also_wher
         update={"objective": (objective,), "trials": tuple(each.trial for each in readings)}
     )
     assert [each.trial.trial_id for each in best_first(record, readings)] == ["mb2-r1", "mb4-r1"]
-    assert len(sought_table(record, readings).rows) == 2
+    assert len(ranking_table(record, readings).rows) == 2
 
 
 def test_traced_steps_are_slower_and_disturb_no_run() -> None:

@@ -14,7 +14,7 @@ from conf.types.sweep_spec import Objective
 from results.mlflow.sweep_content import sweep_runs
 from results.report.findings.sought import aside_sentence
 from results.report.findings.verdict import verdict
-from results.terminal.tables import sought_table
+from results.terminal.tables import ranking_table
 from results.trial_rows import repeat_columns
 from sweeps.ranking.disturbed import OTHER_MODEL
 from sweeps.ranking.points import best_reading, places, sought_points
@@ -129,7 +129,7 @@ def test_places_follow_the_intervals_as_those_of_rates_do(
     record = sweep.record.model_copy(update={"objective": objective})
     points = sought_points(record, measured(sweep, *losses))
     assert places(points) == expected
-    table = sought_table(record, sweep.read())
+    table = ranking_table(record, sweep.read())
     assert [row[0].text for row in table.rows] == expected
 
 
@@ -141,7 +141,7 @@ def test_the_step_of_a_point_is_its_middle_run_s_in_tables_and_in_mlflow(
     for trial, rate in zip(record.trials, (100.0, 400.0, 200.0), strict=True):
         finish(folder, trial, performance(rate))
     readings = Sweep(folder, record).read()
-    (row,) = sought_table(record, readings).rows
+    (row,) = ranking_table(record, readings).rows
     assert row[-1].text == "1.28"  # 256 tokens at 200 a second
     parent, *_ = sweep_runs(record, readings)
     assert {metric.key: metric.value for metric in parent.metrics}["best/step_s"] == pytest.approx(1.28)
@@ -342,7 +342,7 @@ def test_a_best_loss_that_ran_once_has_no_bounds_from_points_that_are_far_worse(
     assert said.headline == "lr=0.5 reached the lowest loss, 0.03590, against 0.6500 to 0.6505 of the 2 others."
     assert said.advice.startswith("lr=0.5 ran once, as did every point of like value, so that nobody knows what is")
     assert "search.num_seeds=3" in said.advice
-    table = sought_table(sweep.record, readings)
+    table = ranking_table(sweep.record, readings)
     assert [row[0].text for row in table.rows] == ["1?", "2=", "2="]
     assert table.rows[0][4].text == "-"
 
@@ -602,7 +602,7 @@ def test_a_sought_figure_that_no_stage_measured_is_told_from_those_that_they_did
     said = verdict(record, readings)
     assert said.headline.startswith("No trial has measured score.rmes yet")
     assert said.advice == "The stages measured score.rmse, score.bias. Did you mean score.rmse?"
-    named = [row[1].text.removesuffix(" *") for row in sought_table(record, readings).rows]
+    named = [row[1].text.removesuffix(" *") for row in ranking_table(record, readings).rows]
     assert named == [each.title for each in readings]
 
 

@@ -129,7 +129,7 @@ def test_a_sweep_at_full_size_shows_the_plan_that_was_measured_to_be_the_best(wr
     other = trial("other", model=FULL, world_size=64, tensor_parallel_size=2, pipeline_parallel_size=16)
     sweep = write_sweep((PIPED, other), {"piped": performance(1.0, 64)}, plan=(PIPED, other), mode="cluster")
     found = shown_of(section, sweep)
-    assert "`tp4-pp16-dp1-mb1-gb8`, measured to be the fastest per device" in found.finding
+    assert "`tp4-pp16-dp1-mb1-gb8`, of the highest measured rate per device" in found.finding
 
 
 def test_the_trainer_is_the_one_that_was_asked_for() -> None:
