@@ -100,6 +100,7 @@ def plan_names(setup: Setup) -> dict[str, Plain]:
     """The values of an experiment by their dotted keys, and what follows from them by plain names."""
     tree = setup.model_dump(mode="json", include=set(GROUPS))
     model, parallel, layers = setup.model, setup.parallel, setup.layers_per_stage
+    num_groups = setup.num_replicas // parallel.zero_group_size if parallel.zero_group_size else None
     base, scaling = model.rotary_base or ROTARY_BASE, model.rotary_scaling
     return dict(flat(tree)) | {
         "world_size": parallel.world_size,
@@ -135,7 +136,8 @@ def plan_names(setup: Setup) -> dict[str, Plain]:
         **_learning_rate_names(tree),
         "loss_scale_power": _power_of_two(setup.precision.initial_loss_scale),
         # Each shares out a whole state; None where all replicas are one group.
-        "num_zero_groups": setup.num_replicas // parallel.zero_group_size if parallel.zero_group_size else None,
+        "num_zero_groups": num_groups,
+        "zero_group_data_size": setup.data_parallel_size // (num_groups or 1),
         **_expert_names(model.experts, model.num_layers),
         **_latent_names(model),
     }
@@ -208,6 +210,11 @@ def has_irregular_groups(setup: Setup) -> bool:
     """True if no one size of the groups but the last makes those that are priced; fewer micro-batches are one group."""
     sizes = group_sizes(setup.num_micro_batches, setup.parallel.pipeline_parallel_size)
     return has_uneven_groups(setup) and len(set(sizes[:-1])) > 1
+
+
+def has_torn_zero_groups(setup: Setup) -> bool:
+    """True if a group of ZeRO holds some of the context ranks that share out a sequence, and not the others."""
+    return bool((setup.parallel.zero_group_size or 0) % setup.parallel.context_parallel_size)
 
 
 def has_few_micro_batches(setup: Setup) -> bool:

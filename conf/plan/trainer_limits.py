@@ -19,6 +19,7 @@ from conf.plan.setup import Setup
 from conf.plan.trainer_call import (
     has_few_micro_batches,
     has_irregular_groups,
+    has_torn_zero_groups,
     has_unequal_chunks,
     has_uneven_groups,
     layer_split,
@@ -34,6 +35,7 @@ IRREGULAR_GROUPS = "has_irregular_groups"
 HAS_BF16 = "device_has_bf16"
 SPLIT_QUERY_GROUPS = "has_split_query_groups"
 FEW_MICRO_BATCHES = "has_few_micro_batches"
+TORN_ZERO_GROUPS = "has_torn_zero_groups"
 WINDOW = "model.narrow_window"
 
 Beside: TypeAlias = frozenset[str]
@@ -142,6 +144,9 @@ DERIVED_VALUES = {
         has_few_micro_batches,
         "parallel.pipeline_parallel_size",
         "Use fewer stages, a smaller batch.micro_batch_size or a larger batch.global_batch_size",
+    ),
+    TORN_ZERO_GROUPS: Following(
+        has_torn_zero_groups, "parallel.zero_group_size", "Use a multiple of parallel.context_parallel_size"
     ),
     **{
         name: Following(

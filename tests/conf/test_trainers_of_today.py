@@ -26,8 +26,8 @@ def flags(*overrides: str) -> dict[str, str]:
     return {name: value for name, value in chosen.items() if plain.get(name) != value}
 
 
-def words(*overrides: str) -> dict[str, str]:
-    experiment = load([*JOB, "trainer=megatron-lm", *overrides]).experiment()
+def words(*overrides: str, trainer: str = "megatron-lm") -> dict[str, str]:
+    experiment = load([*JOB, f"trainer={trainer}", *overrides]).experiment()
     found = call_of(experiment.trainer, experiment, dict.fromkeys(JOB_NAMES, "x")).words
     starts = [index for index, word in enumerate(found) if word.startswith("--")]
     ends = [*starts[1:], len(found)]
@@ -87,11 +87,29 @@ def test_megatron_does_not_make_the_activation_of_other_layers_again(experts: st
         words(*overrides, "parallel.recompute=pointwise")
 
 
+@pytest.mark.parametrize(
+    ("plan", "degrees"),
+    [
+        (["parallel.zero_stage=0"], (16, 1)),
+        (["parallel.zero_stage=3"], (1, 16)),
+        (["parallel.zero_stage=3", "parallel.zero_group_size=4"], (4, 4)),
+        (["parallel.zero_stage=2", "parallel.zero_group_size=4", "parallel.pipeline_parallel_size=2"], (2, 4)),
+        (["parallel.zero_stage=2", "parallel.zero_group_size=4", "parallel.context_parallel_size=4"], (4, 1)),
+        (["parallel.zero_stage=3", "parallel.zero_group_size=8", "parallel.context_parallel_size=2"], (2, 4)),
+    ],
+)
+def test_torchtitan_shards_among_groups_of_replicas(plan: list[str], degrees: tuple[int, int]) -> None:
+    """By its mesh of v0.2.2 (distributed/parallel_dims.py), whose dimension `fsdp` is of shards and context ranks."""
+    told = words("model=llama-3.1-8b", *plan, trainer="torchtitan")
+    prefix = "--parallelism.data_parallel"
+    assert (told[f"{prefix}_replicate_degree"], told[f"{prefix}_shard_degree"]) == tuple(map(str, degrees))
+
+
 @pytest.mark.parametrize("trainer", ["torchtitan", "deepspeed"])
 @pytest.mark.parametrize(
     "override",
     [
-        "parallel.zero_group_size=4",
+        "parallel.zero_group_size=1",
         "parallel.offload_optimizer=true",
         "parallel.pipeline_before_data=true",
         "precision.matmul_recipe=mxfp8",

@@ -13,7 +13,7 @@ from conf.errors import ConfigError
 from conf.nearest import padded_vocabulary
 from conf.plan.knobs import RECOMPUTES, SCHEDULES, KnobValue
 from conf.plan.setup_parts import SetupParts
-from conf.plan.trainer_limits import LAYER_SPLIT, SPLIT_QUERY_GROUPS, Beside, beside
+from conf.plan.trainer_limits import LAYER_SPLIT, SPLIT_QUERY_GROUPS, TORN_ZERO_GROUPS, Beside, beside
 from conf.types.model_spec import ModelSpec
 from conf.types.schema import Schedule
 from conf.types.trainer_spec import TRISWEEP
@@ -267,7 +267,7 @@ def _pinned_ends(space: Space, num_stages: int) -> tuple[int, int] | None:
 
 def placings(space: Space, sizes: Sizes) -> list[Placing]:
     """Groups of ZeRO, where the optimizer's state is held, and the order of the axes: the plainest first."""
-    groups = space.allowed_values("zero_group_size", _zero_groups(space, sizes.tensor, sizes.num_replicas))
+    groups = space.allowed_values("zero_group_size", _zero_groups(space, sizes))
     offloads = space.allowed_values("offload_optimizer", [False, True] if _may_offload(space) else [False])
     return [Placing(*chosen) for chosen in product(groups, offloads, _orders(space, sizes))]
 
@@ -299,12 +299,14 @@ def _orders(space: Space, sizes: Sizes) -> list[bool]:
     return space.allowed_values("pipeline_before_data", [False, True], **sizes.several)
 
 
-def _zero_groups(space: Space, tensor_parallel_size: int, num_replicas: int) -> list[int | None]:
+def _zero_groups(space: Space, sizes: Sizes) -> list[int | None]:
     """All replicas, or those of a node: wider groups would leave it as all of them do."""
-    size = space.pinned.get("zero_group_size", space.setting.cluster.devices_per_node // tensor_parallel_size)
+    size = space.pinned.get("zero_group_size", space.setting.cluster.devices_per_node // sizes.tensor)
     assert size is None or isinstance(size, int)
-    is_group = size is not None and 1 < size < num_replicas and num_replicas % size == 0
-    return [None, size] if is_group else [None]
+    if size is None or not 1 < size < sizes.num_replicas or sizes.num_replicas % size:
+        return [None]
+    is_run = size % sizes.context == 0 or runs(space.setting.implementation, TORN_ZERO_GROUPS, True)
+    return [None, size] if is_run else [None]
 
 
 def divisors(number: int) -> list[int]:

@@ -8,8 +8,10 @@ from typing import get_args
 import pytest
 
 from conf.errors import ConfigError, InfeasiblePlan
+from conf.folders import options
 from conf.plan.experiment import Experiment
-from conf.plan.trainer_limits import LAYER_SPLIT, limits_of, require_runnable, runs
+from conf.plan.knobs import LAYOUT_KEYS
+from conf.plan.trainer_limits import DERIVED_VALUES, LAYER_SPLIT, limits_of, require_runnable, runs
 from conf.types.trainer_spec import CostsOf
 from sweeps.planner.choosing.choice import choose_plans
 from sweeps.planner.choosing.objectives import Training
@@ -53,6 +55,11 @@ PLANS = {
     **{f"recompute {kind}": (f"parallel.recompute={kind}",) for kind in ("none", "selective", "full", "pointwise")},
     "every second layer": ("parallel.recompute=full", "parallel.recompute_every=2"),
     "context ranks": ("parallel.context_parallel_size=2",),
+    "groups of replicas": ("parallel.zero_stage=2", "parallel.zero_group_size=4"),
+    "groups that hold all of their context ranks": (
+        *("parallel.zero_stage=2", "parallel.zero_group_size=4", "parallel.context_parallel_size=4"),
+    ),
+    "groups that do not": ("parallel.zero_stage=2", "parallel.zero_group_size=4", "parallel.context_parallel_size=8"),
     "offloading": ("parallel.offload_optimizer=true", "parallel.zero_stage=0"),
     "offloading beside ZeRO-1": ("parallel.offload_optimizer=true", "parallel.zero_stage=1"),
     "few micro-batches": ("parallel.pipeline_parallel_size=16", "batch.micro_batch_size=8"),
@@ -111,6 +118,17 @@ def is_searched(trainer: str, *overrides: str) -> bool:
 
 def test_every_trainer_has_one_list() -> None:
     assert all(limits_of(trainer) for trainer in get_args(CostsOf))
+
+
+@pytest.mark.parametrize("file", [name for name in options("trainer") if name not in ("command", "trisweep")])
+def test_what_a_program_refuses_of_a_plan_a_search_for_its_trainer_reads(file: str) -> None:
+    """A file adds what it lacks of a model or a training; of plans it takes over the list that searches read."""
+    program = load([*LLAMA, f"trainer={file}"]).trainer
+    if program.limits_of is None:
+        return
+    of_plans = {limit.of: limit for limit in program.refuses if limit.of in DERIVED_VALUES or limit.of in LAYOUT_KEYS}
+    read = {limit.of: limit for limit in limits_of(program.costs_of) if not limit.beside}
+    assert [key for key, limit in of_plans.items() if key not in read or read[key].other_than != limit.other_than] == []
 
 
 @pytest.mark.one_in(4)

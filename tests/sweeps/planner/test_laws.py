@@ -42,9 +42,10 @@ MOST_SEARCHED = 200_000
 ROUNDING = 1e-9
 PROGRAMS = {
     "megatron-core": ["trainer=megatron-lm"],
-    "torchtitan": ["trainer=torchtitan", "trainer.values.flavor.otherwise=own", "parallel.zero_group_size=null"],
+    "torchtitan": ["trainer=torchtitan", "trainer.values.flavor.otherwise=own"],
+    "deepspeed": ["trainer=hf-deepspeed"],
 }
-"""Trainers whose plans a file starts, with what is to be said beside; torchtitan's does not say a size of groups."""
+"""Trainers whose plans a file starts, with what is to be said beside."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +77,7 @@ def jobs(draw: Any) -> Job:
         "model.seq_length": draw(some.sampled_from([64, 512, 2048, 4096, 16384])),
         "batch.global_batch_size": draw(some.sampled_from([1, 2, 3, 8, 48])) * draw(some.sampled_from([1, 2, devices])),
     }
-    pinned = PROGRAMS.get(trainer, [])[2:]
-    return Job((*(f"{key}={value}" for key, value in values.items()), *pinned), trainer)
+    return Job(tuple(f"{key}={value}" for key, value in values.items()), trainer)
 
 
 def faster(cluster: ClusterSpec) -> Iterator[tuple[str, ClusterSpec]]:
@@ -163,7 +163,8 @@ def broken_by_what_is_shown(job: Job, request: Request, candidate: Candidate) ->
     if Strategy(read.parallel, read.batch) != strategy:
         yield f"{label} is another plan as a point"
     program = PROGRAMS.get(job.trainer)
-    if program and (refusal := refusal_of(strategy, load([*job.overrides, *request.padding_overrides, *program]))):
+    refusal = refusal_of(strategy, load([*job.overrides, *request.padding_overrides, *program])) if program else None
+    if refusal and refusal.key.partition(".")[0] in ("parallel", "batch"):  # not the model, which no plan would help
         yield f"{label} is refused: {refusal}"
 
 
