@@ -50,10 +50,13 @@ SMALLEST_PERCENT = 0.001
 Losses = dict[int, list[float]]
 NEVER_RAN = (None, Outcome.INFEASIBLE, Outcome.PENDING)
 RANKED = (
-    "Ranked by model TFLOPS per device, which count no recomputation. Of a point that was measured several times the"
-    " middle run is shown, or the mean of two; ± is half of the interval in which the seconds of its step lie, and ="
-    " marks places that another may have. A point of which every run was disturbed has no place. The step is the"
-    " slowest rank's median; x baseline compares tokens/s."
+    "Ranked by model TFLOPS per device; = marks places that another may have, and a point of which every run was"
+    " disturbed has no place."
+)
+SHOWN = (
+    "Model TFLOPS count no recomputation. Of a point that was measured several times the middle run is shown, or the"
+    " mean of two; ± is half of the interval in which the seconds of its step lie. The step is the slowest rank's"
+    " median; x baseline compares tokens/s."
 )
 
 
@@ -78,8 +81,7 @@ def section(subject: ReportSubject) -> Section | None:
         *((Heading("How it was measured"), FactList(measured)) if (measured := facts(record, results)) else ()),
         *(() if "loss" in record.objective else _loss_blocks([point.middle for point in points])),
     )
-    title = "Every trial" if record.seeks_rate else "How fast each trial was"
-    return Section("trials", title, "measured", _finding(results, points), blocks)
+    return Section("trials", "Every trial", "measured", _finding(results, points), blocks)
 
 
 def _without_rates(subject: ReportSubject, points: Sequence[MeasuredPoint]) -> Section:
@@ -108,19 +110,23 @@ def _ranking(
     others = sorted(
         (result for result in results if not result.performance), key=lambda result: outcome_words(result.outcome)
     )
+    if not record.seeks_rate:  # what it seeks ranks its points in a table of their own
+        order = {result.name: number for number, result in enumerate(results)}
+        points = sorted(points, key=lambda point: order[point.runs[0].name])
     placed = zip(places(points), points, strict=True)
     rows = [_measured_row(place, position, point, relations) for position, (place, point) in enumerate(placed, start=1)]
     for result in others:  # below the name, how the trial ended and why
         words = outcome_words(result.outcome)
         name = Cell(display_name(result), note=": ".join(filter(None, (words, _cause(result)))))
         rows.append(_row({"layout": name, "outcome": text(words)}))
-    marked = frozenset({0}) if points else frozenset()
+    marked = frozenset({0} if points and record.seeks_rate else ())
     whole = Table(COLUMNS, tuple(rows), NUMERIC, marked, choices=("outcome",))
     table = NamedTable("trials", _drop_idle_columns(whole, record))
     if not points:
         return (table,)
-    note = Paragraph(" ".join((RANKED, *_efficiency(points, relations))), is_note=True)
-    if len(points) < 2:
+    ranked = (RANKED, SHOWN) if record.seeks_rate else (SHOWN,)
+    note = Paragraph(" ".join((*ranked, *_efficiency(points, relations))), is_note=True)
+    if len(points) < 2 or not record.seeks_rate:
         return (table, note)
     caption = (
         "Measured model TFLOPS per device, fastest first. A whisker is the interval of the rate; those whose whiskers"
@@ -146,6 +152,8 @@ def _drop_idle_columns(table: Table, record: SweepRecord) -> Table:
         idle.add("outcome")
     if not record.shows_rates:
         idle |= OF_RATES
+    if not record.seeks_rate:
+        idle.add("#")
     if record.mode != "cluster":
         idle.add("hardware TFLOPS")  # these are there to be held against published figures
     if not set(table.texts_of("runs")) - {ABSENT, "1"}:

@@ -12,6 +12,7 @@ from results.report.findings.sought import sought_sentences
 from results.report.section import KeyFigures
 from results.report.sections import answer
 from results.report.sections.sought import section
+from results.report.sections.trials import section as trials_section
 from sweeps.trial import Trial
 from tests.results.conftest import WriteSweep, performance, trial
 from tests.results.report.sections.conftest import plots_of, rows_of, shown_of, subject_of, text_of
@@ -115,3 +116,17 @@ def test_every_line_through_the_values_is_in_a_colour_that_follows_the_page(writ
     assert lines.spec["mark"]["color"] == "var(--measured)"
     assert "color" not in lines.spec["encoding"]
     assert lines.spec["encoding"]["opacity"]["scale"]["range"] == [1.0, 0.25]
+
+
+def test_a_page_about_a_loss_ranks_nothing_by_its_rate(write_sweep: WriteSweep) -> None:
+    """The slowest has the best loss, and stands where the record has it."""
+    trials = [trial(f"t{size}", micro_batch_size=size) for size in (1, 2, 4)]
+    rates = {"t1": 100.0, "t2": 300.0, "t4": 200.0}
+    sweep = write_sweep(trials, {name: performance(rate, final_loss=rate) for name, rate in rates.items()})
+    sought = sweep._replace(record=sweep.record.model_copy(update={"objective": ("loss",)}))
+    found = shown_of(trials_section, sought)
+    assert "Ranked" not in text_of(found)
+    assert not plots_of(found)
+    rows = rows_of(found, "trials")
+    assert "#" not in rows[0]
+    assert [row["layout"] for row in rows] == [each.planned.label for each in trials]
