@@ -12,7 +12,7 @@ from conf.units import GIBIBYTE, JOULES_PER_KWH, MILLION, SECONDS_PER_HOUR, TERA
 from results.machine_text import csv_cell
 from results.table import Table, breakable, text
 from results.units import seconds, significant, tflops
-from sweeps.planner.choosing.choice import Candidate, Choice, Judged, judge, num_rivals
+from sweeps.planner.choosing.choice import Candidate, Choice, Judged, judge, rivals_of
 from sweeps.planner.choosing.objectives import (
     Training,
     dollars_per_second,
@@ -100,21 +100,23 @@ def judged_row(judged: Judged, training: Training) -> PlanRow:
 def families_document(
     choice: Choice, shown: Sequence[Judged], training: Training, request: Request
 ) -> dict[str, object]:
-    """The best plan of each family for JSON, and how many of the first cannot be told apart."""
-    rivals = num_rivals(choice, shown[0])
+    """The best plan of each family for JSON, and how many of them cannot be told from the first."""
+    rivals = rivals_of(choice, shown[0])
+    deciding = [place for place in rivals if place < len(shown)] if len(rivals) > 1 else []
     rows = [_plan_document(each, training, request) for each in shown]
     return {
         "families": rows,
         "num_families": choice.num_families,
-        "not_told_apart": rivals,
-        "trials_that_decide": [row["layout"] for row in rows[:rivals]] if rivals > 1 else [],
+        "not_told_apart": len(rivals),
+        "trials_that_decide": [rows[place]["layout"] for place in deciding],
     }
 
 
 def _plan_document(judged: Judged, training: Training, request: Request) -> dict[str, object]:
     """One plan for JSON, with the overrides that compose it."""
     found = judged.candidate
-    return {**judged_row(judged, training), "layout": layout(found), "overrides": overrides(found, request)}
+    own = {"layout": layout(found), "departures": found.departures, "overrides": overrides(found, request)}
+    return {**judged_row(judged, training), **own}
 
 
 def layout(candidate: Candidate) -> str:
@@ -137,6 +139,8 @@ def overrides(candidate: Candidate, request: Request) -> list[str]:
 
 def search_document(choice: Choice, training: Training, request: Request) -> dict[str, object]:
     """The whole answer for JSON; `seconds` is the time of the whole search."""
+    others = [choice.fastest, *([choice.crowded] if choice.crowded else [])]
+    best, (fastest, *crowded) = (judge(each, request.settings) for each in (choice.best, others))
     return {
         "strategies": choice.num_strategies,
         "feasible": choice.num_feasible,
@@ -145,7 +149,9 @@ def search_document(choice: Choice, training: Training, request: Request) -> dic
         "seconds": choice.search_seconds,
         "precision": request.settings.precision.dtype,
         "padded": request.padding,
-        "best": [_plan_document(each, training, request) for each in judge(choice.best, request.settings)],
+        "best": [_plan_document(each, training, request) for each in best],
+        "fastest": _plan_document(fastest, training, request),
+        "without_headroom": _plan_document(crowded[0], training, request) if crowded else None,
     }
 
 

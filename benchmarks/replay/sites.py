@@ -48,7 +48,7 @@ class ModelSite:
 
     @cached_property
     def spaces(self) -> tuple[Space, ...]:
-        return search_request(self.composition, devices=self.devices).spaces
+        return search_request(self.composition, devices=self.devices, headroom="0").spaces
 
     @cached_property
     def legal(self) -> PlansOfSpaces:

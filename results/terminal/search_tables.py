@@ -15,11 +15,12 @@ from results.search_rows import layout, layout_knobs, training_costs
 from results.table import Table, breakable, text
 from results.terminal.drawing import columns_with_room, names_in_short
 from results.units import count, gib, percent, seconds, significant, tflops
-from sweeps.planner.choosing.choice import Candidate, Choice, Judged, num_rivals
+from sweeps.planner.choosing.choice import Candidate, Choice, Judged, gain_in_words, rivals_of
 from sweeps.planner.choosing.explain import Alternative, Explanation
 from sweeps.planner.choosing.objectives import ScalingKind, Training, dollars_per_second
 from sweeps.planner.choosing.scaling import ScalingPoint
 from sweeps.planner.request import Request
+from train_core.costs.counts.flops import DoneShares, model_flops
 from train_core.costs.estimate import TIGHT_SHARE
 
 WIDE = 100
@@ -34,6 +35,8 @@ TITLES: dict[ScalingKind, str] = {
 }
 
 MOST_OUTSIDE = 3
+CAUSAL, MOST_CAUSAL_SHARE = DoneShares(attended=0.5), 0.85
+"""Of the model's FLOPs with attention in full, what they are if it is counted for the pairs that a mask leaves."""
 SMALLEST_SHARE = 0.001
 """A smaller part of the step, or of the memory, is not worth a word."""
 
@@ -258,7 +261,9 @@ def notes(shown: Sequence[Judged], choice: Choice | None, request: Request) -> I
     """
     if choice is not None:
         yield _order_sentence(choice, shown)
+        yield from passed_over_sentences(choice)
     yield from _outside_sentences(shown)
+    yield from _causal_sentence(shown[0].candidate)
     yield from tight_sentences([judged.candidate for judged in shown])
     yield from unpriced_sentences(request.settings.data, request.settings.precision)
     if request.padding:
@@ -267,16 +272,14 @@ def notes(shown: Sequence[Judged], choice: Choice | None, request: Request) -> I
 
 def tight_sentences(shown: Sequence[Candidate]) -> Iterator[str]:
     """Yield the sentence on those plans, by their numbers, that nearly fill the memory."""
-    full = {f"#{number}": candidate for number, candidate in enumerate(shown, start=1) if candidate.is_tight}
+    full = [f"#{number}" for number, candidate in enumerate(shown, start=1) if candidate.is_tight]
     if full:
-        headroom = min(candidate.space.headroom_bytes for candidate in full.values())
-        yield tight_sentence(f"{', '.join(full)} {'needs' if len(full) == 1 else 'need'}", headroom)
+        yield tight_sentence(f"{', '.join(full)} {'needs' if len(full) == 1 else 'need'}")
 
 
-def tight_sentence(needing: str, headroom_bytes: int) -> str:
-    """The sentence on what needs nearly all of the memory, such as `It needs`, beside what it was to leave free."""
-    remedy = "a larger --headroom leaves more free" if headroom_bytes else "--headroom 10% leaves some free"
-    return f"! {needing} more than {TIGHT_SHARE:.0%} of the memory; {remedy}."
+def tight_sentence(needing: str) -> str:
+    """The sentence on what needs nearly all of the memory, such as `It needs`."""
+    return f"! {needing} more than {TIGHT_SHARE:.0%} of the memory; --headroom {1 - TIGHT_SHARE:.0%} leaves more free."
 
 
 def unpriced_sentences(data: DataSpec, precision: PrecisionPlan) -> Iterator[str]:
@@ -301,18 +304,46 @@ def padded_vocabulary_sentence(stated: int, padded: int) -> str:
 
 def _order_sentence(choice: Choice, shown: Sequence[Judged]) -> str:
     """A sentence on the families that may be the best, and on what would decide."""
-    rivals, share = num_rivals(choice, shown[0]), shown[0].interval.rivals
+    places, share = rivals_of(choice, shown[0]), shown[0].interval.rivals
     off = f"two predictions for one machine are off against each other by up to {share:.1%} (four pairs of five)"
     if choice.num_families == 1:
         return "No other family fits."
-    if rivals == 1:
+    if len(places) == 1:
         return f"The first family is ahead by more than the error of the order: {off}."
-    num_shown = min(rivals, len(shown))
-    deciding = f"#1 {'and' if num_shown == 2 else 'to'} #{num_shown}"
-    decide = f"The trials that would decide are {deciding}." if num_shown > 1 else ""
-    hidden = f"--top {rivals} shows all of them." if num_shown < rivals else ""
-    first = f"At least the first {rivals}" if choice.num_left_out else f"The first {rivals}"
-    return " ".join(filter(None, (f"{first} families cannot be told apart: {off}.", decide, hidden)))
+    numbers, first = [place + 1 for place in places if place < len(shown)], places[-1] + 1 == len(places)
+    in_row = numbers[-1] == len(numbers) > 2
+    deciding = (
+        f"#1 to #{numbers[-1]}"
+        if in_row
+        else (" and " if len(numbers) == 2 else ", ").join(f"#{each}" for each in numbers)
+    )
+    decide = f"The trials that would decide are {deciding}." if len(numbers) > 1 else ""
+    hidden = f"--top {places[-1] + 1} shows all of them." if len(numbers) < len(places) else ""
+    which = f"{'the first ' if first else ''}{len(places)}"
+    many = f"At least {which}" if choice.num_left_out else which.capitalize()
+    return " ".join(filter(None, (f"{many} families cannot be told apart: {off}.", decide, hidden)))
+
+
+def passed_over_sentences(choice: Choice) -> Iterator[str]:
+    """Yield what is better on paper than the plan proposed, and what would be if it left less memory free."""
+    first, other = choice.best[0], choice.fastest
+    if other.space.setting.cluster.name != first.space.setting.cluster.name or other.strategy != first.strategy:
+        is_here = other.space.world_size == first.space.world_size
+        devices = "" if is_here else f" on {other.space.world_size:,} devices of {other.space.setting.cluster.name}"
+        yield f"{layout(other)}{devices} is {gain_in_words(other, first, choice.objective)}."
+    if choice.crowded is not None:
+        share = choice.crowded.peak_memory_bytes / first.space.setting.cluster.device.memory_bytes
+        gain = 1 - choice.crowded.step_seconds / first.step_seconds
+        yield f"--headroom 0 finds {layout(choice.crowded)}: {gain:.1%} faster on paper with {share:.0%} of the memory."
+
+
+def _causal_sentence(plan: Candidate) -> Iterator[str]:
+    """Yield the MFU that other ways to count give, where sequences are so long that it is clearly smaller."""
+    model = plan.space.setting.model
+    share = model_flops(model, 1, CAUSAL) / model_flops(model, 1)
+    if model.seen_share == 1.0 and share < MOST_CAUSAL_SHARE:
+        mfu = percent(share * plan.model_flops_utilization)
+        yield f"MFU counts whole squares of attention; over their causal half it is {mfu}% for #1."
 
 
 def _outside_sentences(shown: Sequence[Judged]) -> Iterator[str]:

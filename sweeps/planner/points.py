@@ -18,9 +18,10 @@ from conf.types.schema import Value
 from conf.types.sweep_spec import SearchPlan
 from conf.types.trainer_spec import TrainerSpec
 from conf.units import count_of
+from sweeps.planner.choosing.choice import Candidate, gain_in_words, price_plans
 from sweeps.planner.choosing.explain import neighbours
 from sweeps.planner.plans.space import MOST_ZERO_STAGE, Space, searched_schedules
-from sweeps.planner.plans.strategy import Strategy, strategies_of
+from sweeps.planner.plans.strategy import Strategy
 from sweeps.planner.plans.whole_space import search_space
 from train_core.costs import Implementation, estimate
 
@@ -56,24 +57,31 @@ class PlannedPoint:
 def planned_points(space: Space, parts: ExperimentParts, plan: SearchPlan) -> list[PlannedPoint]:
     """The `top_k` best plans that the trainer runs, then up to `num_probes` probes of the best.
 
-    The parallel plan of the parts has the pinned knobs and is plain elsewhere.
+    The parallel plan of the parts has the pinned knobs and is plain elsewhere. Where no plan leaves the headroom of the
+    space free, those that fit without are taken.
 
     Raises:
         InfeasiblePlan: no plan fits, or what else is configured goes with none of those that fit.
     """
-    best = _best(space, parts, plan.top_k)
-    if not best:
+    ordered = _best(space, parts, plan.top_k)
+    if not ordered and space.headroom_bytes:
+        return planned_points(replace(space, headroom_bytes=0), parts, plan)
+    if not ordered:
         raise _empty_error(space, parts, plan)
-    places = ["the fastest", *(f"number {rank}" for rank in range(2, len(best) + 1))]
+    best = [found.strategy for found in ordered[: plan.top_k]]
+    fastest = min(ordered, key=lambda found: found.step_seconds)
+    faster = f"; {fastest.strategy.label(parts.model.num_layers)} is {gain_in_words(fastest, ordered[0])}"
+    places = ["the best", *(f"number {rank}" for rank in range(2, len(best) + 1))]
+    notes = [faster if fastest.strategy != best[0] else "", *[""] * (len(best) - 1)]
     points = [
-        PlannedPoint(strategy, f"predicted {place} of all plans that this trainer runs")
-        for place, strategy in zip(places, best, strict=True)
+        PlannedPoint(strategy, f"predicted {place} of all plans that this trainer runs{note}")
+        for strategy, place, note in zip(best, places, notes, strict=True)
     ]
     return points + list(islice(_probes(space, best, parts), plan.num_probes))
 
 
-def fastest_plan(space: Space, parts: ExperimentParts, plan: SearchPlan) -> Strategy:
-    """Return the fastest plan of the space that the trainer runs.
+def best_plan(space: Space, parts: ExperimentParts, plan: SearchPlan) -> Strategy:
+    """Return the best plan of the space that the trainer runs.
 
     Raises:
         InfeasiblePlan: as for `planned_points`.
@@ -81,15 +89,15 @@ def fastest_plan(space: Space, parts: ExperimentParts, plan: SearchPlan) -> Stra
     best = _best(space, parts, 1)
     if not best:
         raise _empty_error(space, parts, plan)
-    return best[0]
+    return best[0].strategy
 
 
 def _empty_error(space: Space, parts: ExperimentParts, plan: SearchPlan) -> InfeasiblePlan:
     """The error that says why the plainest kind of plan that fits is refused, or that nothing fits."""
     shown = f"of {parts.model.name} on {count_of(space.world_size, 'device')} that fits"
     remedy = "Use more devices or a smaller model, or pin fewer knobs."
-    for _, strategy in chain.from_iterable(_fastest(kind, parts, 1) for kind in kinds_of(space)):
-        reason = refusal_of(strategy, parts)
+    for found in chain.from_iterable(_found(kind, 1) for kind in kinds_of(space)):
+        reason = refusal_of(found.strategy, parts)
         if reason is not None:
             if reason.key not in KIND_KEYS and reason.key.partition(".")[0] not in PLAN_GROUPS:
                 return reason  # of what all plans have in common, so that no other plan could help
@@ -98,18 +106,22 @@ def _empty_error(space: Space, parts: ExperimentParts, plan: SearchPlan) -> Infe
     return InfeasiblePlan("search.kind", plan.kind, f"finds no plan {shown} and that this trainer runs", remedy)
 
 
-def _best(space: Space, parts: ExperimentParts, top_k: int) -> list[Strategy]:
+def _best(space: Space, parts: ExperimentParts, top_k: int) -> list[Candidate]:
+    """The `top_k` best plans that the trainer runs, best first, and further good ones: of each kind the fastest."""
     kinds = (kind for kind in kinds_of(space, is_even=False) if not _refuses_kind(parts.trainer, kind))
-    of_all_kinds = [timed for kind in kinds for timed in _fastest_runnable(kind, parts, top_k)]
-    ordered = [strategy for _, strategy in sorted(of_all_kinds, key=lambda timed: timed[0])]
+    of_all_kinds = [found for kind in kinds for found in _runnable(kind, parts, top_k)]
+    ordered = sorted(of_all_kinds, key=lambda found: found.counted_seconds)
     # Each ZeRO stage was searched on its own, so that the plans of a single replica, which has nothing to share out
     # whatever the stage, came once for each of them.
     if "zero_stage" not in space.pinned:
-        plain = ((each, each.with_values(zero_stage=0)) for each in ordered)
+        plain = ((each, each.strategy.with_values(zero_stage=0)) for each in ordered)
         ordered = [
-            each if each.parallel.num_replicas > 1 or refusal_of(alone, parts) else alone for each, alone in plain
+            each
+            if each.strategy.parallel.num_replicas > 1 or refusal_of(alone, parts)
+            else replace(each, strategy=alone)
+            for each, alone in plain
         ]
-    return list(dict.fromkeys(ordered))[:top_k]
+    return list({found.strategy: found for found in ordered}.values())
 
 
 def _refuses_kind(trainer: TrainerSpec, kind: Space) -> bool:
@@ -133,31 +145,23 @@ def kinds_of(space: Space, *, is_even: bool = True) -> Iterator[Space]:
         yield replace(space, pinned={**layers, **space.pinned, **kind})
 
 
-def _fastest_runnable(space: Space, parts: ExperimentParts, top_k: int) -> list[tuple[float, Strategy]]:
-    """The fastest of one kind that can run. More are searched than needed, since some may not go with the rest."""
-    kept: list[tuple[float, Strategy]] = []
+def _runnable(space: Space, parts: ExperimentParts, top_k: int) -> list[Candidate]:
+    """The best of one kind that can run, then the fastest. More are searched, since some may not go with the rest."""
+    kept: list[Candidate] = []
     for factor in SEARCHED_FOR_EACH:
-        fastest = _fastest(space, parts, factor * top_k)
-        refused = [refused_key(strategy, parts) for _, strategy in fastest]
-        kept = [timed for timed, key in zip(fastest, refused, strict=True) if key is None]
+        found = _found(space, factor * top_k)
+        refused = [refused_key(each.strategy, parts) for each in found]
+        kept = [each for each, key in zip(found, refused, strict=True) if key is None]
         # Search more only if that can help: not if these were all plans, nor if the whole kind is refused.
-        if len(kept) >= top_k or len(fastest) < factor * top_k or KIND_KEYS & set(refused):
+        if len(kept) > top_k or len(found) <= factor * top_k or KIND_KEYS & set(refused):
             break
-    return kept[:top_k]
+    return kept
 
 
-def _fastest(space: Space, parts: ExperimentParts, number: int) -> list[tuple[float, Strategy]]:
-    """The fastest plans that fit, with their seconds, whether they go with what else is configured or not."""
+def _found(space: Space, number: int) -> list[Candidate]:
+    """The best plans that fit, and the fastest, whether they go with what else is configured or not."""
     found = search_space(space, number)
-    if found.best is None:
-        return []
-    strategies = strategies_of(
-        found.best.plans,
-        parts.model.num_layers,
-        tensor_parallel_across_nodes=space.tensor_parallel_across_nodes,
-        settings=found.best.settings,
-    )
-    return list(zip(found.step_seconds.tolist(), strategies, strict=True))
+    return [each for ranked in (found.best, found.fastest) if ranked for each in price_plans(space, ranked)]
 
 
 def refused_key(strategy: Strategy, parts: ExperimentParts) -> str | None:
@@ -194,7 +198,7 @@ def _probes(space: Space, best: list[Strategy], parts: ExperimentParts) -> Itera
         kept = {} if knob == "pipeline_parallel_size" else kind
         narrower = (replace(space, pinned={**space.pinned, **kept, knob: value}) for value in values)
         runnable = (neighbour for neighbour in changed if _fits(neighbour, parts, space.setting.implementation))
-        others = (strategy for narrowed in narrower for strategy in _best(narrowed, parts, 1))
+        others = (found.strategy for narrowed in narrower for found in _best(narrowed, parts, 1)[:1])
         probe = next((strategy for strategy in chain(runnable, others) if strategy not in taken), None)
         if probe is not None:
             taken.add(probe)

@@ -84,7 +84,8 @@ def _listed_candidates(asked: Composition, points: PointSet) -> ListedPoints:
 
 def _plans(asked: Composition, sizes: list[int]) -> PlansOfSpaces:
     """Every plan on each of these numbers of devices, else on as many as the sweep takes."""
-    wanted = search_request(asked, devices=",".join(map(str, sizes)) or None)
+    # What is measured tells how much memory plans need, so that none is ruled out for what it would leave free.
+    wanted = search_request(asked, devices=",".join(map(str, sizes)) or None, headroom="0")
     return PlansOfSpaces(wanted.spaces, wanted.settings, shared=wanted.padding)
 
 

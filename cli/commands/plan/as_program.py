@@ -26,9 +26,9 @@ from conf.types.sites import SlurmSpec
 from conf.units import MINUTES_PER_HOUR, SECONDS_PER_HOUR, TERA, count_of
 from launcher.command_trainer.process import HUGGINGFACE_STARTER
 from results.report.findings.ranking import by_prediction
-from results.terminal.search_tables import padded_vocabulary_sentence, tight_sentence
+from results.terminal.search_tables import padded_vocabulary_sentence, passed_over_sentences, tight_sentence
 from results.units import gib
-from sweeps.planner.points import fastest_plan, refusal_of
+from sweeps.planner.points import best_plan, refusal_of
 from sweeps.points.plan import plan_sweep
 from train_core.costs import IMPLEMENTATIONS, Estimate, estimate
 
@@ -76,7 +76,6 @@ class ChosenPlan:
     predicted: Estimate
     costs_of: str
     notes: tuple[str, ...] = ()
-    headroom_bytes: int = 0
 
 
 def with_trainer(program: str, overrides: Sequence[str]) -> list[str]:
@@ -128,7 +127,8 @@ def _best_of_search(composition: Composition, choices: SearchOptions) -> ChosenP
     if complaints.is_terminal:
         complaints.print("Searching all plans that the program can carry out, some seconds ...")
     training = training_of(wanted, choices)
-    best = choose(wanted, choices, training, 1).best[0]
+    choice = choose(wanted, choices, training, 1)
+    best = choice.best[0]
     setting, notes = best.space.setting, []
     parts = wanted.settings.model_copy(update={"cluster": setting.cluster})
     if training.num_steps is not None:
@@ -137,15 +137,17 @@ def _best_of_search(composition: Composition, choices: SearchOptions) -> ChosenP
     require_order(parts)
     refusal = refusal_of(best.strategy, parts)
     search = wanted.settings.search.model_copy(update={"kind": "planner"})
-    strategy = best.strategy if refusal is None else fastest_plan(best.space, parts, search)
+    strategy = best.strategy if refusal is None else best_plan(best.space, parts, search)
     experiment = strategy.experiment(parts)
     predicted = estimate(experiment, setting.implementation)
     share = predicted.step_seconds / best.step_seconds - 1
     if refusal is not None and share > 0:
         notes.append(f"The best plan of all is {share:.1%} faster: {refusal.key} = {refusal.value}: {refusal.problem}.")
+    if refusal is None:
+        notes += passed_over_sentences(choice)
     if wanted.padding:
         notes.append(padded_vocabulary_sentence(wanted.vocab_size, wanted.settings.model.vocab_size))
-    return ChosenPlan(experiment, predicted, setting.implementation.name, tuple(notes), best.space.headroom_bytes)
+    return ChosenPlan(experiment, predicted, setting.implementation.name, tuple(notes))
 
 
 def _best_of_sweep(composition: Composition) -> ChosenPlan:
@@ -224,7 +226,7 @@ def _comments(chosen: ChosenPlan) -> Iterator[str]:
     figures = f"{predicted.step_seconds:.3g} s a step, {rate:.4g} TFLOPS a device, {memory}"
     yield from _comment(f"Predicted, not measured: {figures}, at the costs of {chosen.costs_of}.")
     if predicted.is_tight:
-        yield from _comment(tight_sentence("It needs", chosen.headroom_bytes))
+        yield from _comment(tight_sentence("It needs"))
     names = names_of(trainer, experiment, _job_names(experiment))
     for note in chosen.notes:
         yield from _comment(note)

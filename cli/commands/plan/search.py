@@ -53,7 +53,7 @@ from sweeps.planner.choosing.objectives import PlanObjective, ScalingKind, Train
 from sweeps.planner.choosing.scaling import ScalingPoint, doublings, scaling_curve
 from sweeps.planner.mixed import MixedChoice, choose_mixed
 from sweeps.planner.plans.space import Space
-from sweeps.planner.request import Request, configured_strategy, mixed_request, search_request
+from sweeps.planner.request import HEADROOM, Request, configured_strategy, mixed_request, search_request
 
 RANKED_BY: dict[PlanObjective, str] = {
     "time": "time of a step",
@@ -146,7 +146,7 @@ def request_of(composition: Composition, options: SearchOptions) -> Request:
         devices=options.devices,
         clusters=options.chosen_clusters,
         implementation=options.implementation,
-        headroom=options.headroom,
+        headroom=HEADROOM if options.headroom is None else options.headroom,
     )
 
 
@@ -304,8 +304,8 @@ def _print_tables(answer: SearchOutput) -> None:
     choice, training = answer.choice, answer.training
     console.print(_question(answer.request))
     families = "family" if choice.num_left_out == 1 else "families"
-    of_families = "" if answer.flat else "the best of each family, "
-    ranked = f"{of_families}ranked by {RANKED_BY[answer.objective]}"
+    which = "the" if answer.flat else "each family's"
+    ranked = f"{which} best by {RANKED_BY[answer.objective]} and plainness"
     several = len(answer.request.spaces) > 1
     console.print(judged_table(answer.shown, training, ranked, several_places=several, width=console.width))
     console.print(

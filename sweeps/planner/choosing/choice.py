@@ -19,6 +19,7 @@ from conf.plan.setup_parts import SetupParts
 from conf.units import GIBIBYTE, count_of
 from sweeps.confidence import Interval, interval_of
 from sweeps.planner.choosing.objectives import (
+    BETTER,
     PlanObjective,
     Training,
     longest_step_seconds,
@@ -28,6 +29,7 @@ from sweeps.planner.choosing.objectives import (
     total_hours,
 )
 from sweeps.planner.choosing.pruned_search import Prospects
+from sweeps.planner.plans.plainness import DEPARTURE_SHARE, MOST_COUNTED, departures
 from sweeps.planner.plans.space import Space
 from sweeps.planner.plans.strategy import Strategy, strategies_of
 from sweeps.planner.plans.whole_space import Found, Ranked, search_space
@@ -54,7 +56,11 @@ HINTS = {
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A plan with its prediction; the worst stage is the one that needs most memory."""
+    """A plan with its prediction; the worst stage is the one that needs most memory.
+
+    Attributes:
+        departures: in words, what it has that plainer plans do without.
+    """
 
     space: Space
     strategy: Strategy
@@ -62,6 +68,12 @@ class Candidate:
     step_seconds: float
     peak_memory_bytes: int
     worst_stage: int
+    departures: tuple[str, ...]
+
+    @property
+    def counted_seconds(self) -> float:
+        """What the step counts as, with its departures from plain plans."""
+        return self.step_seconds * (1 + DEPARTURE_SHARE * len(self.departures))
 
     @property
     def model_flops_per_second_per_device(self) -> float:
@@ -83,8 +95,11 @@ class Choice:
     """The result of a search of several spaces.
 
     Attributes:
-        families: the best plan of each family (sizes, devices and cluster), best first by the objective.
-        family_values: what the objective says of the best plan of each of them, ascending, but of those far behind.
+        best: the best plans, best first by the objective with what departures count (`plans.plainness`).
+        families: the best plan of each family (sizes, devices and cluster), likewise.
+        family_values: what the objective alone says of the best plan of each of them, but of those far behind.
+        fastest: the best plan by the objective alone.
+        crowded: the plan that is better than the first one on its devices and leaves too little memory free, if any.
         num_left_out: families that were not priced, because their bounds tell that they can be none of the best; then
             the numbers of plans are of those that were.
         best_of_each: the best of each space, best first by the objective; of many spaces those that others do not beat
@@ -92,6 +107,7 @@ class Choice:
         search_seconds: the whole search took so long.
     """
 
+    objective: PlanObjective
     num_strategies: int
     num_fitting: int
     num_feasible: int
@@ -101,6 +117,8 @@ class Choice:
     family_values: tuple[float, ...]
     num_left_out: int
     best_of_each: tuple[Candidate, ...]
+    fastest: Candidate
+    crowded: Candidate | None
     search_seconds: float
 
 
@@ -121,19 +139,33 @@ def choose_plans(
         raise _empty_error(spaces, founds, training)
     families = _best_first(objective, spaces, [found.families for found in founds])
     is_pruned = len(spaces) > MOST_SEARCHED_WHOLE
+    number = best[0].number
+    space = spaces[number]
+    # Families that were left out by their bounds may hold what leaves too little memory free.
+    searched = search_space(space, 1, longest[number]) if is_pruned and space.headroom_bytes else founds[number]
     firsts = _on_front(spaces, longest) if each and is_pruned else [found.best for found in founds]
     return Choice(
+        objective,
         num_strategies=sum(found.num_strategies for found in founds),
         num_fitting=sum(found.num_fitting for found in founds),
         num_feasible=sum(found.num_feasible for found in founds),
         best=_candidates(spaces, best[:top]),
         families=_candidates(spaces, families[:top]),
         num_families=sum(found.num_families for found in founds),
-        family_values=tuple(one.value for one in families),
+        family_values=tuple(objective_value(objective, spaces[one.number], one.step_seconds) for one in families),
         num_left_out=num_left_out,
         best_of_each=_candidates(spaces, [one for one in _best_first(objective, spaces, firsts) if one.is_first]),
+        fastest=_fastest(objective, spaces, [found.fastest for found in founds]),
+        crowded=price_plans(space, searched.crowded)[0] if searched.crowded else None,
         search_seconds=time.perf_counter() - start,
     )
+
+
+def _fastest(objective: PlanObjective, spaces: Sequence[Space], of_spaces: Sequence[Ranked | None]) -> Candidate:
+    """The best of these by the objective alone."""
+    ranked = [(space, each) for space, each in zip(spaces, of_spaces, strict=True) if each is not None]
+    space, first = min(ranked, key=lambda pair: objective_value(objective, pair[0], float(pair[1].step_seconds[0])))
+    return price_plans(space, first)[0]
 
 
 def _search_all(
@@ -146,7 +178,7 @@ def _search_all(
 
 
 def _on_front(spaces: Sequence[Space], longest: Sequence[float]) -> list[Ranked | None]:
-    """The fastest plan of each space that no other beats in both time and money; of some others, too.
+    """The best plan of each space that no other beats in both time and money; of some others, too.
 
     Numbers of devices with many factors of two come first, since their plans are good and rule out most of the others.
     """
@@ -158,7 +190,7 @@ def _on_front(spaces: Sequence[Space], longest: Sequence[float]) -> list[Ranked 
     ):
         rate = required_dollars_per_second(spaces[number])
         below = min((max(seconds, dollars / rate) for seconds, dollars in known), default=inf)
-        (found,), _ = prospects.search([number], "time", 1, longest, below)
+        (found,), _ = prospects.search([number], "time", 1, longest, below * MOST_COUNTED)
         if found.best:
             firsts[number] = found.best.first(1)
             seconds = float(found.best.step_seconds[0])
@@ -167,11 +199,11 @@ def _on_front(spaces: Sequence[Space], longest: Sequence[float]) -> list[Ranked 
 
 
 def best_of(spaces: Sequence[Space]) -> list[Candidate | None]:
-    """The fastest plan of each space; None where no plan exists or none fits."""
+    """The best plan of each space; None where no plan exists or none fits."""
     prospects = Prospects(spaces)
     alone = [prospects.search([number], "time", 1, [inf] * len(spaces))[0][0] for number in range(len(spaces))]
     return [
-        _price_plans(space, found.best.first(1))[0] if found.best else None
+        price_plans(space, found.best.first(1))[0] if found.best else None
         for space, found in zip(spaces, alone, strict=True)
     ]
 
@@ -188,18 +220,22 @@ class _Picked(NamedTuple):
     def is_first(self) -> bool:
         return self.row == 0
 
+    @property
+    def step_seconds(self) -> float:
+        return float(self.ranked.step_seconds[self.row])
+
 
 def _best_first(objective: PlanObjective, spaces: Sequence[Space], of_spaces: Sequence[Ranked | None]) -> list[_Picked]:
     """The plans that were found in each space, all together.
 
-    The best over all spaces are among the fastest of each, because within one space every objective grows with the
-    step's time.
+    The best over all spaces are among the best of each, because within one space every objective grows with the step's
+    time.
     """
     picked = [
         _Picked(objective_value(objective, space, seconds), number, row, ranked)
         for number, (space, ranked) in enumerate(zip(spaces, of_spaces, strict=True))
         if ranked is not None
-        for row, seconds in enumerate(ranked.step_seconds.tolist())
+        for row, seconds in enumerate(ranked.counted_seconds.tolist())
     ]
     return sorted(picked, key=lambda one: one[:3])
 
@@ -208,11 +244,11 @@ def _candidates(spaces: Sequence[Space], picked: Sequence[_Picked]) -> tuple[Can
     """The picked plans as candidates, in the order in which they were picked."""
     # Plans are priced in columns, so all picked rows of a space are priced in one go and then put back in order.
     last = {one.number: one for one in sorted(picked, key=lambda one: one.row)}
-    priced = {number: _price_plans(spaces[number], one.ranked.first(one.row + 1)) for number, one in last.items()}
+    priced = {number: price_plans(spaces[number], one.ranked.first(one.row + 1)) for number, one in last.items()}
     return tuple(priced[one.number][one.row] for one in picked)
 
 
-def _price_plans(space: Space, ranked: Ranked) -> list[Candidate]:
+def price_plans(space: Space, ranked: Ranked) -> list[Candidate]:
     """The plans with the terms of their time and with their memory, of which a search keeps neither."""
     across = space.tensor_parallel_across_nodes
     strategies = strategies_of(
@@ -221,7 +257,9 @@ def _price_plans(space: Space, ranked: Ranked) -> list[Candidate]:
     candidates: dict[int, Candidate] = {}
     for setting in set_of(ranked.settings):
         rows = [row for row, own in enumerate(ranked.settings) if own == setting]
-        prices = price(setting, ranked.plans.rows(np.array(rows)))
+        plans = ranked.plans.rows(np.array(rows))
+        prices = price(setting, plans)
+        departing = departures(setting, plans, prices.peak_memory_bytes)
         for place, row in enumerate(rows):
             candidates[row] = Candidate(
                 space=replace(space, setting=setting),
@@ -230,6 +268,7 @@ def _price_plans(space: Space, ranked: Ranked) -> list[Candidate]:
                 step_seconds=float(prices.step_seconds[place]),
                 peak_memory_bytes=int(prices.peak_memory_bytes[place]),
                 worst_stage=int(prices.worst_stage[place]),
+                departures=tuple(words for words, marked in departing.items() if marked[place]),
             )
     return [candidates[row] for row in range(len(ranked))]
 
@@ -280,7 +319,7 @@ def _empty_error(spaces: Sequence[Space], founds: Sequence[Found], training: Tra
             f"is too little for {space.setting.model.name} on {space.world_size} x {space.setting.cluster.device.name}:"
             f" of {count_of(found.num_strategies, 'plan')} that {_trainer(space)} runs the one that needs least takes"
             f" {found.smallest_bytes / GIBIBYTE:.1f} GiB per device of {capacity / GIBIBYTE:.1f} GiB{free}",
-            f"Use more devices or another cluster, or {_wider(space)}.",
+            f"Use more devices or another cluster, {_wider(space)}{', or take a smaller --headroom' if free else ''}.",
         )
     return _no_plan(spaces)
 
@@ -295,7 +334,7 @@ def _no_plan(spaces: Sequence[Space]) -> NoLegalPlan:
     devices = sizes[0] if len(sizes) == 1 else sizes
     words = count_of(sizes[0], "device") if len(sizes) == 1 else f"{sizes} devices"
     job = f"{spaces[0].setting.model.name} and a batch of {count_of(spaces[0].global_batch_size, 'sequence')}"
-    remedy = f"Change the number of devices or batch.global_batch_size, or {_wider(spaces[0])}."
+    remedy = f"Change the number of devices or batch.global_batch_size, {_wider(spaces[0])}."
     if len(pinned) == 1:
         ((key, value),) = pinned.items()
         return NoLegalPlan(key, value, f"leaves no legal plan for {job} on {words}", HINTS.get(key, remedy))
@@ -310,7 +349,7 @@ def _trainer(space: Space) -> str:
 
 def _wider(space: Space) -> str:
     """The words on how more plans are let in."""
-    return "pin fewer knobs" if space.pinned else "choose another trainer with --implementation"
+    return "or pin fewer knobs" if space.pinned else "or choose another trainer with --implementation"
 
 
 def _limits_too_tight(fitting: Sequence[tuple[Space, Found]], training: Training) -> InfeasiblePlan:
@@ -349,6 +388,14 @@ class Judged:
     interval: Interval
 
 
+def gain_in_words(better: Candidate, plan: Candidate, objective: PlanObjective = "time") -> str:
+    """What a plan that is better on paper than another gains, and by what it departs from plain plans beyond it."""
+    values = [objective_value(objective, each.space, each.step_seconds) for each in (better, plan)]
+    words = [each for each in better.departures if each not in plan.departures]
+    gain = f"{1 - values[0] / values[1]:.1%} {BETTER[objective]} on paper"
+    return gain + (f", with {', '.join(words)}" if words else "")
+
+
 def judge(candidates: Sequence[Candidate], parts: SetupParts) -> list[Judged]:
     """The candidates with their intervals; model and cluster are those of each, the rest is of the parts."""
     setups = [_setup_of(candidate, parts) for candidate in candidates]
@@ -366,11 +413,11 @@ def _setup_of(candidate: Candidate, parts: SetupParts) -> Setup:
     return candidate.strategy.setup(like)
 
 
-def num_rivals(choice: Choice, best: Judged) -> int:
-    """The number of families that predictions cannot tell from the best, itself among them.
+def rivals_of(choice: Choice, best: Judged) -> list[int]:
+    """The families that predictions cannot tell from the best, itself among them, by their places in the order.
 
-    It is the least number where families were left out unpriced (`Choice.num_left_out`).
+    There are at least these where families were left out unpriced (`Choice.num_left_out`).
     """
     # Every objective is proportional to the step's time, so that a share of the time is the same share of the value.
     limit = choice.family_values[0] * (1 + best.interval.rivals)
-    return sum(value <= limit for value in choice.family_values)
+    return [place for place, value in enumerate(choice.family_values) if value <= limit]

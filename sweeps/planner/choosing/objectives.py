@@ -12,6 +12,13 @@ from sweeps.planner.plans.space import Space
 
 PlanObjective = Literal["time", "cost", "energy", "device-hours"]
 PLAN_OBJECTIVES: tuple[PlanObjective, ...] = get_args(PlanObjective)
+BETTER: dict[PlanObjective, str] = {
+    "time": "faster",
+    "cost": "cheaper",
+    "energy": "less energy",
+    "device-hours": "fewer device-hours",
+}
+"""The word for what is smaller by an objective."""
 ScalingKind = Literal["weak", "strong"]
 SCALING_KINDS: tuple[ScalingKind, ...] = get_args(ScalingKind)
 

@@ -81,7 +81,7 @@ class Prospects:
             tally = tallies[prospect.number]
             self._take_in(prospect, objective, limit, tally)
             if prospect.family in tally.families:
-                seconds = tally.families[prospect.family][0]
+                seconds = tally.families[prospect.family].least
                 insort(best, objective_value(objective, self.spaces[prospect.number], seconds))
         return [tally.result() for tally in tallies.values()], len(prospects) - taken
 

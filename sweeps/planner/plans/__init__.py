@@ -14,4 +14,5 @@ three columns of `Plans`, or `space.Placing`, which is part of the `Setting`.
 A further knob is a column of `Plans`, a function of its values in `space`, an axis in `blocks`, and no more than the
 least of its costs in `bounds`. If a layer's price depends on it, it is a field of
 `Shard` too, and an axis of `shard_work.ShardWork`.
+plainness     what departs from the plans that people run, and what that counts
 """

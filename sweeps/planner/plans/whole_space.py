@@ -17,6 +17,7 @@ import numpy as np
 
 from sweeps.planner.plans.blocks import PlanGrid, blocks
 from sweeps.planner.plans.bounds import Bounds
+from sweeps.planner.plans.plainness import handicap
 from sweeps.planner.plans.shard_work import ShardWork
 from sweeps.planner.plans.space import Family, Space
 from train_core.costs.price import first_stage_bytes, peak_bytes, price_step
@@ -32,15 +33,17 @@ LARGEST_KEPT_BYTES = 31 * 2**20  # glibc takes no larger array for what programs
 def search_space(space: Space, top: int, longest_step_seconds: float = inf) -> Found:
     """The `top` fastest plans of a space, and how many there are."""
     tally = Tally(top, longest_step_seconds)
-    take_in(blocks(space), space.room_bytes, Bounds([space]), tally)
+    memory_bytes = space.setting.cluster.device.memory_bytes
+    take_in(blocks(space), memory_bytes, Bounds([space]), tally, headroom_bytes=space.headroom_bytes)
     return tally.result()
 
 
-def take_in(found: Iterable[PlanGrid], capacity: int, bounds: Bounds, tally: Tally) -> None:
+def take_in(found: Iterable[PlanGrid], capacity: int, bounds: Bounds, tally: Tally, *, headroom_bytes: int = 0) -> None:
     """Put the blocks into the tally; only plans that can be among the best are priced in full.
 
     Args:
         capacity: bytes that a plan may take of a device's memory.
+        headroom_bytes: those of them that it has to leave free; what does not is looked at for `Found.crowded` alone.
     """
     # Once an array of this size was freed, glibc keeps freed memory of up to twice as much for the next arrays. It else
     # gives them back to the system after every block and asks for them anew, which took a fifth of a search's time.
@@ -52,7 +55,7 @@ def take_in(found: Iterable[PlanGrid], capacity: int, bounds: Bounds, tally: Tal
         for block, own in zip(alike, stages, strict=True):
             tally.num_strategies += block.num_strategies
             for memory in memories:
-                _rank(block, memory._replace(peak=memory.peak[own]), capacity, bounds, tally)
+                _rank(block, memory._replace(peak=memory.peak[own]), capacity, headroom_bytes, bounds, tally)
 
 
 def _in_all_groups(placed: Sequence[PlanGrid]) -> tuple[PlanGrid, list[slice]]:
@@ -101,12 +104,13 @@ def _memory(whole: PlanGrid, shards: Integers, capacity: int, table: ShardWork, 
     return Memory(shards[promising], layouts, np.where(kept.legal, peak, NEVER_FITS))
 
 
-def _rank(block: PlanGrid, memory: Memory, capacity: int, bounds: Bounds, tally: Tally) -> None:
+def _rank(block: PlanGrid, memory: Memory, capacity: int, headroom_bytes: int, bounds: Bounds, tally: Tally) -> None:
     """Count the plans that fit, and price the time of those that may be among the best."""
     kept = block.part(ALL, memory.shards, memory.layouts)
-    fits = (memory.peak <= capacity) & kept.legal
+    fits = (memory.peak <= capacity - headroom_bytes) & kept.legal
+    crowded = (memory.peak <= capacity) & kept.legal & ~fits
     tally.count(kept, memory.peak, fits)
-    if not fits.any():
+    if not (fits.any() or crowded.any()):
         return
     least, zero_stages = bounds.of_plans(kept), block.plans.zero_stage.ravel()
     # ZeRO 0 and 1 add no collectives to a single micro-batch, while 2 and 3 each add their own. Grouped like this, the
@@ -115,12 +119,16 @@ def _rank(block: PlanGrid, memory: Memory, capacity: int, bounds: Bounds, tally:
         stages = np.flatnonzero(kind)
         # What the kind before has found rules out more of the next.
         wanted = fits[stages] & (least < tally.slowest_of_interest(kept))
+        wanted |= crowded[stages] & (least < tally.least)
         if wanted.any():
             # The part is the smallest grid with all that are wanted; its others are left out by the mask.
             shards, layouts = _places_of(wanted)
             part = kept.part(stages, shards, layouts)
             prices = price_step(part.setting, part.plans, bounds.table.of(part.plans))
-            tally.rank(part, np.where(wanted[:, shards][:, :, layouts], prices.total_seconds, inf))
+            seconds = np.where(wanted[:, shards][:, :, layouts], prices.total_seconds, inf)
+            peak = memory.peak[stages][:, shards][:, :, layouts]
+            counted = seconds * handicap(part.setting, part.plans, peak)
+            tally.rank(part, seconds, counted, peak > capacity - headroom_bytes)
 
 
 def _places_of(marked: Booleans) -> tuple[Integers, Integers]:
@@ -138,23 +146,31 @@ def _parts(block: PlanGrid) -> list[Integers]:
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """Plans with their predicted steps, fastest first; equally fast ones are in the order of the space.
+    """Plans with their predicted steps, best first; equally good ones are in the order of the space.
 
     Attributes:
         plans: in columns, (k,).
         step_seconds: (k,).
+        counted_seconds: the same with what departures from plain plans count (`plainness`), ascending, (k,).
         settings: in which each is priced: where its optimizer states and its ranks are placed.
     """
 
     plans: Plans
     step_seconds: Floats
+    counted_seconds: Floats
     settings: tuple[Setting, ...]
 
     def __len__(self) -> int:
         return len(self.settings)
 
+    @property
+    def least(self) -> float:
+        """What the best counts, in seconds."""
+        return float(self.counted_seconds[0])
+
     def first(self, number: int) -> Ranked:
-        return Ranked(self.plans.rows(slice(0, number)), self.step_seconds[:number], self.settings[:number])
+        some = slice(0, number)
+        return Ranked(self.plans.rows(some), self.step_seconds[some], self.counted_seconds[some], self.settings[some])
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,9 +178,11 @@ class Found:
     """The result of the search of one space.
 
     Attributes:
-        best: the fastest feasible plans. None if no plan is feasible.
-        families: the fastest feasible plan of every family that has one, likewise; where no limit is set, of the best
+        best: the best feasible plans. None if no plan is feasible.
+        families: the best feasible plan of every family that has one, likewise; where no limit is set, of the best
             `top` of them and those that take up to REACH times as long as the best.
+        crowded: the best plan of those that would leave too little memory free, if it is better than any of `best`.
+        fastest: the fastest feasible plan, however far it departs from plain ones. None if no plan is feasible.
         fastest_seconds: step of the fastest plan that fits, whether it keeps the limit or not; infinite if none fits.
         smallest_bytes: memory of the legal plan that needs least; 0 if there is no legal plan.
     """
@@ -175,6 +193,8 @@ class Found:
     num_families: int
     best: Ranked | None
     families: Ranked | None
+    crowded: Ranked | None
+    fastest: Ranked | None
     fastest_seconds: float
     smallest_bytes: int
 
@@ -191,10 +211,11 @@ class Tally:
         self.top, self.longest_step_seconds = top, longest_step_seconds
         self.num_strategies = self.num_fitting = self.num_feasible = self.smallest_bytes = 0
         self.fastest_seconds = inf
-        self.kept: list[tuple[Floats, Plans, Integers]] = []
-        self.families: dict[Family, tuple[float, Plans, Setting]] = {}
+        self.kept: list[Ranked] = []
+        self.crowded: Ranked | None = None
+        self.fastest: Ranked | None = None
+        self.families: dict[Family, Ranked] = {}
         self.fitting_families: set[Family] = set()
-        self.settings: list[Setting] = []
         self.worst_kept = inf
 
     def slowest_of_interest(self, block: PlanGrid) -> Floats:
@@ -202,13 +223,18 @@ class Tally:
         limits = np.full((1, block.shape[1], 1), inf)
         if self.longest_step_seconds < inf:
             return limits  # the plans within the limit are counted by their times
-        leaders = sorted(leader[0] for leader in self.families.values())
+        leaders = sorted(leader.least for leader in self.families.values())
         last = leaders[self.top - 1] if len(leaders) >= self.top else inf
         of_families = max(last, REACH * leaders[0]) if leaders else inf
         for family, shards in block.families:
-            own = self.families[family][0] if family in self.families else inf
+            own = self.families[family].least if family in self.families else inf
             limits[:, shards] = max(self.worst_kept, min(own, of_families))
         return limits
+
+    @property
+    def least(self) -> float:
+        """What the best plan so far counts in seconds, whether it leaves enough memory free or not."""
+        return min((ranked.least for ranked in (*self.kept, self.crowded) if ranked is not None), default=inf)
 
     def count(self, block: PlanGrid, peak: Integers, fits: Booleans) -> None:
         """Take in the memory of a block's plans, and which of them fit."""
@@ -219,66 +245,81 @@ class Tally:
         if smallest_bytes < NEVER_FITS:
             self.smallest_bytes = min(self.smallest_bytes or smallest_bytes, smallest_bytes)
 
-    def rank(self, block: PlanGrid, seconds: Floats) -> None:
-        """Take in a block's plans. An infinite time marks a plan that is none of them."""
+    def rank(self, block: PlanGrid, seconds: Floats, counted: Floats, crowded: Booleans) -> None:
+        """Take in a block's plans. An infinite time marks a plan that is none of them.
+
+        Args:
+            crowded: marks those that leave too little memory free.
+        """
         # The largest finite number keeps infinite times out also where no limit is set.
-        feasible = seconds <= min(self.longest_step_seconds, np.finfo(np.float64).max)
+        within = seconds <= min(self.longest_step_seconds, np.finfo(np.float64).max)
+        feasible = within & ~crowded
         self.num_feasible += int(np.count_nonzero(feasible))
-        self.fastest_seconds = min(self.fastest_seconds, float(seconds.min()))
-        self._rank_families(block, np.where(feasible, seconds, inf))
-        (index,) = np.nonzero((feasible & (seconds < self.worst_kept)).ravel())
-        if len(index) == 0:
-            return
-        # A stable sort keeps equally fast plans in the order of the space, where the plainer plan comes first.
-        index = index[np.argsort(seconds.ravel()[index], kind="stable")[: self.top]]
-        numbers = np.full(len(index), self._number_of(block.setting))
-        self.kept = [self._best([*self.kept, (seconds.ravel()[index], block.rows(index), numbers)])]
-        if len(self.kept[0][0]) == self.top:
-            self.worst_kept = float(self.kept[0][0][-1])
-
-    def _rank_families(self, block: PlanGrid, seconds: Floats) -> None:
-        """Keep the block's best plan of each family that has no better one yet."""
+        self.fastest_seconds = min(self.fastest_seconds, float(np.where(crowded, inf, seconds).min()))
+        if crowded.any():
+            too_full = np.where(within & crowded, counted, inf)
+            self.crowded = _leader(block, ALL, too_full, self.least, seconds, too_full) or self.crowded
+        seconds, counted = np.where(feasible, seconds, inf), np.where(feasible, counted, inf)
+        fastest = inf if self.fastest is None else float(self.fastest.step_seconds[0])
+        self.fastest = _leader(block, ALL, seconds, fastest, seconds, counted) or self.fastest
         for family, shards in block.families:
-            own = seconds[:, shards]
-            index = int(own.argmin())
-            least = float(own.ravel()[index])
-            if least < self.families[family][0] if family in self.families else least < inf:
-                fastest = block.part(ALL, shards, ALL).rows(np.array([index]))
-                self.families[family] = (least, fastest, block.setting)
-
-    def _number_of(self, setting: Setting) -> int:
-        """The number of a setting; blocks of one setting come with the same object."""
-        if setting not in self.settings:
-            self.settings.append(setting)
-        return self.settings.index(setting)
-
-    def _best(self, parts: list[tuple[Floats, Plans, Integers]]) -> tuple[Floats, Plans, Integers]:
-        seconds, plans = np.concatenate([part[0] for part in parts]), concatenate_plans([part[1] for part in parts])
-        order = np.argsort(seconds, kind="stable")[: self.top]
-        return seconds[order], plans.rows(order), np.concatenate([part[2] for part in parts])[order]
-
-    def _best_of_families(self) -> Ranked | None:
-        ordered = sorted(self.families.values(), key=lambda leader: leader[0])
-        if not ordered:
-            return None
-        seconds, plans, settings = zip(*ordered, strict=True)
-        return Ranked(concatenate_plans(list(plans)), np.array(seconds), settings)
+            own = self.families[family].least if family in self.families else inf
+            leader = _leader(block, shards, counted, own, seconds, counted)
+            if leader is not None:
+                self.families[family] = leader
+        (places,) = np.nonzero((counted < self.worst_kept).ravel())
+        if len(places) == 0:
+            return
+        # A stable sort keeps equally good plans in the order of the space, where the plainer plan comes first.
+        places = places[np.argsort(counted.ravel()[places], kind="stable")[: self.top]]
+        self.kept = [_joined([*self.kept, _rows(block, places, seconds, counted)]).first(self.top)]
+        if len(self.kept[0]) == self.top:
+            self.worst_kept = float(self.kept[0].counted_seconds[-1])
 
     def result(self) -> Found:
-        best, is_free = None, self.longest_step_seconds == inf
-        if self.kept:
-            seconds, plans, numbers = self.kept[0]
-            best = Ranked(plans, seconds, tuple(self.settings[number] for number in numbers.tolist()))
+        is_free = self.longest_step_seconds == inf
         return Found(
             num_strategies=self.num_strategies,
             num_fitting=self.num_fitting,
             num_feasible=self.num_fitting if is_free else self.num_feasible,
             num_families=len(self.fitting_families if is_free else self.families),
-            best=best,
-            families=self._best_of_families(),
+            best=self.kept[0] if self.kept else None,
+            families=_joined(list(self.families.values())) if self.families else None,
+            crowded=None if self.crowded is None or self.crowded.least > self.least else self.crowded,
+            fastest=self.fastest,
             fastest_seconds=self.fastest_seconds,
             smallest_bytes=self.smallest_bytes,
         )
+
+
+def _leader(
+    block: PlanGrid, shards: slice, keys: Floats, limit: float, seconds: Floats, counted: Floats
+) -> Ranked | None:
+    """The plan of these shards whose key is the least; None where that is not below a limit."""
+    own = keys[:, shards]
+    index = int(own.argmin())
+    if not own.ravel()[index] < limit:
+        return None
+    return _rows(block.part(ALL, shards, ALL), np.array([index]), seconds[:, shards], counted[:, shards])
+
+
+def _rows(block: PlanGrid, places: Integers, seconds: Floats, counted: Floats) -> Ranked:
+    """Plans by their places in a block."""
+    settings = (block.setting,) * len(places)
+    return Ranked(block.rows(places), seconds.ravel()[places], counted.ravel()[places], settings)
+
+
+def _joined(parts: Sequence[Ranked]) -> Ranked:
+    """All of these plans, best first."""
+    counted = np.concatenate([part.counted_seconds for part in parts])
+    order = np.argsort(counted, kind="stable")
+    settings = [setting for part in parts for setting in part.settings]
+    return Ranked(
+        concatenate_plans([part.plans for part in parts]).rows(order),
+        np.concatenate([part.step_seconds for part in parts])[order],
+        counted[order],
+        tuple(settings[place] for place in order.tolist()),
+    )
 
 
 def concatenate_plans(parts: list[Plans]) -> Plans:

@@ -31,7 +31,7 @@ from train_core.costs.estimate import plan_of, setting_of
 from train_core.costs.setting import Plans
 
 HOPELESS = 2.0  # times the step that is predicted for the fastest plan on as many devices
-MOST_OF_A_KIND = 20_000  # the fastest predicted ones of each schedule and ZeRO stage
+MOST_OF_A_KIND = 20_000  # the best predicted ones of each schedule and ZeRO stage
 PlanKey = tuple[int | bool, ...]
 
 

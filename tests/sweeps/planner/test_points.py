@@ -16,6 +16,7 @@ from sweeps.planner.request import search_request
 from sweeps.points.plan import plan_sweep
 from sweeps.trial import SweepRecord, Trial
 from tests.composed import composed, load
+from tests.sweeps.planner.counted import counted_seconds
 from train_core.costs import estimate
 
 ON_FRONTIER = ["sweep=175b", "search=planner", "parallel.context_parallel_size=1"]
@@ -38,11 +39,13 @@ def test_the_best_plans_are_taken_best_first_and_all_of_them_can_be_trained(plan
     best = points[: settings.search.top_k]
     by_id = {trial.estimate.step_seconds for trial in chosen(planned.plan) if trial.estimate}
     assert len(by_id) >= len(best)
-    seconds = [
-        next(trial.estimate.step_seconds for trial in planned.plan if trial.estimate and trial.point == one.values())
-        for one in best
+    predicted = [
+        next(trial.estimate for trial in planned.plan if trial.estimate and trial.point == one.values()) for one in best
     ]
-    assert seconds == sorted(seconds)
+    num_layers = settings.model.num_layers
+    counted = [counted_seconds(one.strategy, each, num_layers) for one, each in zip(best, predicted, strict=True)]
+    assert counted == sorted(counted)
+    assert all(each.memory_share <= 0.95 for each in predicted)
     for point in points:
         point.strategy.experiment(settings)
 
@@ -175,7 +178,7 @@ def test_several_stages_are_probed_though_they_cannot_have_the_zero_stage_of_the
     asked = search_request(composed([*overrides, "parallel.tensor_parallel_size=1"]), devices="8")
     space, parts = asked.spaces[0], asked.settings
     fully = replace(space, pinned={**space.pinned, "zero_stage": 3, "pipeline_parallel_size": 1})
-    probes = _probes(space, _best(fully, parts, 1), parts)
+    probes = _probes(space, [found.strategy for found in _best(fully, parts, 1)], parts)
     assert {probe.strategy.parallel.pipeline_parallel_size for probe in probes} == {1, 2}
 
 
@@ -245,11 +248,12 @@ def test_what_a_search_proposes_for_megatron_core_is_printed_as_its_flags(job: l
 @pytest.mark.slow
 def test_a_sweep_measures_the_plan_that_a_search_proposes_with_uneven_stages_too() -> None:
     plain = ["model=qwen3-30b-a3b", "cluster=dgx-h200", "batch.global_batch_size=512", "precision=bf16"]
-    plain += ["parallel.world_size=8", "parallel.context_parallel_size=1", "parallel.recompute_every=1"]
+    plain += ["parallel.world_size=8", "parallel.pipeline_parallel_size=4", "parallel.context_parallel_size=1"]
+    plain += ["parallel.recompute_every=1"]
     asked = search_request(composed(plain))
     best = choose_plans(asked.spaces, "time", Training(), 1).best[0]
     assert best.strategy.parallel.layers_per_stage is not None
     trials = plan_sweep(composed(["sweep=smoke", *plain, "search=planner"]), proxy=False, git_sha="abc").trials
-    first = next(trial for trial in trials if "the fastest of all plans" in str(trial.chosen_because))
+    first = next(trial for trial in trials if "the best of all plans" in str(trial.chosen_because))
     assert first.estimate is not None
     assert first.estimate.step_seconds == best.step_seconds

@@ -31,12 +31,18 @@ def test_json_is_the_whole_search_and_nothing_else(plan: Plan) -> None:
     document = json.loads(plan(*GPT_22B, "--json"))
     settings = load(GPT_22B)
     setting = Setting(settings.model, settings.cluster, "bf16", IMPLEMENTATIONS["trisweep"])
-    space = Space(setting, 16, 64, pinned={"context_parallel_size": 1, "recompute_every": 1})
+    free = settings.cluster.device.memory_bytes // 20
+    space = Space(setting, 16, 64, pinned={"context_parallel_size": 1, "recompute_every": 1}, headroom_bytes=free)
     found = search_space(space, top=10)
     assert document["strategies"] == found.num_strategies
     assert document["feasible"] == found.num_feasible
     assert 0 < document["seconds"] < 60
     assert [one["predicted_step_seconds"] for one in document["best"]] == found.step_seconds.tolist()
+    assert found.fastest is not None
+    assert document["fastest"]["predicted_step_seconds"] == found.fastest.step_seconds[0]
+    assert document["fastest"]["predicted_step_seconds"] <= document["best"][0]["predicted_step_seconds"]
+    assert len(document["fastest"]["departures"]) >= len(document["best"][0]["departures"])
+    assert (document["without_headroom"] is None) == (found.crowded is None)
 
 
 def test_a_list_of_clusters_that_is_empty_is_as_if_none_was_given(plan: Plan) -> None:
@@ -226,10 +232,12 @@ def test_time_against_money_over_clusters(plan: Plan) -> None:
 
 @pytest.mark.slow
 def test_plans_of_the_front_that_nearly_fill_the_memory_are_marked_as_in_the_other_table(plan: Plan) -> None:
-    printed = plan(*GPT_22B, "parallel.recompute=none", "--devices", "8,16", "--pareto")
+    sizes = ("parallel.tensor_parallel_size=4", "parallel.pipeline_parallel_size=2", "batch.micro_batch_size=8")
+    others = ("parallel.recompute=none", "parallel.zero_stage=1", f"cluster.device.memory_bytes={77 * 2**30}")
+    printed = plan(*GPT_22B, *sizes, *others, "parallel.virtual_pipeline_size=1", "--pareto", "--devices", "16")
     shown = printed.partition("nothing beats these in time and money")[2]
     assert len(re.findall(r"\d!", shown)) == 1
-    assert "! #2 needs more than 90% of the memory; --headroom 10% leaves some free." in shown
+    assert "! #1 needs more than 90% of the memory; --headroom 10% leaves more free." in shown
 
 
 @pytest.mark.one_in(2)

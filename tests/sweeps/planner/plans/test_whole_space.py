@@ -8,7 +8,6 @@ from functools import cache
 from itertools import product
 from math import inf
 
-import numpy as np
 import pytest
 
 from conf.compose.settings import Settings
@@ -23,6 +22,7 @@ from sweeps.planner.plans.strategy import Strategy, even_ends, spread_layers, st
 from sweeps.planner.plans.whole_space import Found, search_space
 from sweeps.planner.request import search_request
 from tests.composed import composed, load
+from tests.sweeps.planner.counted import counted_seconds
 from train_core.costs import IMPLEMENTATIONS, Estimate, estimates, num_parameters
 from train_core.costs.counts.parameters import largest_micro_batch_size
 from train_core.costs.setting import Setting
@@ -147,31 +147,56 @@ def num_replicas(strategy: Strategy) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*QUICK, pytest.param(LONG, marks=pytest.mark.thorough)])
 def test_the_best_plan_and_every_count_are_those_of_trying_everything(name: str) -> None:
-    _, space = small(name)
+    settings, space = small(name)
     # All stages of a single replica are one plan.
     tried = [one for one in everything_in(name) if one[0].parallel.zero_stage == 0 or num_replicas(one[0]) > 1]
-    fitting = [(predicted.step_seconds, predicted) for _, predicted in tried if predicted.fits]
-    assert fitting
+    fitting = [one for one in tried if one[1].fits]
+    counted = sorted(counted_seconds(*one, settings.model.num_layers) for one in fitting)
     found = search_space(space, top=20)
     assert found.num_strategies == len(tried)
     assert found.num_fitting == len(fitting)
     assert found.smallest_bytes == min(predicted.peak_memory_bytes for _, predicted in tried)
-    assert found.step_seconds.tolist() == sorted(seconds for seconds, _ in fitting)[: len(found.step_seconds)]
-    assert len(found.step_seconds) == min(20, len(fitting))
+    assert found.best is not None
+    assert found.fastest is not None
+    assert found.best.counted_seconds == pytest.approx(counted[:20], rel=1e-12)
+    assert found.fastest.step_seconds[0] == min(predicted.step_seconds for _, predicted in fitting)
+    assert found.fastest.step_seconds[0] <= found.step_seconds[0] <= found.best.least
+
+
+@pytest.mark.slow
+def test_what_leaves_too_little_memory_free_is_no_answer_and_the_best_of_it_is_kept() -> None:
+    name = "10 layers of Llama 3.1 8B on 4 small H100"
+    settings, space = small(name)
+    space = replace(space, headroom_bytes=settings.cluster.device.memory_bytes // 3)
+    fitting = [one for one in everything_in(name) if one[1].fits]
+    free = [one for one in fitting if one[1].peak_memory_bytes <= space.room_bytes]
+    least, of_all = (min(counted_seconds(*one, 10) for one in each) for each in (free, fitting))
+    found = search_space(space, top=1)
+    assert found.best is not None
+    assert found.crowded is not None
+    assert found.best.least == pytest.approx(least, rel=1e-12)
+    assert found.crowded.least == pytest.approx(of_all, rel=1e-12)
+    assert of_all < least
+    without = search_space(replace(space, headroom_bytes=0), top=1)
+    assert without.crowded is None
+    assert without.best is not None
+    assert without.best.least == found.crowded.least
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("zero_stage", [0, 1, 2, 3])
 @pytest.mark.parametrize("name", ["GPT proxy on 4 cores", "10 layers of Llama 3.1 8B on 4 small H100"])
 def test_a_pinned_zero_stage_leaves_all_that_can_have_it_single_replicas_too(name: str, zero_stage: int) -> None:
-    _, space = small(name)
+    settings, space = small(name)
     space = replace(space, pinned={**space.pinned, "zero_stage": zero_stage})
     tried = [one for one in everything_in(name) if one[0].parallel.zero_stage == zero_stage]
     found = search_space(space, top=5)
     assert any(strategy.parallel.data_parallel_size == 1 for strategy, _ in tried)
     assert found.num_strategies == len(tried)
-    fitting = sorted(predicted.step_seconds for _, predicted in tried if predicted.fits)
-    assert (found.num_fitting, found.step_seconds.tolist()) == (len(fitting), fitting[:5])
+    counted = sorted(counted_seconds(*one, settings.model.num_layers) for one in tried if one[1].fits)
+    assert found.best is not None
+    assert found.num_fitting == len(counted)
+    assert found.best.counted_seconds == pytest.approx(counted[:5], rel=1e-12)
 
 
 @pytest.mark.slow
@@ -183,7 +208,8 @@ def test_uneven_layers_are_among_what_is_tried() -> None:
     tried = everything(settings, space, [None, *spreads])
     found = search_space(space, top=1)
     assert found.num_strategies == len(tried)
-    assert found.step_seconds[0] == min(predicted.step_seconds for _, predicted in tried if predicted.fits)
+    assert found.fastest is not None
+    assert found.fastest.step_seconds[0] == min(predicted.step_seconds for _, predicted in tried if predicted.fits)
 
 
 def test_the_head_of_a_large_vocabulary_makes_the_last_stage_lighter() -> None:
@@ -191,9 +217,9 @@ def test_the_head_of_a_large_vocabulary_makes_the_last_stage_lighter() -> None:
     settings = load(LLAMA)
     setting = Setting(settings.model, settings.cluster, "bf16", IMPLEMENTATIONS["trisweep"])
     pinned = {"pipeline_parallel_size": 4, "tensor_parallel_size": 1, "schedule": "1f1b", "micro_batch_size": 1}
-    best = search_space(Space(setting, 4, 32, pinned=pinned), top=1).best  # type: ignore[arg-type]
-    assert best is not None
-    (strategy,) = strategies_of(best.plans, settings.model.num_layers, tensor_parallel_across_nodes=False)
+    fastest = search_space(Space(setting, 4, 32, pinned=pinned), top=1).fastest  # type: ignore[arg-type]
+    assert fastest is not None
+    (strategy,) = strategies_of(fastest.plans, settings.model.num_layers, tensor_parallel_across_nodes=False)
     assert strategy.parallel.layers_per_stage is not None
     assert strategy.parallel.layers_per_stage[-1] < min(strategy.parallel.layers_per_stage[:-1])
 
@@ -203,7 +229,9 @@ def test_a_limit_leaves_what_is_fast_enough() -> None:
     free = search_space(space, top=50)
     limit = float(free.step_seconds[10])
     limited = search_space(space, top=50, longest_step_seconds=limit)
-    assert limited.num_feasible == int(np.sum(free.step_seconds <= limit)) < free.num_feasible
+    assert 0 < limited.num_feasible < free.num_feasible
+    assert limited.step_seconds.max() <= limit
+    assert set(free.step_seconds[free.step_seconds <= limit]) <= set(limited.step_seconds)
     assert limited.num_fitting == free.num_fitting
     assert limited.fastest_seconds == free.fastest_seconds
     none = search_space(space, top=50, longest_step_seconds=limit / 1e6)
@@ -256,7 +284,7 @@ def test_a_plan_that_fits_with_bf16_gradients_alone_is_found_with_them_alone() -
     }
 
     def found(overrides: list[str]) -> Found:
-        (space,) = search_request(composed(overrides), devices="4").spaces
+        (space,) = search_request(composed(overrides), devices="4", headroom="0").spaces
         return search_space(space, 1)
 
     narrow, wide = (found(overrides) for overrides in widths.values())

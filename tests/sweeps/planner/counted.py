@@ -1,0 +1,33 @@
+"""What the steps of plans count with their departures from plain ones, one plan at a time and without a column."""
+
+from __future__ import annotations
+
+from sweeps.planner.plans.strategy import Strategy
+from train_core.costs import Estimate
+
+
+def counted_seconds(strategy: Strategy, predicted: Estimate, num_layers: int) -> float:
+    """A hundredth of the step more for each departure."""
+    return predicted.step_seconds * (1 + 0.01 * num_departures(strategy, predicted.memory_share, num_layers))
+
+
+def num_departures(strategy: Strategy, memory_share: float, num_layers: int) -> int:
+    parallel = strategy.parallel
+    t, p, c, e = (getattr(parallel, f"{axis}_parallel_size") for axis in ("tensor", "pipeline", "context", "expert"))
+    sizes = {t, c, e, strategy.batch.micro_batch_size}
+    has_equal_stages = set(strategy.layers_per_stage(num_layers)) == {num_layers / p}
+    has_equal_chunks = has_equal_stages and num_layers % (p * parallel.virtual_pipeline_size) == 0
+    return sum(
+        (
+            *(size > 1 for size in (t, p, c, e)),
+            any(size.bit_count() > 1 for size in sizes),
+            num_layers % p == 0 and not has_equal_chunks,
+            parallel.schedule == "zero-bubble",
+            parallel.recompute == "pointwise",
+            parallel.recompute_every > 1,
+            parallel.zero_group_size is not None and parallel.zero_stage > 0,
+            parallel.offload_optimizer,
+            parallel.pipeline_before_data and p > 1,
+            memory_share > 0.9,
+        )
+    )
