@@ -21,13 +21,12 @@ from train_core.costs.counts.parameters import (
 )
 from train_core.costs.kernels import matmul_seconds, memory_bound_seconds
 from train_core.costs.layer.experts import expert_layer_costs
+from train_core.costs.layer.layer_bytes import norm_bytes
 from train_core.costs.layer.layer_costs import LayerCosts, layer_costs
 from train_core.costs.layer.shard import NONE, Shard, held_tokens_of, hidden_bytes_of, tokens_of
 from train_core.costs.setting import Booleans, Floats, Integers, Plans, Setting
 
 NESTED = ("layer", "plain_layer", "dense_layer", "plain_dense_layer", "loss", "head", "last")  # columns of columns
-FP32_COPIES_OF_RMS_NORM = 3
-"""Of its input, the gradient and their product. Source: train_core/model/elementwise.py, `_RMSNorm.backward`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,12 +235,6 @@ def end_bytes(setting: Setting, shard: Shard, layer: LayerCosts) -> tuple[EndByt
     norm = EndBytes(held, norm_bytes(setting, held), none, none, held)
     last = EndBytes(none, layer.working_bytes + held, none, gathered, held)
     return EndBytes(2 * held, none, logits, none, held), head.chosen(norm.total > head.total, norm), last
-
-
-def norm_bytes(setting: Setting, held: Integers) -> Integers:
-    """Bytes of a norm's backward pass, which an RMSNorm makes in fp32 where it is not one kernel."""
-    copies = FP32_COPIES_OF_RMS_NORM * FLOAT32_BYTES // setting.dtype_bytes if setting.model.family == "llama" else 1
-    return held * (1 + copies)
 
 
 def _embedding_working(setting: Setting, shard: Shard) -> Integers:

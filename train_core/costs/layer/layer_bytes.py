@@ -118,8 +118,8 @@ def gradient_bytes(setting: Setting, shard: Shard) -> Integers:
 
     That moment is the weight gradient of the way down, next to the gradient of its input; or, with a gate, when both of
     its gradients are put together from their halves; or the weight gradient of the way up, next to the gradient of the
-    hidden state, when both sides of the activation are gone and one gradient is left; or the end of a repeated forward
-    pass, whose output is there once more.
+    hidden state, when both sides of the activation are gone and one gradient is left; or the norm's before that; or the
+    end of a repeated forward pass, whose output is there once more.
     """
     model, width = setting.model, setting.dtype_bytes
     is_pointwise = shard.recompute == POINTWISE
@@ -143,7 +143,22 @@ def gradient_bytes(setting: Setting, shard: Shard) -> Integers:
     first = activated + np.maximum(inside + np.maximum(made * down, of_down.to_weight), of_down.to_input)
     third = before + np.maximum(passed + np.maximum(made * up, of_up.to_weight), of_up.to_input)
     fullest: Integers = np.maximum(np.maximum(first, gated), third)
+    if model.experts is None:  # whose rows would be gone by then
+        # The norm's backward pass has neither side of the activation nor the norm's own output any more.
+        vector = norm_output_bytes(setting, shard)
+        sides = np.where(is_pointwise, 0, inside + vector) + (2 if model.gated_mlp else 1) * inside
+        fullest = np.maximum(fullest, norm_bytes(setting, vector) - sides)
     return np.where(shard.recompute == FULL, np.maximum(fullest, np.maximum(passed, of_down.forward)), fullest)
+
+
+FP32_COPIES_OF_RMS_NORM = 3
+"""Of its input, the gradient and their product. Source: train_core/model/elementwise.py, `_RMSNorm.backward`."""
+
+
+def norm_bytes(setting: Setting, held: Integers) -> Integers:
+    """Bytes of a norm's backward pass, which an RMSNorm makes in fp32 where it is not one kernel."""
+    copies = FP32_COPIES_OF_RMS_NORM * FLOAT32_BYTES // setting.dtype_bytes if setting.model.family == "llama" else 1
+    return held * (1 + copies)
 
 
 WIDE_COPIES = 2

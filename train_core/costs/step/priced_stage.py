@@ -77,6 +77,12 @@ class PricedStage:
         others = self.group.layers - self._recomputed_layers
         return np.maximum(-(-self.dense_layers // self.plans.recompute_every), self.dense_layers - others)
 
+    def kept_bytes_of(self, layers: Integers) -> Integers:
+        """Bytes that so many layers of one chunk keep, of which every n-th recomputes and none is dense."""
+        # The first of every n layers recomputes, so that their number is a quotient rounded up.
+        repeating = by_distinct(self.plans, "recompute_every", lambda fewer: -(-layers // fewer.recompute_every))
+        return repeating * self.work.layer.kept_bytes + (layers - repeating) * self.work.plain_layer.kept_bytes
+
     def of_equal_layers(self, name: str) -> Any:
         """The sum of a column over layers that are alike in it, as recomputation does not change it or all do alike."""
         return _sum(name, self.group.layers, self.work.layer, self.dense_layers, self.work.dense_layer)

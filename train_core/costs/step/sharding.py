@@ -30,6 +30,7 @@ from train_core.costs.step.replicas import (
     share_weights,
     within_group,
 )
+from train_core.costs.work import recompute_by_layer
 from train_core.shared_rules import MAX_BUCKET_ELEMENTS
 
 
@@ -50,7 +51,7 @@ def is_fully_sharded(stage: PricedStage) -> Booleans:
 
 
 def fullest_moment(stage: PricedStage) -> Moment:
-    """The fullest of these moments: the loss, the backward passes of the last two layers, and that of the embedding.
+    """The fullest of these moments: the loss, backward passes of layers, that of the embedding, and the last reduction.
 
     A layer's backward pass is fullest before its activations are gone, or when all its gradients are there. In that of
     the last layer but one, the gradients of the last are still on their way to their shards. Shards of gradients exist
@@ -58,40 +59,49 @@ def fullest_moment(stage: PricedStage) -> Moment:
     """
     setting, work = stage.setting, stage.work
     end = work.loss.chosen(work.head.total > work.loss.total, work.head)
-    end = end.chosen(work.last.total > end.total, work.last)
     width, reduced = setting.dtype_bytes, setting.gradient_bytes
-    layer, ends, kept_by_all = work.layer_parameters, stage.end_parameters, stage.of_layers("kept_bytes")
-    kept, gathered, none = work.layer.kept_bytes, work.layer.gathered_bytes, np.zeros_like(layer)
+    layer, ends, none = work.layer_parameters, stage.end_parameters, np.zeros_like(work.layer_parameters)
     shard = stage.owned_parameters * FLOAT32_BYTES
     is_rehearsed = setting.implementation.counted_moments
     # What torch's allocator reserves for these shards, it does not give to the next step's logits, whether the shards
     # are there or not. A rehearsal counts tensors alone.
     before = np.where(stage.plans.num_micro_batches > 1, shard, 0) if is_rehearsed else shard
+    but_ends = np.maximum(before, shard - ends * FLOAT32_BYTES // num_shards(setting, stage.plans))
     # The gradient of the head waits for the embedding's, because they are reduced together.
     head = work.token_embedding_parameters * width
-    at_work = work.layer.working_bytes + work.held_hidden_bytes + _made_anew(setting, stage.plans)
     # The loss: all layers' activations are kept, and the last layer is still gathered beside embedding, norm and head.
     # The embedding's backward pass: no activations are left; the gradients of the ends are there in the width of
-    # activations and in that of the reduction, and those of the first layer are on their way to their shards.
+    # activations, and those of the first layer are on their way to their shards. Then what was gathered is let go, and
+    # the ends' gradients are there in the width of the reduction as well.
     moments = [
         Moment(
             before,
-            kept_by_all + end.activations,
+            stage.of_layers("kept_bytes") + end.activations,
             end.working if is_rehearsed else none,
             end.logits,
             end.gathered + (ends + layer) * width,
         ),
-        Moment(shard, none, ends * (width + reduced) + layer * reduced + work.embedding_working, none, ends * width),
+        Moment(but_ends, none, ends * width + layer * reduced + work.embedding_working, none, ends * width),
+        Moment(but_ends, none, ends * (width + reduced), none, none),
     ]
-    # The backward pass of the last layer, and of the last but one: it is at work, and the next one is gathered beside
-    # it.
-    for done in (0, 1):
-        held, leaving = kept_by_all - done * kept, head + done * layer * reduced
-        whole = gathered + (ends + 2 * layer) * width
-        made = layer * width + work.hidden_bytes
+    # The backward pass of the last layer, of the last but one, and of the last that recomputes where only every n-th
+    # does: it is at work, and the next one is gathered beside it.
+    num_layers, every, plain = stage.group.layers, stage.plans.recompute_every, work.plain_layer
+    lasts: list[Integers] = [num_layers, np.maximum(num_layers - 1, 1)]
+    kept = [stage.kept_bytes_of(left) for left in lasts]
+    if recompute_by_layer(stage.plans):
+        after = (num_layers - 1) % every
+        lasts, kept = [*lasts, num_layers - after], [*kept, kept[0] - after * plain.kept_bytes]
+    for left, held in zip(lasts, kept, strict=True):
+        is_plain = (left - 1) % every > 0
+        whole_layers: Integers = np.minimum(left, GATHERED_LAYERS)
+        leaving = head + np.where(left < num_layers, layer * reduced, 0)
+        whole = work.layer.gathered_bytes + (ends + whole_layers * layer) * width
+        at_work = np.where(is_plain, plain.working_bytes, work.layer.working_bytes) + _made_anew(setting, stage.plans)
         # First its activations are all there; in the end they are gone, and its gradients and its input's are there.
-        moments.append(Moment(before, held, leaving + at_work, none, whole))
-        moments.append(Moment(before, held - kept, leaving + made, none, whole))
+        moments.append(Moment(before, held, leaving + at_work + work.held_hidden_bytes, none, whole))
+        own, made = np.where(is_plain, plain.kept_bytes, work.layer.kept_bytes), layer * width + work.hidden_bytes
+        moments.append(Moment(before, held - own, leaving + made, none, whole))
     totals = np.broadcast_arrays(*(sum(moment) for moment in moments))  # a search crosses columns of several shapes
     fullest = np.argmax(totals, axis=0)
     return Moment(*(np.choose(fullest, columns) for columns in zip(*moments, strict=True)))

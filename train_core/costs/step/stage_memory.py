@@ -24,6 +24,7 @@ from dataclasses import replace
 import numpy as np
 
 from conf.units import FLOAT32_BYTES
+from train_core.costs.layer.layer_bytes import norm_bytes
 from train_core.costs.layer.layer_costs import LayerCosts
 from train_core.costs.setting import Booleans, Integers, Plans, by_distinct
 from train_core.costs.step.in_flight import chunks_in_flight, heavier_in_flight, losses_of_smaller_groups
@@ -38,7 +39,7 @@ from train_core.costs.step.sharding import (
     largest_update,
 )
 from train_core.costs.terms import GroupMemory
-from train_core.costs.work import EndBytes, norm_bytes, recompute_by_layer
+from train_core.costs.work import EndBytes, recompute_by_layer
 
 ADAM_STATES = 2
 
@@ -131,7 +132,7 @@ def _of_layers_at_work(stage: PricedStage) -> Integers:
         return of_layer
     # Layers with experts follow those without, and have given back what they kept when it comes to the latter.
     each = stage.group.layers // stage.plans.virtual_pipeline_size
-    behind: Integers = _kept_bytes_of(stage, np.maximum(each, dense)) - _kept_bytes_of(stage, dense)
+    behind: Integers = stage.kept_bytes_of(np.maximum(each, dense)) - stage.kept_bytes_of(dense)
     of_dense = _of_layer_at_work(stage, work.dense_layer, work.plain_dense_layer) - behind
     of_layer = np.where(dense == stage.group.layers, of_dense, of_layer)
     return np.where(dense > 0, np.maximum(of_dense, of_layer), of_layer)
@@ -268,8 +269,8 @@ def _excess_in_heavier_chunks(stage: PricedStage, in_flight: Integers) -> Intege
         "num_micro_batches",
         lambda fewer: heavier_in_flight(fewer, group, heavier, chunks_in_flight(fewer, group.start)),
     )
-    light = _kept_bytes_of(stage, each)
-    more = _kept_bytes_of(stage, each + 1) - light
+    light = stage.kept_bytes_of(each)
+    more = stage.kept_bytes_of(each + 1) - light
     # Layers are taken to be alike here; what those without experts keep less is in the average that is counted already.
     average = (chunks * light + heavier * more) // chunks
     return np.where(heavier > 0, in_flight * light + most * more - in_flight * average, 0)
@@ -366,11 +367,3 @@ def _has_no_next_input(stage: PricedStage) -> Booleans:
     plans, p = stage.plans, stage.plans.pipeline_parallel_size
     fills = (plans.schedule == GPIPE) | ((plans.schedule == ZERO_BUBBLE) & (plans.num_micro_batches < p))
     return (plans.num_micro_batches == 1) | (stage.group.is_last & fills)
-
-
-def _kept_bytes_of(stage: PricedStage, layers: Integers) -> Integers:
-    """Bytes that so many layers of one chunk keep, of which every n-th recomputes."""
-    work = stage.work
-    # The first of every n layers recomputes, so that their number is a quotient rounded up.
-    repeating = by_distinct(stage.plans, "recompute_every", lambda fewer: -(-layers // fewer.recompute_every))
-    return repeating * work.layer.kept_bytes + (layers - repeating) * work.plain_layer.kept_bytes
