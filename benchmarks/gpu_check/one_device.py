@@ -11,6 +11,7 @@ from benchmarks.gpu_check.check import Check, CheckFinding
 from benchmarks.gpu_check.layouts import PART, Kind, References, as_reference, kinds
 from benchmarks.gpu_check.scale import FAMILIES
 from benchmarks.gpu_check.workbench import CheckWorkbench
+from conf.types.recompute import RECOMPUTES
 from conf.types.schema import Dtype, Value
 
 ALONE = ("GPT", "Llama")
@@ -19,9 +20,7 @@ ALONE = ("GPT", "Llama")
 WHOLE: dict[str, Value] = {"batch.micro_batch_size": 8}
 WAYS: dict[str, dict[str, Value]] = {
     "micro-batches of 2": {"batch.micro_batch_size": 2},
-    "recompute selective": {**WHOLE, "parallel.recompute": "selective"},
-    "recompute full": {**WHOLE, "parallel.recompute": "full"},
-    "recompute pointwise": {**WHOLE, "parallel.recompute": "pointwise"},
+    **{f"recompute {name}": {**WHOLE, "parallel.recompute": name} for name in RECOMPUTES if name != "none"},
 }
 """Other ways in which one device can train, which must not change what it computes."""
 

@@ -20,6 +20,7 @@ from conf.plan.setup_parts import SetupParts
 from conf.plan.trainer_call import JOB_NAMES, call_of, met_limits, names_of
 from conf.plan.trainer_limits import limits_of_program, require_runnable
 from conf.types.model_spec import ExpertsSpec, ModelSpec
+from conf.types.recompute import UNCOMPILED
 from conf.types.schema import (
     DOCUMENTS,
     ROTARY_BASE,
@@ -220,9 +221,9 @@ def require_whole_attention(training: TrainingPlan, context_parallel_size: int) 
 
 
 def require_compilable(training: TrainingPlan, recompute: str) -> None:
-    """Raises InfeasiblePlan for compiled layers beside pointwise recomputation, in this package's own trainer."""
-    if training.compile_layers and recompute == "pointwise":
-        problem = "traces away what parallel.recompute = pointwise notes in a layer, to make outputs again"
+    """Raises InfeasiblePlan for compiled layers beside such recomputation, in this package's own trainer."""
+    if training.compile_layers and recompute in UNCOMPILED:
+        problem = f"traces away what parallel.recompute = {recompute} notes in a layer, to make outputs again"
         remedy = "Set training.compile_layers=false, or choose another parallel.recompute."
         raise InfeasiblePlan("training.compile_layers", True, problem, remedy)
 

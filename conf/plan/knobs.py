@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Literal, TypeAlias
 
-from conf.types.schema import BatchPlan, ContextExchange, ExpertDispatcher, ParallelPlan, Recompute, Schedule
+from conf.types.recompute import MODES, RECOMPUTES
+from conf.types.schema import BatchPlan, ContextExchange, ExpertDispatcher, ParallelPlan, Schedule
 
 Listed: TypeAlias = int | str | bool
 KnobValue: TypeAlias = Listed | tuple[int, ...] | None
@@ -20,7 +21,6 @@ Role: TypeAlias = Literal["searched", "held", "given"]
 Shown: TypeAlias = Literal["in every row", "in rows of a search", "nowhere"]
 
 SCHEDULES: tuple[Schedule, ...] = ("1f1b", "interleaved", "zero-bubble", "gpipe")
-RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full", "pointwise")
 CONTEXT_EXCHANGES: tuple[ContextExchange, ...] = ("ring", "gather")
 EXPERT_DISPATCHERS: tuple[ExpertDispatcher, ...] = ("alltoall", "deepep", "hybridep")
 
@@ -168,9 +168,7 @@ KNOBS = (
         plain="none",
         values=RECOMPUTES,
         value_meanings={
-            "selective": "recomputes the attention core in the backward pass",
-            "full": "recomputes whole layers in the backward pass",
-            "pointwise": "recomputes norms and activation functions in the backward pass",
+            name: f"recomputes {mode.meaning} in the backward pass" for name, mode in MODES.items() if mode.repeats
         },
     ),
     Knob(

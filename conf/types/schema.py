@@ -18,6 +18,7 @@ from pydantic_core import PydanticCustomError
 
 from conf.errors import ConfigError, InfeasiblePlan
 from conf.overrides import value_text
+from conf.types.recompute import Recompute
 
 Count = Annotated[int, Field(gt=0)]
 MOST_SEQUENCES = 10**9
@@ -34,7 +35,6 @@ MOST_LETTERS = 200
 """A file system takes 255 in a name, of which jobs, drafts and proxies add some."""
 Name = Annotated[str, Field(pattern=NAME, max_length=MOST_LETTERS)]
 Dtype = Literal["fp32", "bf16", "fp16"]
-Recompute = Literal["none", "selective", "full", "pointwise"]
 ContextExchange = Literal["ring", "gather"]
 ExpertDispatcher = Literal["alltoall", "deepep", "hybridep"]
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]

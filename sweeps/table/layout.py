@@ -8,7 +8,8 @@ from conf.errors import ConfigError
 from conf.nearest import VOCABULARY_MULTIPLE, next_multiple
 from conf.plan.knobs import EXPERT_DISPATCHERS, plain_values
 from conf.types.model_spec import AttentionWindowSpec, ExpertsSpec, LatentAttentionSpec, ModelSpec
-from conf.types.schema import MOST_SEQUENCES, BatchPlan, ExpertDispatcher, Family, ParallelPlan, Recompute
+from conf.types.recompute import MODES, Recompute
+from conf.types.schema import MOST_SEQUENCES, BatchPlan, ExpertDispatcher, Family, ParallelPlan
 from conf.units import count_of
 from sweeps.table.cells import Row, choice_of, flag_of, index_of, integer_of, match_in, number_of, spellings, text_of
 
@@ -30,14 +31,7 @@ NUMBERED_STAGE = re.compile(r"(?:zero[-_ ]?|stage[-_ ]?)+([0-3])\b")
 """`ZeRO-1`, `zero1`, `stage 1`, `zero stage 1`."""
 HYBRID = r"\bhsdp\b|\bhybrid_shard\b"
 RECOMPUTATIONS: dict[str, Recompute] = {
-    **spellings(
-        {
-            "none": "none no false 0",
-            "selective": "selective core_attn",
-            "full": "full yes true full/uniform",
-            "pointwise": "pointwise norm layernorm norm/activation mlp_act moe_act",
-        }
-    ),
+    **spellings({name: f"{name} {mode.spellings}" for name, mode in MODES.items()}),
     "unknown": "none",
 }
 POINTWISE_MODULES = r"norm|mlp_act|moe_act|mla_up_proj"
@@ -240,7 +234,7 @@ def _require_modelled(row: Row) -> None:
     has_experts = (index_of(row, "num_experts") or 1) > 1
     if modules - ({"mlp"} if has_experts else set()) or match_in(row, r"\bblock\b", "recompute"):
         problem = "recomputes whole modules, or layers at one end of a stage, which is not modelled"
-        remedy = "Modelled are none, selective, full, pointwise and `every Nth layer`."
+        remedy = f"Modelled are {', '.join(MODES)} and `every Nth layer`."
         raise ConfigError("recompute", text_of(row, "recompute"), problem, remedy)
 
 

@@ -13,6 +13,7 @@ from pydantic import Field
 from conf.plan.knobs import KNOB
 from conf.types.cluster_spec import ClusterSpec
 from conf.types.model_spec import ModelSpec
+from conf.types.recompute import MODES, Repeated
 from conf.types.schema import ContextExchange, Dtype, ExpertDispatcher, Frozen, MatmulRecipe, NonNegative
 from train_core.costs.trainers import Implementation
 
@@ -119,6 +120,13 @@ class Setting:
         return self.cluster.device.peak_flops_per_second[self.dtype]
 
 
+def repeats(setting: Setting, recompute: Integers, *parts: Repeated) -> Booleans:
+    """True where backward makes one of these parts of a layer again; `recompute` are positions in RECOMPUTES."""
+    selects = setting.implementation.selective_operators
+    by_mode = np.array([not {*parts}.isdisjoint(mode.parts(selects_operators=selects)) for mode in MODES.values()])
+    return by_mode[recompute]
+
+
 @dataclass(frozen=True, slots=True)
 class Plans:
     """Plans in columns: every array has one entry for each of n plans, (n,). Nothing is checked here.
@@ -127,7 +135,7 @@ class Plans:
     each column with length 1 along the axes on which it does not depend.
 
     Attributes:
-        recompute: index into RECOMPUTES.
+        recompute: index into RECOMPUTES; `repeats` says what it means.
         recompute_every: as in ParallelPlan; 1 where nothing is recomputed.
         schedule: index into SCHEDULES.
         first_stage_layers: layers of the first stage; the stages between first and last share the rest evenly, the

@@ -1,7 +1,6 @@
 """What is done with a layer as a whole: what its forward pass does not keep, and what torch's compiler fuses in it.
 
-Of what recomputation does not keep, backward makes again: `recompute: full` repeats a whole layer, `selective` the core
-of attention alone, and `pointwise` keeps no result of a norm or an activation:
+What recomputation does not keep, backward makes again (`conf.types.recompute`). That of a norm or an activation:
 
     forward     x --[ norm ]--> y --[ product ]--> z        y is dropped once z has been made
     backward    x --[ norm ]--> y, for the gradient of the product's weight
@@ -26,6 +25,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
 from conf.errors import ConfigError
+from conf.types.recompute import MODES
 from conf.types.schema import ParallelPlan
 from train_core.model.attention import LatentAttention, takes_groups
 from train_core.model.documents import Documents
@@ -41,14 +41,14 @@ def apply_to_layers(model: Transformer, plan: ParallelPlan, device: torch.device
         require_compiler(device)
     for position, layer in enumerate(model.layers.values()):
         assert isinstance(layer, Layer)
-        recompute = plan.recompute if position % plan.recompute_every == 0 else "none"
-        if recompute == "selective":
+        repeated = MODES[plan.recompute].repeats if position % plan.recompute_every == 0 else ()
+        if "core" in repeated:
             layer.attention.set_submodule("core", RecomputedAttention(layer.attention.core))
-        if recompute == "pointwise":
+        if "outputs" in repeated:
             drop_pointwise_outputs(layer)
         if compiles:
             layer.forward = compiled_forward(layer)  # type: ignore[method-assign]
-        if recompute == "full":
+        if "layer" in repeated:
             # A module around the layer would change the names of its parameters.
             layer.forward = partial(run_and_recompute, layer.forward)  # type: ignore[method-assign]
 

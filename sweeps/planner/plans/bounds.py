@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from conf.plan.knobs import RECOMPUTES
+from conf.types.recompute import RECOMPUTES
 from sweeps.planner.plans.blocks import PlanGrid
 from sweeps.planner.plans.shard_work import SHARD_SIZES, ShardWork, price_all_shards
 from sweeps.planner.plans.space import Family, Space, micro_batch_sizes, recomputations

@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from conf.plan.knobs import RECOMPUTES
 from train_core.costs.estimate import TIGHT_SHARE
-from train_core.costs.setting import Booleans, Floats, Integers, Plans, Setting
+from train_core.costs.setting import Booleans, Floats, Integers, Plans, Setting, repeats
 from train_core.costs.step.schedule import ZERO_BUBBLE
 
 DEPARTURE_SHARE = 0.01
@@ -37,7 +36,7 @@ def departures(setting: Setting, plans: Plans, peak_bytes: Integers) -> dict[str
         # Where stages cannot be equal, no spread is a departure.
         "uneven layers": (layers % p == 0) & ~_is_even(plans, layers),
         "the zero-bubble schedule": plans.schedule == ZERO_BUBBLE,
-        "pointwise recomputation": plans.recompute == RECOMPUTES.index("pointwise"),
+        "pointwise recomputation": repeats(setting, plans.recompute, "outputs"),
         "recomputation in some layers": plans.recompute_every > 1,
         "ZeRO groups": (plans.zero_stage > 0) & (setting.zero_group_size is not None),
         "the optimizer in the host's memory": (p > 0) & setting.offload_optimizer,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from conf.plan.knobs import RECOMPUTES
+from conf.types.recompute import RECOMPUTES
 from sweeps.planner.plans.space import (
     Sizes,
     Space,

@@ -11,10 +11,11 @@ from typing import NamedTuple, TypeVar
 
 from conf.errors import ConfigError
 from conf.nearest import padded_vocabulary
-from conf.plan.knobs import RECOMPUTES, SCHEDULES, KnobValue
+from conf.plan.knobs import SCHEDULES, KnobValue
 from conf.plan.setup_parts import SetupParts
 from conf.plan.trainer_limits import LAYER_SPLIT, SPLIT_QUERY_GROUPS, TORN_ZERO_GROUPS, Beside, beside
 from conf.types.model_spec import ModelSpec
+from conf.types.recompute import MODES, RECOMPUTES, UNCOMPILED
 from conf.types.schema import Schedule
 from conf.types.trainer_spec import TRISWEEP
 from sweeps.planner.plans.runnable import StageLayout, all_layouts, runs
@@ -222,12 +223,12 @@ def recomputations(space: Space) -> list[tuple[int, int]]:
     """
     pinned, fused = space.pinned.get("recompute_every"), space.setting.implementation.flash_attention
     every = space.allowed_values("recompute_every", [pinned] if isinstance(pinned, int) else RECOMPUTE_EVERY)
-    alike = {"none", "selective"} if fused else {"none"}
+    alike = {(), ("core",)} if fused else {()}
     return [
         (RECOMPUTES.index(name), number)
         for name in space.allowed_values("recompute", RECOMPUTES)
-        if not (space.compiles_layers and name == "pointwise")
-        for number in (every[:1] if name in alike else every)
+        if not (space.compiles_layers and name in UNCOMPILED)
+        for number in (every[:1] if MODES[name].repeats in alike else every)
     ]
 
 

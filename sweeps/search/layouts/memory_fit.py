@@ -8,7 +8,8 @@ from math import pi, sqrt
 
 import numpy as np
 
-from conf.plan.knobs import RECOMPUTES, SCHEDULES
+from conf.plan.knobs import SCHEDULES
+from conf.types.recompute import RECOMPUTES
 from sweeps.planner.plans.space import MOST_ZERO_STAGE
 from sweeps.search.layouts.priced import Priced
 from train_core.costs.setting import Booleans, Floats, Plans

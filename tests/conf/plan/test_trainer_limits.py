@@ -12,6 +12,7 @@ from conf.folders import options
 from conf.plan.experiment import Experiment
 from conf.plan.knobs import LAYOUT_KEYS
 from conf.plan.trainer_limits import DERIVED_VALUES, LAYER_SPLIT, limits_of, require_runnable, runs
+from conf.types.recompute import RECOMPUTES
 from conf.types.trainer_spec import CostsOf
 from sweeps.planner.choosing.choice import choose_plans
 from sweeps.planner.choosing.objectives import Training
@@ -52,7 +53,7 @@ PLANS = {
     "zero bubble": (*STAGES, "parallel.schedule=zero-bubble"),
     "gpipe": (*STAGES, "parallel.schedule=gpipe", "batch.global_batch_size=32"),
     **{f"ZeRO-{stage}": ("parallel.tensor_parallel_size=4", f"parallel.zero_stage={stage}") for stage in range(4)},
-    **{f"recompute {kind}": (f"parallel.recompute={kind}",) for kind in ("none", "selective", "full", "pointwise")},
+    **{f"recompute {kind}": (f"parallel.recompute={kind}",) for kind in RECOMPUTES},
     "every second layer": ("parallel.recompute=full", "parallel.recompute_every=2"),
     "context ranks": ("parallel.context_parallel_size=2",),
     "groups of replicas": ("parallel.zero_stage=2", "parallel.zero_group_size=4"),

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from conf.errors import ConfigError, InfeasiblePlan
-from conf.plan.knobs import RECOMPUTES, KnobValue
+from conf.plan.knobs import KnobValue
+from conf.types.recompute import RECOMPUTES
 from sweeps.planner.mixed import choose_mixed
 from sweeps.planner.plans.space import Space
 from sweeps.planner.plans.strategy import spread_layers

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from conf.errors import ConfigError, InfeasiblePlan
-from conf.plan.knobs import RECOMPUTES
+from conf.types.recompute import RECOMPUTES
 from sweeps.planner.plans.space import recomputations
 from sweeps.planner.request import configured_strategy, device_counts, mixed_request, offers, search_request
 from tests.composed import composed, load, load_cluster

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from conf.plan.knobs import RECOMPUTES, SCHEDULES
+from conf.plan.knobs import SCHEDULES
+from conf.types.recompute import RECOMPUTES
 from tests.composed import load
 from train_core.costs import IMPLEMENTATIONS
 from train_core.costs.layer.shard import Shard

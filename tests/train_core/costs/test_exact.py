@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from conf.folders import options
 from conf.plan.experiment import Experiment
 from conf.types.model_spec import ModelSpec
-from conf.types.schema import Recompute
+from conf.types.recompute import RECOMPUTES, Recompute
 from tests.composed import load
 from tests.train_core.costs.llama import Llama
 from tests.train_core.costs.priced import unscaled, with_links, with_trainer
@@ -115,7 +115,7 @@ PRODUCTS_OF_ATTENTION = {FLASH: _square_products(2), FLASH_BACKWARD: _square_pro
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("recompute", ["none", "selective", "full", "pointwise"])
+@pytest.mark.parametrize("recompute", RECOMPUTES)
 def test_the_trainer_multiplies_exactly_the_hardware_flops(recompute: Recompute) -> None:
     """With the flash kernel, whose products torch's counter does not know on a CPU: two forward, four backward.
 
@@ -230,7 +230,7 @@ def assert_bytes_are_those_of_the_trainer(experiment: Experiment, share: float =
 
 
 @pytest.mark.covering
-@pytest.mark.parametrize("recompute", ["none", "selective", "full", "pointwise"])
+@pytest.mark.parametrize("recompute", RECOMPUTES)
 @pytest.mark.parametrize(("tensor", "sequence"), [(1, False), (4, False), (4, True), (8, True)])
 @pytest.mark.parametrize(("model", "micro_batch"), [("gpt-175b", 1), ("gpt-175b", 2), ("llama-3.1-8b", 2)])
 def test_activation_bytes_of_a_layer_equal_the_trainers(
@@ -257,7 +257,7 @@ def test_activation_bytes_of_a_layer_without_turned_heads_equal_the_trainers_in_
 
 
 @pytest.mark.one_in(4)
-@pytest.mark.parametrize("recompute", ["none", "selective", "full", "pointwise"])
+@pytest.mark.parametrize("recompute", RECOMPUTES)
 @pytest.mark.parametrize(("tensor", "sequence"), [(1, False), (4, False), (4, True)])
 def test_activation_bytes_of_a_layer_with_norms_of_heads_equal_the_trainers(
     recompute: Recompute, tensor: int, sequence: bool
@@ -281,7 +281,7 @@ def test_activation_bytes_of_a_layer_with_latent_attention_equal_the_trainers(
 
 
 @pytest.mark.covering
-@pytest.mark.parametrize("recompute", ["none", "selective", "full", "pointwise"])
+@pytest.mark.parametrize("recompute", RECOMPUTES)
 @pytest.mark.parametrize(("tensor", "sequence"), [(1, False), (4, True)])
 @pytest.mark.parametrize(("context", "exchange"), [(2, "ring"), (4, "gather"), (8, "ring")])
 @pytest.mark.parametrize(("model", "micro_batch"), [("gpt-175b", 2), ("llama-3.1-8b", 1)])
@@ -380,7 +380,7 @@ class Sent(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("recompute", ["none", "selective", "full", "pointwise"])
+@pytest.mark.parametrize("recompute", RECOMPUTES)
 @pytest.mark.parametrize("sequence", [False, True])
 def test_bytes_of_a_layers_collectives_equal_the_trainers(sequence: bool, recompute: Recompute) -> None:
     experiment = experiment_of(

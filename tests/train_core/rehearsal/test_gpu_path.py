@@ -25,6 +25,7 @@ from conf.compose.settings import Settings
 from conf.compose.tree import with_values
 from conf.errors import InfeasiblePlan
 from conf.plan.experiment import Experiment
+from conf.types.recompute import RECOMPUTES
 from conf.units import FLOAT32_BYTES
 from tests.composed import compose_tree
 from tests.covering import covering
@@ -123,7 +124,6 @@ def experiment_of(values: dict[str, Any], cluster: str = "selene") -> Experiment
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
 PLACES = ("first", "middle", "last", "alone")
 TENSORS = ("whole", "split", "sequence")
-RECOMPUTES = ("none", "selective", "full", "pointwise")
 
 
 def cases() -> list[Case]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from conf.types.model_spec import ExpertsSpec, ModelSpec
-from conf.types.schema import ParallelPlan, Recompute
+from conf.types.recompute import MODES, Recompute, Repeated
+from conf.types.schema import ParallelPlan
 from train_core.costs.counts.parameters import attention_matrices, feed_forward_matrices
 
 FLOPS_FORMULA = "matmul-full-square-v1"
@@ -123,7 +124,8 @@ def repeated_flops(model: ModelSpec, num_sequences: int, parallel: ParallelPlan,
     """
     others = 0 if parallel.sequence_parallel else parallel.tensor_parallel_size - 1
     elements = sum(matrix.size for matrix in attention_matrices(model) if matrix.split == "nothing")
-    again = (model.num_layers if num_recomputed is None else num_recomputed) if parallel.recompute == "full" else 0
+    recomputed = model.num_layers if num_recomputed is None else num_recomputed
+    again = recomputed if "layer" in MODES[parallel.recompute].repeats else 0
     # Forward once, backward twice, and forward again in layers that are recomputed.
     return others * 2 * num_sequences * model.seq_length * elements * (3 * model.num_layers + again)
 
@@ -189,16 +191,14 @@ def hardware_flops(
     dense = (
         model.num_dense_layers * layers // model.num_layers if num_dense_recomputed is None else num_dense_recomputed
     )
-    if recompute == "selective" and selects_operators:
-        repeated = _selected_flops(model, num_sequences, dense, layers - dense)
-        return model_flops(model, num_sequences, done) + repeated
-    repeated = {
-        "none": 0,
-        "selective": layers * attention_core_forward_flops(model, num_sequences),
-        "full": _forward_flops(model, num_sequences, dense, layers - dense),
-        "pointwise": 0,  # no matrix product is repeated
-    }[recompute]
-    num_cores = layers if recompute in ("selective", "full") else 0
-    num_mixtures = layers - dense if recompute == "full" else 0
+    flops: dict[Repeated, int] = {
+        "core": layers * attention_core_forward_flops(model, num_sequences),
+        "operators": _selected_flops(model, num_sequences, dense, layers - dense),
+        "layer": _forward_flops(model, num_sequences, dense, layers - dense),
+        "outputs": 0,  # no matrix product is repeated
+    }
+    parts = MODES[recompute].parts(selects_operators=selects_operators)
+    num_cores = layers if "core" in parts or "layer" in parts else 0
+    num_mixtures = layers - dense if "layer" in parts else 0
     spared = spared_flops(model, num_sequences, num_cores, num_mixtures, done)
-    return model_flops(model, num_sequences, done) + repeated - spared
+    return model_flops(model, num_sequences, done) + sum(flops[part] for part in parts) - spared

@@ -12,7 +12,8 @@ from typing import Annotated, NamedTuple
 from pydantic import Field
 
 from conf.plan.experiment import Experiment
-from conf.types.schema import Frozen, Recompute
+from conf.types.recompute import MODES, Repeated
+from conf.types.schema import Frozen
 from conf.units import FLOAT32_BYTES
 from train_core.axes import EXPERT, EXPERT_REPLICAS
 from train_core.costs.counts.buckets import (
@@ -112,10 +113,10 @@ class _Passes(NamedTuple):
     sparse_backward: int
 
 
-def _passes(experiment: Experiment, stage: int, repeating: tuple[Recompute, ...], *, outside: int = 0) -> _Passes:
-    """The passes where these kinds of recomputation repeat a forward pass, without so many layers at each end."""
+def _passes(experiment: Experiment, stage: int, *parts: Repeated, outside: int = 0) -> _Passes:
+    """The passes through one of these parts of a layer, without so many layers at each end."""
     parallel, dense = experiment.parallel, experiment.model.num_dense_layers
-    times = 2 if parallel.recompute in repeating else 1
+    times = 1 if set(parts).isdisjoint(MODES[parallel.recompute].repeats) else 2
     placed = [(layer, place) for chunk in experiment.chunk_ranges[stage] for place, layer in enumerate(chunk)]
     all_of = [each for each in placed if outside <= each[0] < experiment.model.num_layers - outside]
     # The first of each chunk, and every n-th after it, recompute something.
@@ -131,7 +132,7 @@ def _passes(experiment: Experiment, stage: int, repeating: tuple[Recompute, ...]
 def _add_tensor(tally: TrafficTally, experiment: Experiment, stage: int) -> None:
     """Source: arXiv 1909.08053, section 3; with sequence parallelism arXiv 2205.05198, section 4.2.2."""
     parallel, m, hidden = experiment.parallel, experiment.num_micro_batches, _hidden_bytes(experiment)
-    passes, is_last = _passes(experiment, stage, ("full",)), stage == parallel.pipeline_parallel_size - 1
+    passes, is_last = _passes(experiment, stage, "layer"), stage == parallel.pipeline_parallel_size - 1
     if experiment.precision.matmul_recipe == "fp8-tensorwise":
         _add_largest_values(tally, experiment, stage)
     # Of attention, and of a feed-forward network: a product of each kind. Of experts ranks hold whole ones.
@@ -162,7 +163,7 @@ def _add_largest_values(tally: TrafficTally, experiment: Experiment, stage: int)
     All ranks have the whole of a row product's output gradient, and each all of what makes latent attention's vectors.
     """
     m, t = experiment.num_micro_batches, experiment.parallel.tensor_parallel_size
-    passes = _passes(experiment, stage, ("full",), outside=experiment.precision.wide_layers)
+    passes = _passes(experiment, stage, "layer", outside=experiment.precision.wide_layers)
     of_attention = Counter(matrix.split for matrix in attention_matrices(experiment.model))
     # Of experts ranks hold whole ones, but the one that all tokens pass through.
     of_experts = 1 if experiment.model.experts is None or experiment.model.experts.shared_ffn_hidden_size else 0
@@ -204,7 +205,7 @@ def _add_context(tally: TrafficTally, experiment: Experiment, stage: int) -> Non
     Source: arXiv 2310.01889 of the ring; arXiv 2407.21783, section 3.3.2, of the gather.
     """
     parallel, model = experiment.parallel, experiment.model
-    passes = _passes(experiment, stage, ("full", "selective"))
+    passes = _passes(experiment, stage, "layer", "core")
     forward, backward = (experiment.num_micro_batches * count for count in (passes.forward, passes.backward))
     width = model.key_value_size + model.value_size
     elements = _num_tokens(experiment) * width // parallel.tensor_parallel_size
@@ -225,7 +226,7 @@ def _add_experts(tally: TrafficTally, experiment: Experiment, stage: int) -> Non
 
     Source: arXiv 2006.16668, section 3.2.
     """
-    parallel, experts, passes = experiment.parallel, experiment.model.experts, _passes(experiment, stage, ("full",))
+    parallel, experts, passes = experiment.parallel, experiment.model.experts, _passes(experiment, stage, "layer")
     assert experts is not None
     forward, backward = (experiment.num_micro_batches * n for n in (passes.sparse_forward, passes.sparse_backward))
     spread = parallel.tensor_parallel_size if parallel.sequence_parallel else 1

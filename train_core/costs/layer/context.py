@@ -15,9 +15,6 @@ from conf.units import FLOAT32_BYTES
 from train_core.costs.collectives import ring_of, shown_seconds, transfer_seconds
 from train_core.costs.kernels import Number, attention_seconds, matmul_seconds, memory_bound_seconds
 from train_core.costs.layer.shard import (
-    FULL,
-    POINTWISE,
-    SELECTIVE,
     Shard,
     activated_bytes,
     hidden_bytes_of,
@@ -25,7 +22,7 @@ from train_core.costs.layer.shard import (
     scores_of,
     tokens_of,
 )
-from train_core.costs.setting import Floats, Integers, Setting
+from train_core.costs.setting import Floats, Integers, Setting, repeats
 
 PASSES = 3  # a sum reads both addends and writes the result
 GATHERED_FORWARD_BYTES = 41
@@ -60,9 +57,7 @@ class CoreSeconds(NamedTuple):
 
 
 def core_seconds(setting: Setting, shard: Shard) -> CoreSeconds:
-    is_repeated = shard.recompute == FULL
-    if not setting.implementation.selective_operators:  # which keeps the core's output
-        is_repeated = is_repeated | (shard.recompute == SELECTIVE)
+    is_repeated = repeats(setting, shard.recompute, "core", "layer")
     forward, backward = core_forward(setting, shard), core_backward(setting, shard)
     if not np.any(shard.context_parallel_size > 1):
         return CoreSeconds(forward, backward, np.where(is_repeated, forward, 0.0), 0.0, 0.0)
@@ -126,7 +121,7 @@ def _let_go_before_core(setting: Setting, shard: Shard) -> Integers:
     """
     vector, side = norm_output_bytes(setting, shard), activated_bytes(setting, shard)
     kept = 2 * vector + (3 if setting.model.gated_mlp else 2) * side
-    dropped = np.where(shard.recompute == POINTWISE, vector + side, 0)
+    dropped = np.where(repeats(setting, shard.recompute, "outputs"), vector + side, 0)
     # What sequence parallelism gathered for a product is gone as well, which is counted beside every moment.
     gathered = np.where(shard.sequence_parallel, hidden_bytes_of(setting, shard), 0)
     return kept - dropped + gathered

@@ -16,11 +16,11 @@ from conf.types.model_spec import ExpertsSpec
 from train_core.costs.collectives import exchange_seconds, ring_of, shown_seconds
 from train_core.costs.counts.parameters import Matrix, feed_forward_matrices
 from train_core.costs.kernels import Number, matmul_seconds, memory_bound_seconds, recipe_of
-from train_core.costs.layer.layer_bytes import casts_of
+from train_core.costs.layer.layer_bytes import casts_of, kept_operand_bytes
 from train_core.costs.layer.layer_costs import LayerCosts, backward_waits, fullest_bytes, layer_costs, waiting_seconds
 from train_core.costs.layer.layer_time import EAGER_GATED, anew_seconds, gated_elements
-from train_core.costs.layer.shard import FULL, POINTWISE, Shard, held_tokens_of
-from train_core.costs.setting import Floats, Integers, Setting
+from train_core.costs.layer.shard import Shard, held_tokens_of
+from train_core.costs.setting import Floats, Integers, Setting, repeats
 
 ROUTING_KERNELS = 20  # scores, top k, counts, sorting, and the loss that balances; assumed
 MOVES_KERNELS = 6  # permuting before and after each exchange, and the activation
@@ -82,7 +82,7 @@ def expert_layer_costs(setting: Setting, shard: Shard) -> LayerCosts:
     width = {"ffn_hidden_size": experts_of(setting).shared_ffn_hidden_size}
     without = replace(setting, model=setting.model.model_copy(update=width))
     plain = layer_costs(without, shard)
-    sent, is_full = route(setting, shard), shard.recompute == FULL
+    sent, whole = route(setting, shard), repeats(setting, shard.recompute, "layer")
     forward, backward = _forward(setting, sent), _input_gradient(setting, sent)
     weights = _weight_gradients(setting, sent)
     exchange, held = _exchange(setting, shard, sent), _kept_bytes(setting, sent)
@@ -96,13 +96,13 @@ def expert_layer_costs(setting: Setting, shard: Shard) -> LayerCosts:
     shown_forward = shown_seconds(setting, exchange, plain.forward_seconds + forward, overlap)
     shown_backward = shown_seconds(setting, exchange, plain.input_gradient_seconds + backward + weights, overlap)
     # Pointwise recomputation drops the activation's output, and makes it again.
-    is_pointwise = shard.recompute == POINTWISE
-    elements = np.where(is_pointwise, _activated_elements(setting, sent), 0)
+    makes_outputs = repeats(setting, shard.recompute, "outputs")
+    elements = np.where(makes_outputs, _activated_elements(setting, sent), 0)
     activated = elements * setting.dtype_bytes
-    kept = np.where(is_full, 0, held - (elements * _kept_operand_bytes(setting)).astype(np.int64))
+    kept = np.where(whole, 0, held - (elements * kept_operand_bytes(setting)).astype(np.int64))
     is_deferring = setting.implementation.defers_experts
     # Full recomputation runs the experts again; pointwise reads two inputs of the activation and writes its output.
-    again = np.where(is_full, forward, memory_bound_seconds(setting, 3 * activated, is_pointwise))
+    again = np.where(whole, forward, memory_bound_seconds(setting, 3 * activated, makes_outputs.astype(np.int64)))
     # A trainer that does not defer experts' weight gradients makes them within the backward pass. `deferred_bytes` is a
     # difference to the bytes kept, so that it falls by what is kept more.
     return replace(
@@ -111,11 +111,11 @@ def expert_layer_costs(setting: Setting, shard: Shard) -> LayerCosts:
         input_gradient_seconds=plain.input_gradient_seconds + backward + again + (0.0 if is_deferring else weights),
         weight_gradient_seconds=plain.weight_gradient_seconds + (weights if is_deferring else 0.0),
         tensor_forward_seconds=plain.tensor_forward_seconds + shown_forward,
-        tensor_backward_seconds=plain.tensor_backward_seconds + shown_backward + np.where(is_full, shown_forward, 0.0),
-        waiting_seconds=plain.waiting_seconds + np.where(is_full, 2.0, 1.0) * waits + early + late,
+        tensor_backward_seconds=plain.tensor_backward_seconds + shown_backward + np.where(whole, shown_forward, 0.0),
+        waiting_seconds=plain.waiting_seconds + np.where(whole, 2.0, 1.0) * waits + early + late,
         kept_bytes=plain.kept_bytes + kept,
         deferred_bytes=plain.deferred_bytes + (_deferred_bytes(setting, sent) if is_deferring else 0) - kept,
-        working_bytes=_working_bytes(without, shard, sent, plain) + np.where(is_full, held, activated),
+        working_bytes=_working_bytes(without, shard, sent, plain) + np.where(whole, held, activated),
     )
 
 
@@ -298,20 +298,13 @@ def _exchange(setting: Setting, shard: Shard, sent: Routed) -> Floats:
 
 def _kept_bytes(setting: Setting, sent: Routed) -> Integers:
     """Bytes kept for backward: the rows that came and both sides of the activation, by which results are weighted."""
-    width = _kept_operand_bytes(setting)
+    width = kept_operand_bytes(setting)
     (up, h, _), (_, down, _) = _matrices(setting)
     # The rows and the way down's inputs are operands, and narrow where those are; the way up's outputs are wide, and so
     # is what capping makes of them in a pass of its own.
     wide = 2 * up if setting.implementation.unfused_expert_biases else up
     split = (wide * setting.dtype_bytes + down * width) / sent.tensor_parallel_size
     return (sent.rows * (h * width + split)).astype(np.int64)
-
-
-def _kept_operand_bytes(setting: Setting) -> float:
-    """Bytes in which a product's operand is kept for backward: narrow ones if the product has them."""
-    recipe = recipe_of(setting)
-    is_narrow = recipe is not None and setting.implementation.keeps_narrow_inputs
-    return recipe.operand_bytes if recipe is not None and is_narrow else float(setting.dtype_bytes)
 
 
 def _deferred_bytes(setting: Setting, sent: Routed) -> Integers:

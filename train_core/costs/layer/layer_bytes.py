@@ -1,9 +1,4 @@
-"""Bytes that one layer keeps for backward, and holds while it runs backward, for one micro-batch on one rank.
-
-With `recompute: pointwise`, the results of norms and of the activation are not kept: each is dropped once the product
-that it goes into is done, and made again from the operation's own input, which is kept anyway, when that product's
-backward pass begins. No product and no collective runs again. Megatron-Core does the same for its recompute modules
-`layernorm` and the activation."""
+"""Bytes that one layer keeps for backward, and holds while it runs backward, for one micro-batch on one rank."""
 
 from __future__ import annotations
 
@@ -15,11 +10,7 @@ from conf.types.model_spec import ModelSpec
 from conf.units import FLOAT32_BYTES
 from train_core.costs.kernels import recipe_of
 from train_core.costs.layer.shard import (
-    FULL,
-    NONE,
     NUM_NORMS,
-    POINTWISE,
-    SELECTIVE,
     Shard,
     activated_bytes,
     held_tokens_of,
@@ -29,7 +20,7 @@ from train_core.costs.layer.shard import (
     scores_of,
     tokens_of,
 )
-from train_core.costs.setting import Integers, Setting
+from train_core.costs.setting import Integers, Setting, repeats
 from train_core.shared_rules import flash_runs
 
 
@@ -52,12 +43,11 @@ def kept_bytes(setting: Setting, shard: Shard, recompute: Integers) -> Integers:
     # An activation has an input and an output; one with a gate two inputs.
     units = heads + (3 if model.gated_mlp else 2) * model.ffn_hidden_size
     split = tokens * units // t * width
-    core = np.where((recompute == NONE) | (recompute == POINTWISE), _core_kept_bytes(setting, shard), 0)
-    kept = whole + split + core + rotated_bytes(setting, shard) + kept_difference(setting, shard, recompute)
-    if implementation.selective_operators:
-        kept = np.where(recompute == SELECTIVE, selected_bytes(setting, shard), kept)
-    kept = kept - np.where(recompute == POINTWISE, dropped_bytes(setting, shard), 0)
-    return np.where(recompute == FULL, held * model.hidden_size * width, kept)
+    core = np.where(repeats(setting, recompute, "core", "layer"), 0, _core_kept_bytes(setting, shard))
+    kept = whole + split + core + rotated_bytes(setting, shard) + kept_difference(setting, shard)
+    kept = np.where(repeats(setting, recompute, "operators"), selected_bytes(setting, shard), kept)
+    kept = kept - np.where(repeats(setting, recompute, "outputs"), outputs_bytes(setting, shard), 0)
+    return np.where(repeats(setting, recompute, "layer"), held * model.hidden_size * width, kept)
 
 
 def deferred_bytes(setting: Setting, shard: Shard) -> Integers:
@@ -122,8 +112,8 @@ def gradient_bytes(setting: Setting, shard: Shard) -> Integers:
     end of a repeated forward pass, whose output is there once more.
     """
     model, width = setting.model, setting.dtype_bytes
-    is_pointwise = shard.recompute == POINTWISE
-    activated = np.where(is_pointwise, activated_bytes(setting, shard), 0)
+    makes_outputs = repeats(setting, shard.recompute, "outputs")
+    activated = np.where(makes_outputs, activated_bytes(setting, shard), 0)
     if not setting.implementation.counted_moments:
         both = tokens_of(setting, shard) * (2 * model.ffn_hidden_size // shard.tensor_parallel_size)
         return (both + 2 * held_tokens_of(setting, shard) * model.hidden_size) * width + activated
@@ -136,19 +126,20 @@ def gradient_bytes(setting: Setting, shard: Shard) -> Integers:
     of_down, of_up = (casts_of(setting, tokens, *matrix) for matrix in ((hidden, down), (up, hidden)))
     made = setting.weight_gradient_copy_bytes * hidden
     # Where it was not kept, the activation's output is there in the first moment, and the norm's in the second.
-    before = np.where(is_pointwise, norm_output_bytes(setting, shard), -inside)
+    before = np.where(makes_outputs, norm_output_bytes(setting, shard), -inside)
     # The first moment is the way down's weight gradient, the second the gate's, the third the way up's. In the second
     # the activation's output is gone, and there are its gradient, both halves, and the whole that is made of these.
-    gated = np.where(is_pointwise, 5, 4) * inside if model.gated_mlp else 0
+    gated = np.where(makes_outputs, 5, 4) * inside if model.gated_mlp else 0
     first = activated + np.maximum(inside + np.maximum(made * down, of_down.to_weight), of_down.to_input)
     third = before + np.maximum(passed + np.maximum(made * up, of_up.to_weight), of_up.to_input)
     fullest: Integers = np.maximum(np.maximum(first, gated), third)
     if model.experts is None:  # whose rows would be gone by then
         # The norm's backward pass has neither side of the activation nor the norm's own output any more.
         vector = norm_output_bytes(setting, shard)
-        sides = np.where(is_pointwise, 0, inside + vector) + (2 if model.gated_mlp else 1) * inside
+        sides = np.where(makes_outputs, 0, inside + vector) + (2 if model.gated_mlp else 1) * inside
         fullest = np.maximum(fullest, norm_bytes(setting, vector) - sides)
-    return np.where(shard.recompute == FULL, np.maximum(fullest, np.maximum(passed, of_down.forward)), fullest)
+    whole = np.where(repeats(setting, shard.recompute, "layer"), np.maximum(passed, of_down.forward), 0)
+    return np.maximum(fullest, whole)
 
 
 FP32_COPIES_OF_RMS_NORM = 3
@@ -245,25 +236,30 @@ def selected_bytes(setting: Setting, shard: Shard) -> Integers:
     return layer_input + tokens_of(setting, shard) * (outputs + heads + unused)
 
 
-def dropped_bytes(setting: Setting, shard: Shard) -> Integers:
-    """Bytes of the outputs that a layer then does not keep."""
+def outputs_bytes(setting: Setting, shard: Shard) -> Integers:
+    """Bytes of outputs of norms and of the activation as a layer keeps them, which may be what they were cast to."""
+    share = kept_operand_bytes(setting) / setting.dtype_bytes
+    return (_wide_outputs_bytes(setting, shard) * share).astype(np.int64)
+
+
+def _wide_outputs_bytes(setting: Setting, shard: Shard) -> Integers:
     return NUM_NORMS * norm_output_bytes(setting, shard) + activated_bytes(setting, shard)
 
 
-def kept_difference(setting: Setting, shard: Shard, recompute: Integers) -> Integers:
+def kept_operand_bytes(setting: Setting) -> float:
+    """Bytes in which a product's operand is kept for backward: narrow ones if the product has them."""
+    recipe = recipe_of(setting)
+    is_narrow = recipe is not None and setting.implementation.keeps_narrow_inputs
+    return recipe.operand_bytes if recipe is not None and is_narrow else float(setting.dtype_bytes)
+
+
+def kept_difference(setting: Setting, shard: Shard) -> Integers:
     """Bytes that a layer keeps more (or less) for backward than with wide products.
 
-    Outputs of norms and of the activation are kept as the narrow inputs that they became. The attention's output is
-    kept twice: wide for the backward pass of the core, narrow for that of the projection.
+    The attention's output is kept twice: wide for the backward pass of the core, narrow for that of the projection.
     """
-    recipe = recipe_of(setting)
-    if recipe is None or not setting.implementation.keeps_narrow_inputs:
+    if recipe_of(setting) is None or not setting.implementation.keeps_narrow_inputs:
         return np.asarray(0)
-    model, t = setting.model, shard.tensor_parallel_size
-    saved = setting.dtype_bytes - recipe.operand_bytes
-    norms = held_tokens_of(setting, shard) * 2 * model.hidden_size * saved
-    less = norms + tokens_of(setting, shard) * model.ffn_hidden_size * saved / t
-    more = tokens_of(setting, shard) * model.attended_size * recipe.operand_bytes / t
-    # Pointwise recomputation keeps neither these outputs nor what they became.
-    kept = more - np.where(recompute == POINTWISE, 0.0, less)
-    return np.where(recompute == FULL, 0, kept).astype(np.int64)
+    attended = tokens_of(setting, shard) * setting.model.attended_size * kept_operand_bytes(setting)
+    more = (attended / shard.tensor_parallel_size).astype(np.int64)
+    return more + outputs_bytes(setting, shard) - _wide_outputs_bytes(setting, shard)

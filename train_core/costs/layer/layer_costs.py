@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from train_core.costs.layer.context import buffer_bytes, core_bytes, core_seconds
-from train_core.costs.layer.layer_bytes import deferred_bytes, gradient_bytes, kept_bytes
+from train_core.costs.layer.layer_bytes import deferred_bytes, gradient_bytes, kept_bytes, outputs_bytes
 from train_core.costs.layer.layer_time import (
     largest_exchanges,
     projections_forward,
@@ -25,16 +25,13 @@ from train_core.costs.layer.layer_time import (
     weight_gradients_of,
 )
 from train_core.costs.layer.shard import (
-    FULL,
     NONE,
-    POINTWISE,
-    SELECTIVE,
     Shard,
     hidden_bytes_of,
     num_gathered,
     products_of,
 )
-from train_core.costs.setting import Booleans, Floats, Integers, Setting
+from train_core.costs.setting import Booleans, Floats, Integers, Setting, repeats
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +69,13 @@ class LayerCosts:
 def layer_costs(setting: Setting, shard: Shard) -> LayerCosts:
     kept = kept_bytes(setting, shard, shard.recompute)
     whole = kept_bytes(setting, shard, np.full_like(shard.recompute, NONE))
-    working = fullest_bytes(setting, shard)
+    one_at_a_time = np.where(repeats(setting, shard.recompute, "outputs"), outputs_bytes(setting, shard), 0)
     return LayerCosts(
         *_seconds(setting, shard),
         kept_bytes=kept,
         deferred_bytes=deferred_bytes(setting, shard) - kept,
-        # A layer that is at work has made again all that it would have kept.
-        # What pointwise recomputation makes again is not all there at once, but a part of what works.
-        working_bytes=np.where(shard.recompute == POINTWISE, 0, whole - kept) + working,
+        # A layer that is at work has made again all that it would have kept, but for what is a part of what works.
+        working_bytes=whole - kept - one_at_a_time + fullest_bytes(setting, shard),
         gathered_bytes=np.where(shard.sequence_parallel, hidden_bytes_of(setting, shard), 0),
     )
 
@@ -101,7 +97,8 @@ def _seconds(setting: Setting, shard: Shard) -> tuple[Floats, Floats, Floats, Fl
     tensor_forward, tensor_backward = tensor_seconds(setting, shard, weight_gradients[-2::-2][: num_gathered(setting)])
     sent_forward, sent_backward = tensor_forward + core.exchange_forward, tensor_backward + core.exchange_backward
     forward, weights = projections + core.forward, np.asarray(sum(weight_gradients))
-    repeated = np.where(shard.recompute == FULL, projections_repeated(setting, shard, projections), 0.0)
+    is_whole = repeats(setting, shard.recompute, "layer")
+    repeated = np.where(is_whole, projections_repeated(setting, shard, projections), 0.0)
     repeated = repeated + core.repeated + repeated_seconds(setting, shard)
     if setting.implementation.selective_operators:
         repeated = repeated + selected_seconds(setting, shard)
@@ -142,9 +139,9 @@ def launch_seconds(setting: Setting, shard: Shard) -> tuple[Floats | float, Floa
     backward = (trainer.backward_launches - products + more) * one + calls[1]
     core = (trainer.core_launches + more) * one
     around = REPEATED_SECONDS * slower
-    selected = np.where(shard.recompute == SELECTIVE, core + around, 0.0)
+    selected = np.where(repeats(setting, shard.recompute, "core", "operators"), core + around, 0.0)
     # Full recomputation launches a whole forward pass again, selective the attention core alone.
-    again = np.where(shard.recompute == FULL, forward + around, selected)
+    again = np.where(repeats(setting, shard.recompute, "layer"), forward + around, selected)
     return forward, backward + again, products * one
 
 

@@ -22,10 +22,7 @@ from train_core.costs.kernels import (
     recipe_of,
 )
 from train_core.costs.layer.shard import (
-    FULL,
     NUM_NORMS,
-    POINTWISE,
-    SELECTIVE,
     Shard,
     activated_bytes,
     held_tokens_of,
@@ -36,7 +33,7 @@ from train_core.costs.layer.shard import (
     products_of,
     tokens_of,
 )
-from train_core.costs.setting import Floats, Integers, Setting
+from train_core.costs.setting import Floats, Integers, Setting, repeats
 
 EAGER_GATED = (5, 15)
 FORWARD_KERNELS = 8  # norms, residual additions, activation, head permutations: memory-bound ones of a layer
@@ -157,10 +154,10 @@ def tensor_seconds(setting: Setting, shard: Shard, hiding: list[Floats]) -> tupl
     largest_forward, largest_backward = _largest_seconds(setting, shard)
     forward, shown = forward + largest_forward, shown + largest_backward
     # Full recomputation is a whole forward pass within the backward pass, collectives and all.
-    repeated = np.where(shard.recompute == FULL, forward, 0.0)
+    repeated = np.where(repeats(setting, shard.recompute, "layer"), forward, 0.0)
     if setting.implementation.selective_operators:  # which keeps what was scattered
         again = np.where(shard.sequence_parallel, gathers, 0.0)
-        repeated = np.where(shard.recompute == SELECTIVE, again, repeated)
+        repeated = np.where(repeats(setting, shard.recompute, "operators"), again, repeated)
     backward = shown + repeated
     if not runs_beside_products(setting, shard):
         return forward, backward
@@ -203,7 +200,7 @@ def selected_seconds(setting: Setting, shard: Shard) -> Floats:
     for share, (n, k) in zip(selected_shares(setting.model), products_of(setting, shard), strict=False):
         if share:
             repeated = repeated + share * matmul_seconds(setting, tokens, n, k, recipe=recipe)
-    return np.where(shard.recompute == SELECTIVE, repeated, 0.0)
+    return np.where(repeats(setting, shard.recompute, "operators"), repeated, 0.0)
 
 
 def repeated_seconds(setting: Setting, shard: Shard) -> Floats:
@@ -211,7 +208,7 @@ def repeated_seconds(setting: Setting, shard: Shard) -> Floats:
     norms = NUM_NORMS * 2 * norm_output_bytes(setting, shard)
     activation = (gated_elements(setting)[0] if setting.model.gated_mlp else 2) * activated_bytes(setting, shard)
     seconds = memory_bound_seconds(setting, (norms + activation) * setting.implementation.memory_traffic, NUM_NORMS + 1)
-    return np.where(shard.recompute == POINTWISE, seconds, 0.0)
+    return np.where(repeats(setting, shard.recompute, "outputs"), seconds, 0.0)
 
 
 def runs_beside_products(setting: Setting, shard: Shard) -> bool:
@@ -239,14 +236,15 @@ def pipelined_seconds(
         backward = backward + _beside(setting, gather, matmul_seconds(setting, tokens, k, n, recipe=recipe))
     for gradient in weight_gradients:
         backward = backward + _beside(setting, scatter, gradient)
-    return forward, backward + np.where(shard.recompute == FULL, forward, 0.0) + _gathered_again(setting, shard, gather)
+    repeated = np.where(repeats(setting, shard.recompute, "layer"), forward, 0.0)
+    return forward, backward + repeated + _gathered_again(setting, shard, gather)
 
 
 def _gathered_again(setting: Setting, shard: Shard, gather: Floats) -> Floats | float:
     """Gathers of the two products that a selection of operators makes again; what was scattered it keeps."""
     if not setting.implementation.selective_operators:
         return 0.0
-    return np.where(shard.recompute == SELECTIVE, 2.0 * setting.own_scale.shown * gather, 0.0)
+    return np.where(repeats(setting, shard.recompute, "operators"), 2.0 * setting.own_scale.shown * gather, 0.0)
 
 
 def _beside(setting: Setting, comm: Floats, product: Floats) -> Floats:

@@ -1,10 +1,4 @@
-"""The choices on which one layer's time and memory depend, and the sizes that follow from them.
-
-A further kind of recomputation needs a name here, its kept bytes and fullest moment (`layer_bytes`), what is repeated
-(`layer_costs`, `layer_time`, `context`, `experts`), its gathers under ZeRO-3 (`step.sharding`), its FLOPs and traffic
-(`counts`), and its name in `conf.plan.knobs.RECOMPUTES`. A comparison with FULL that overlooks it prices it as if it
-repeated nothing.
-"""
+"""The choices on which one layer's time and memory depend, and the sizes that follow from them."""
 
 from __future__ import annotations
 
@@ -12,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from conf.plan.knobs import RECOMPUTES
+from conf.types.recompute import RECOMPUTES
 from train_core.costs.counts.parameters import Matrix, attention_matrices, feed_forward_matrices
 from train_core.costs.setting import Booleans, Integers, Setting
 
-NONE, SELECTIVE, FULL, POINTWISE = (RECOMPUTES.index(name) for name in ("none", "selective", "full", "pointwise"))
+NONE = RECOMPUTES.index("none")
 NUM_NORMS = 2  # of a layer
 
 

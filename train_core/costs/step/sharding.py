@@ -20,8 +20,7 @@ import numpy as np
 from conf.units import FLOAT32_BYTES
 from train_core.costs.collectives import pace_of, shown_seconds
 from train_core.costs.kernels import gathered_weight_bytes, memory_bound_seconds
-from train_core.costs.layer.shard import FULL
-from train_core.costs.setting import Booleans, Floats, Integers, Plans, Setting
+from train_core.costs.setting import Booleans, Floats, Integers, Plans, Setting, repeats
 from train_core.costs.step.priced_stage import PricedStage
 from train_core.costs.step.replicas import (
     PricedReplicas,
@@ -235,7 +234,7 @@ def sharded_seconds(stage: PricedStage, forward: Floats, backward: Floats) -> tu
     units, is_prefetched = _units(stage), (plans.zero_stage < 3) | prefetches_layers(stage)
     overlap = np.where(is_prefetched, setting.implementation.sharded_overlap, 0.0)
     # A layer that is not gathered ahead is let go of after each pass, of which full recomputation adds one.
-    gathers_after_forward = np.where(is_prefetched | (plans.recompute != FULL), 1.0, 2.0)
+    gathers_after_forward = np.where(is_prefetched | ~repeats(setting, plans.recompute, "layer"), 1.0, 2.0)
     before, after = _collectives(stage, stage.replicas, units, gathers_after_forward)
     quick_before, quick_after = _collectives(stage, stage.replicas.quick, units, gathers_after_forward)
     copies_before, copies_after = shard_copy_seconds(setting, plans, stage.parameters)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from conf.errors import InfeasiblePlan
-from conf.plan.knobs import RECOMPUTES, SCHEDULES
+from conf.plan.knobs import SCHEDULES
+from conf.types.recompute import RECOMPUTES
 from sweeps.planner.choosing.explain import priceable
 from sweeps.planner.plans.blocks import PlanGrid, all_sizes, blocks
 from sweeps.planner.plans.runnable import MOST_LAYERS_LIGHTER, chunk_numbers, layer_ends

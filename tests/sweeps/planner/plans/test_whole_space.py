@@ -12,8 +12,9 @@ import pytest
 
 from conf.compose.settings import Settings
 from conf.errors import InfeasiblePlan
-from conf.plan.knobs import KNOBS, RECOMPUTES, KnobValue
+from conf.plan.knobs import KNOBS, KnobValue
 from conf.plan.setup import Setup
+from conf.types.recompute import RECOMPUTES
 from sweeps.planner.choosing.explain import priceable
 from sweeps.planner.plans.blocks import blocks
 from sweeps.planner.plans.runnable import chunk_numbers

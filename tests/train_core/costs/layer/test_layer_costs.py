@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from conf.types.recompute import RECOMPUTES
 from tests.train_core.costs.priced import (
     setting_of,
     shard_of,
@@ -90,6 +91,15 @@ def test_without_a_gate_a_third_less_of_the_feed_forward_layer_is_kept() -> None
 def test_selective_recomputation_holds_one_layers_scores_while_it_runs_backward(megatron: Setting) -> None:
     plain, selective = (layer_costs(megatron, shard_of(TENSOR, B, recompute=name)) for name in ("none", "selective"))
     assert selective.working_bytes[0] - plain.working_bytes[0] == 5 * A * S * S * B // TENSOR
+
+
+@pytest.mark.parametrize("trainer", ["trisweep", "megatron-lm", "torchtitan"])
+@pytest.mark.parametrize("recompute", [name for name in RECOMPUTES if name != "none"])
+def test_every_mode_keeps_less_than_none_and_takes_longer(recompute: str, trainer: str) -> None:
+    setting = setting_of("llama-3.1-8b", "dgx-h100", trainer=trainer)
+    plain, again = (layer_costs(setting, shard_of(recompute=name)) for name in ("none", recompute))
+    assert again.kept_bytes[0] < plain.kept_bytes[0]
+    assert again.input_gradient_seconds[0] > plain.input_gradient_seconds[0]
 
 
 def test_forward_multiplies_what_each_rank_holds_of_the_four_matrices(compute_alone: Setting) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from conf.types.schema import MatmulRecipe
@@ -12,7 +11,7 @@ from tests.train_core.costs.priced import setting_of, shard_of, with_efficiency
 from train_core.costs.layer.layer_bytes import kept_bytes, kept_difference
 from train_core.costs.layer.layer_costs import layer_costs
 from train_core.costs.layer.layer_time import backward_casts, forward_casts
-from train_core.costs.layer.shard import FULL, Shard
+from train_core.costs.layer.shard import Shard
 from train_core.costs.setting import Setting
 
 
@@ -22,7 +21,7 @@ def setting(recipe: MatmulRecipe | None, trainer: str = "megatron-core", cluster
     return replace(started, matmul_recipe=recipe)
 
 
-def shard(**values: int | bool) -> Shard:
+def shard(**values: int | bool | str) -> Shard:
     return shard_of(tensor_parallel_size=4, micro_batch_size=1, **values)  # type: ignore[arg-type]
 
 
@@ -63,7 +62,7 @@ def test_inputs_that_are_kept_wide_are_cast_again() -> None:
 def test_narrow_inputs_are_kept_narrow() -> None:
     none = shard().recompute
     assert kept_bytes(setting("fp8-delayed"), shard(), none) < kept_bytes(setting(None), shard(), none)
-    full = np.full_like(none, FULL)
+    full = shard(recompute="full").recompute
     assert kept_bytes(setting("fp8-delayed"), shard(), full) == kept_bytes(setting(None), shard(), full)
 
 
@@ -71,7 +70,7 @@ def test_of_latent_attention_the_output_is_kept_in_the_width_that_it_has() -> No
     deepseek = setting_of("deepseek-v3", "gb200-nvl72", trainer="megatron-core")
     narrow, model, one = replace(deepseek, matmul_recipe="fp8-delayed"), deepseek.model, shard_of()
     saved = model.seq_length * (2 * model.hidden_size + model.ffn_hidden_size)
-    assert kept_difference(narrow, one, one.recompute)[0] == model.seq_length * model.attended_size - saved
+    assert kept_difference(narrow, one)[0] == model.seq_length * model.attended_size - saved
 
 
 def test_a_layer_is_faster_in_fewer_bits_but_by_less_than_its_products() -> None:
