@@ -212,6 +212,8 @@ class EndBytes(NamedTuple):
 
     def chosen(self, is_other: Booleans, other: EndBytes) -> EndBytes:
         """The other moment for some plans."""
+        if not np.any(is_other):
+            return self
         return EndBytes(*(np.where(is_other, *columns) for columns in zip(other, self, strict=True)))
 
 

@@ -51,7 +51,8 @@ def group_memory(stage: PricedStage) -> GroupMemory:
     if setting.offload_optimizer:
         copies = 0  # the host holds them all
     fullest, activations, at_work = _activations(stage)
-    end, gradients, at_work = _end(stage, at_work)
+    of_layers = _of_layers_at_work(stage)
+    end, gradients, at_work = _end(stage, at_work, of_layers)
     activations = activations + at_work + np.where(is_last, end.activations, 0)
     gaps: Integers = np.asarray(0)
     if setting.cluster.fragmentation > 0:
@@ -64,7 +65,7 @@ def group_memory(stage: PricedStage) -> GroupMemory:
         gradients_bytes=gradients * setting.gradient_bytes,
         optimizer_bytes=_held_from(stage, zero_stage=1) * copies,
         activations_bytes=activations,
-        working_bytes=_working_bytes(stage, end),
+        working_bytes=_working_bytes(stage, end, of_layers),
         logits_bytes=_logits_bytes(stage, end),
         communication_bytes=_communication_bytes(stage, end),
         reserved_bytes=setting.cluster.reserved_memory_bytes + gaps,
@@ -75,17 +76,20 @@ def group_memory(stage: PricedStage) -> GroupMemory:
     return _fully_sharded(stage, memory, is_sharded) if np.any(is_sharded) else memory
 
 
-def _end(stage: PricedStage, at_work: Integers) -> tuple[EndBytes, Integers, Integers]:
+def _end(stage: PricedStage, at_work: Integers, of_layers: Integers) -> tuple[EndBytes, Integers, Integers]:
     """What the last stage holds beside its layers at its fuller moment, with the gradients and deferred bytes of then.
 
     At the loss the micro-batch at work has put nothing off, and ZeRO-2 has no bucket but the one that is summed.
+
+    Args:
+        of_layers: as `_of_layers_at_work` gives them.
     """
     at_loss, in_backward = gradient_elements(stage)
     loss, last, width = stage.work.loss, stage.work.last, stage.setting.gradient_bytes
-    last = last._replace(working=last.working - stage.work.layer.working_bytes + _of_layers_at_work(stage))
-    end = stage.work.head.chosen(last.total > stage.work.head.total, last)
     if not np.any(stage.group.is_last):
-        return end, in_backward, at_work
+        return loss, in_backward, at_work
+    last = last._replace(working=last.working - stage.work.layer.working_bytes + of_layers)
+    end = stage.work.head.chosen(last.total > stage.work.head.total, last)
     is_cut = stage.plans.virtual_pipeline_size > 1
     if stage.setting.implementation.counted_moments and np.any(is_cut):
         earlier = _earlier_chunk(stage)
@@ -112,10 +116,10 @@ def _earlier_chunk(stage: PricedStage) -> EndBytes:
     return EndBytes(more, _of_layers_at_work(stage), none, work.layer.gathered_bytes, received)
 
 
-def _working_bytes(stage: PricedStage, end: EndBytes) -> Integers:
+def _working_bytes(stage: PricedStage, end: EndBytes, of_layers: Integers) -> Integers:
     """Bytes of gradients and what is made again: of a layer's backward pass, the loss, or the embedding's backward."""
     work, is_last = stage.work, stage.group.is_last
-    working = np.where(is_last, end.working + _being_sent_bytes(stage), _of_layers_at_work(stage))
+    working = np.where(is_last, end.working + _being_sent_bytes(stage), of_layers)
     if not (stage.setting.implementation.counted_moments and np.any(stage.group.is_first)):
         return working
     # In the latter a micro-batch keeps nothing of its layers, and nothing of the loss.
@@ -147,13 +151,18 @@ def _of_layer_at_work(stage: PricedStage, layer: LayerCosts, plain: LayerCosts) 
     if not (stage.setting.implementation.counted_moments and recompute_by_layer(plans)):
         return layer.working_bytes
     each, heavier = layers // plans.virtual_pipeline_size, layers % plans.virtual_pipeline_size
-    after = np.maximum(each - 1, 0) % plans.recompute_every
-    # Of uneven chunks either may be at work when most are in flight.
-    after = np.where(heavier > 0, np.minimum(after, each % plans.recompute_every), after)
-    # Where weight gradients are put off, what these take in place of that is counted with them.
-    after = np.where(plans.schedule == ZERO_BUBBLE, 0, after)
-    less = layer.working_bytes - plain.working_bytes
-    return layer.working_bytes - np.clip(np.minimum(after * plain.kept_bytes, less), 0, None)
+
+    def layers_after(fewer: Plans) -> Integers:
+        after = np.maximum(each - 1, 0) % fewer.recompute_every
+        # Of uneven chunks either may be at work when most are in flight.
+        after = np.where(heavier > 0, np.minimum(after, each % fewer.recompute_every), after)
+        # Where weight gradients are put off, what these take in place of that is counted with them.
+        return np.where(fewer.schedule == ZERO_BUBBLE, 0, after)
+
+    less = np.maximum(layer.working_bytes - plain.working_bytes, 0)
+    return layer.working_bytes - np.minimum(
+        by_distinct(plans, "recompute_every", layers_after) * plain.kept_bytes, less
+    )
 
 
 def _with_update(stage: PricedStage, memory: GroupMemory) -> GroupMemory:
