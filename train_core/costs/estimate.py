@@ -13,7 +13,15 @@ from conf.plan.knobs import KNOB
 from conf.plan.setup import Setup
 from conf.types.cluster_spec import ClusterSpec
 from conf.types.schema import Frozen
-from train_core.costs.counts.flops import ALL, FLOPS_FORMULA, DoneShares, hardware_flops, model_flops, repeated_flops
+from train_core.costs.counts.flops import (
+    ALL,
+    FLOPS_FORMULA,
+    DoneShares,
+    hardware_flops,
+    model_flops,
+    repeated_flops,
+    stopped_flops,
+)
 from train_core.costs.counts.parameters import num_parameters, require_computable
 from train_core.costs.mixed import StagesOnType, TypeOfDevices, block_rates, mixed_step
 from train_core.costs.setting import Plans, Setting
@@ -231,8 +239,14 @@ def executed_flops(setup: Setup, implementation: Implementation = TRISWEEP, done
         num_dense_recomputed=sum(layer < model.num_dense_layers for layer in recomputed),
         selects_operators=implementation.selective_operators,
     )
-    is_own = implementation.name == TRISWEEP.name
-    return counted + (repeated_flops(model, size, parallel, len(recomputed)) if is_own else 0)
+    if implementation.name != TRISWEEP.name:
+        return counted
+    counted += repeated_flops(model, size, parallel, len(recomputed))
+    # Of separate documents the last alone is left out, which is not counted.
+    if parallel.recompute == "selective" and setup.cluster.device.kind == "cpu" and done.attended == 1.0:
+        each = stopped_flops(model, size, parallel.tensor_parallel_size, drops=setup.dropout > 0)
+        counted -= len(recomputed) * each
+    return counted
 
 
 def _estimate(

@@ -130,6 +130,18 @@ def repeated_flops(model: ModelSpec, num_sequences: int, parallel: ParallelPlan,
     return others * 2 * num_sequences * model.seq_length * elements * (3 * model.num_layers + again)
 
 
+def stopped_flops(model: ModelSpec, num_sequences: int, tensor_parallel_size: int, *, drops: bool) -> int:
+    """What selective recomputation of a layer leaves out on a CPU, which has no fused kernel for all attention.
+
+    torch repeats until backward has all that it needs, which is before the values are weighted: under dropout those of
+    the last head of a rank, whose heads follow one another, and else of all heads where values are wider than queries.
+    """
+    weighted = 2 * num_sequences * model.seq_length**2 * model.attended_size
+    if drops:
+        return weighted * tensor_parallel_size // model.num_attention_heads
+    return weighted if model.attended_size > model.query_size else 0
+
+
 def _forward_flops(model: ModelSpec, num_sequences: int, dense: int, others: int) -> int:
     """Forward FLOPs of so many dense layers, and of so many others."""
     if model.experts is None:
