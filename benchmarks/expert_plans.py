@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from textwrap import wrap
 
+from benchmarks import usual_jobs
 from benchmarks.target import Target
 from conf.compose.load import compose
 from conf.overrides import Overrides
@@ -177,7 +178,8 @@ class PricedPlan:
 
 def main() -> list[Target]:
     """Write the page. Nothing is promised here, so there are no targets."""
-    write_atomically(PAGE, "\n".join((HEADER, *(line for question in QUESTIONS for line in _section(question)), "")))
+    sections = (line for question in QUESTIONS for line in _section(question))
+    write_atomically(PAGE, "\n".join((HEADER, *sections, *usual_jobs.table(), "")))
     return []
 
 
