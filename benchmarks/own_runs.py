@@ -20,7 +20,7 @@ from benchmarks.target import Target, at_most, within
 from conf.compose.load import load
 from conf.plan.experiment import Experiment
 from conf.units import GIBIBYTE
-from results.units import percent, significant
+from results.render.units import percent, significant
 from sweeps.confidence import interval_around, load_validated
 from train_core.costs import Estimate
 from train_core.costs.estimate import estimates

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from calibrate.refit_cluster import MeasuredRun
 from conf.grouped import grouped
-from results.score import RowComparison, comparison
+from results.analysis.score import RowComparison, comparison
 from sweeps.table.cells import Row, flag_of, text_of
 from sweeps.table.prices import PricedRow, price, read_table
 

@@ -9,8 +9,8 @@ from statistics import fmean
 from benchmarks.left_out import LeftOutRow
 from benchmarks.published_rows import MeasuredRow, compared_rows, table_of
 from conf.grouped import grouped
-from results.accuracy import spearman
-from results.score import RowComparison, constant_error, score
+from results.analysis.accuracy import spearman
+from results.analysis.score import RowComparison, constant_error, score
 from sweeps.table.prices import PricedRow
 
 FEWEST_TO_CHOOSE_FROM = 4

@@ -15,7 +15,7 @@ from benchmarks.table_results import MemoryResult, TableResult, memory_results, 
 from benchmarks.target import Target, at_least, at_most, figure, within
 from conf.grouped import grouped
 from conf.units import TERA
-from results.score import score
+from results.analysis.score import score
 from sweeps.table.prices import PricedRow
 
 PERCENT = " %"

@@ -14,7 +14,7 @@ from benchmarks.levels import GENERATION, TABLE, LevelResult
 from benchmarks.table_results import TableResult, TestedRow
 from benchmarks.target import Target
 from benchmarks.validation import LARGE_ERROR, Validation, median_gain
-from results.units import percent
+from results.render.units import percent
 from sweeps.confidence import load_validated
 
 CLOSE, FAR = 0.1, 0.15

@@ -12,7 +12,7 @@ from conf.errors import ConfigError, TrisweepError, UsageError
 from conf.types.cluster_spec import ClusterSpec
 from conf.units import count_of
 from launcher.where import existing_folder
-from results.score import comparison
+from results.analysis.score import comparison
 from sweeps.sweep import Sweep
 from sweeps.table.clusters import cluster_of
 from sweeps.table.prices import PricedRow, Record, price, read_table, unread_sentence

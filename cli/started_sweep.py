@@ -88,7 +88,7 @@ def _require_no_output_dir(name: str) -> None:
 def state_document(sweep: Sweep, trials: Sequence[TrialReading], trainings: Sequence[Reading]) -> dict[str, Any]:
     """The document of `status`, with the nodes that no further trial is given."""
     from launcher.control.attempts import bad_nodes
-    from results.documents import status_document
+    from results.tables.documents import status_document
     from sweeps.folder.journal import History
 
     history = History.kept_in(sweep.folder)

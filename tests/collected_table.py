@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pandas
 
-from results.trial_rows import collected, columns_of
+from results.tables.trial_rows import collected, columns_of
 from sweeps.reading import TrialReading
 from sweeps.trial import SweepRecord
 

@@ -93,7 +93,7 @@ class Commands:
 
 def _serve_commands(connection: Connection) -> None:
     from results.mlflow.store import apply_quiet_settings
-    from results.report.page import plot_library
+    from results.render.page import plot_library
 
     apply_quiet_settings()
     for name in FOR_RESULTS:

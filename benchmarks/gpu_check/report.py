@@ -15,8 +15,8 @@ from benchmarks.gpu_check.agreement import TOLERANCES, power
 from benchmarks.gpu_check.check import Result, Verdict
 from benchmarks.gpu_check.machine import CheckedMachine, device_lines
 from conf.grouped import grouped
-from results.report.findings.comparable import TERM_COLUMNS
-from results.units import gib, percent, seconds
+from results.analysis.findings.comparable import TERM_COLUMNS
+from results.render.units import gib, percent, seconds
 from train_core.whole_files import write_atomically
 
 PAGE, EVERYTHING = "gpu-check.md", "gpu-check.json"

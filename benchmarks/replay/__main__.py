@@ -16,8 +16,8 @@ from conf.compose.load import compose
 from conf.errors import EXIT_USAGE, ConfigError, TrisweepError
 from conf.overrides import Overrides
 from conf.types.sweep_spec import ReplaySpec
-from results.machine_text import json_lines
-from results.table import Table, text
+from results.render.json_and_csv import json_lines
+from results.render.table import Table, text
 from sweeps.points.plan import plan_sweep
 from sweeps.trial import SweepRecord
 

@@ -19,7 +19,7 @@ from conf.compose.load import load
 from conf.errors import ConfigError
 from conf.grouped import grouped
 from conf.plan.experiment import Experiment, ExperimentParts
-from results.score import RowComparison
+from results.analysis.score import RowComparison
 from sweeps.points.axes import Point
 from sweeps.search.layouts.bayes import Bayes
 from sweeps.search.layouts.candidates import ListedPoints, priced_setup

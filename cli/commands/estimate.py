@@ -16,7 +16,7 @@ from conf.grouped import grouped
 from conf.units import count_of
 
 if TYPE_CHECKING:
-    from results.score import RowComparison
+    from results.analysis.score import RowComparison
     from sweeps.table.prices import PricedRow
 
 MANY_ROWS = 200
@@ -39,7 +39,7 @@ def estimate(
 
     Exit code 1: no row could be priced.
     """
-    from results.terminal.estimate_tables import priced_table, score_in_all
+    from results.tables.estimate_tables import priced_table, score_in_all
     from sweeps.planner.request import implementation_called
     from sweeps.table.prices import price, read_table, unread_sentence, write_table
 
@@ -76,7 +76,7 @@ def estimate(
 
 
 def _document(rows: Sequence[PricedRow], out: Path | None, compared: Sequence[RowComparison] | None) -> dict[str, Any]:
-    from results.documents import score_document
+    from results.tables.documents import score_document
 
     refused = [{"line": line, "reason": reason} for line, reason in _unpriced_lines(rows)]
     counts = {"num_rows": len(rows), "num_priced": len(rows) - len(refused), "not_priced": refused}
@@ -115,7 +115,7 @@ def _unpriced_lines(rows: Sequence[PricedRow]) -> list[tuple[int, str]]:
 
 def _comparisons(rows: Sequence[PricedRow]) -> tuple[list[RowComparison], list[str]]:
     """The rows beside what they measured, and of those whose measurements cannot be used, why."""
-    from results.score import comparison
+    from results.analysis.score import comparison
 
     compared: list[RowComparison] = []
     unusable: list[str] = []
@@ -135,7 +135,7 @@ def _is_confirmed(row: PricedRow) -> bool:
 
 
 def _print_scores(rows: Sequence[PricedRow], compared: Sequence[RowComparison]) -> None:
-    from results.terminal.estimate_tables import score_table, series_table
+    from results.tables.estimate_tables import score_table, series_table
 
     console.print(score_table(compared, console.width) if compared else "No row that was priced holds a measurement.")
     by_series = series_table(compared)

@@ -14,7 +14,7 @@ from conf.credentials import hide_credentials
 from conf.errors import TrisweepError, UsageError
 
 if TYPE_CHECKING:
-    from results.prometheus import SweepState
+    from results.tables.prometheus import SweepState
     from sweeps.trial import SweepFolder
 
 Out = Annotated[
@@ -26,7 +26,7 @@ Out = Annotated[
 def metrics(overrides: OverrideTexts = None, out: Out = None) -> None:
     """Print how all sweeps of output_dir stand as gauges of Prometheus, or write them into a file that it reads."""
     from conf.private_files import shared_as_usual
-    from results.prometheus import gauges_text
+    from results.tables.prometheus import gauges_text
     from sweeps.trial import SweepFolder
     from train_core.whole_files import write_atomically
 
@@ -50,7 +50,7 @@ def metrics(overrides: OverrideTexts = None, out: Out = None) -> None:
 def _state(folder: SweepFolder, patience: float) -> SweepState | None:
     """The state of the sweep; None and a word on stderr where it cannot be read, as the others must be seen."""
     from launcher.slurm.reconcile import reconcile
-    from results.prometheus import SweepState
+    from results.tables.prometheus import SweepState
     from sweeps.folder.journal import History
     from sweeps.sweep import Sweep
 

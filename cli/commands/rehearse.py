@@ -26,7 +26,7 @@ def rehearse(
     if cfg:
         print_config(composition)
         return
-    from results.terminal.rehearsal_table import comparison, memory_table, predict, work_table
+    from results.tables.rehearsal_table import comparison, memory_table, predict, work_table
     from train_core.rehearsal.rehearse import rehearse as rehearse_all
 
     experiment = composition.settings.experiment()

@@ -23,7 +23,7 @@ from conf.units import count_of
 if TYPE_CHECKING:
     from conf.compose.load import Composition
     from conf.types.sites import TrackingSpec
-    from results.comparison import ComparedPoint
+    from results.analysis.comparison import ComparedPoint
     from results.mlflow.sweep_import import ImportSummary
     from results.report.last_report import LastReport, Said
     from sweeps.later_command import Restriction
@@ -162,10 +162,10 @@ def _part(sweep: Sweep, restriction: Restriction | None) -> Sweep:
 def _write_report_into(out: Path | None, sweep: Sweep, readings: Sequence[TrialReading]) -> Said:
     """Write the report into that folder, else into the sweep's, and return what is to be said of it."""
     from launcher.slurm.job_records import awaits_record
-    from results.report.findings.verdict import verdict
+    from results.analysis.findings.verdict import verdict
     from results.report.last_report import Said
     from results.report.report import write_report
-    from results.terminal.tables import ranking_table
+    from results.tables.sweep_tables import ranking_table
     from sweeps.folder.journal import History
     from sweeps.sweep import points_of
 
@@ -197,8 +197,8 @@ def _print_report(sweep: Sweep, said: Said, out: Path | None) -> None:
 
 
 def _document(sweep: Sweep, readings: Sequence[TrialReading], out: Path | None) -> dict[str, Any]:
-    from results.documents import report_document
     from results.report.report import ReportPaths
+    from results.tables.documents import report_document
 
     return report_document(sweep, readings, asdict(ReportPaths.of(sweep, out)))
 
@@ -206,7 +206,7 @@ def _document(sweep: Sweep, readings: Sequence[TrialReading], out: Path | None) 
 def _compare(first: str, second: str, overrides: Sequence[str], out: Path | None, *, as_json: bool) -> None:
     """Write the page of two sweeps, and say in one sentence what it comes to."""
     from launcher.slurm.reconcile import reconcile
-    from results.comparison import compare_sweeps
+    from results.analysis.comparison import compare_sweeps
     from results.report.comparison_page import finding, sides_of, write_comparison
     from sweeps.sweep import Sweep
 

@@ -12,7 +12,7 @@ from cli.output.console import console, print_json, shown_path
 from cli.started_sweep import started_sweep
 from conf.errors import EXIT_FAILED, EXIT_INTERRUPTED
 from conf.units import GIBIBYTE, TERA
-from results.units import significant
+from results.render.units import significant
 
 if TYPE_CHECKING:
     from conf.compose.load import Composition

@@ -67,7 +67,7 @@ def print_verbatim(text: str) -> None:
 
 def print_json(name: str, content: Mapping[str, Any]) -> None:
     """Print the one document of a command that was asked for JSON, on stdout."""
-    from results.machine_text import json_lines
+    from results.render.json_and_csv import json_lines
 
     sys.stdout.writelines(map(hide_credentials, json_lines(name, content)))
 

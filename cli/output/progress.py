@@ -20,7 +20,7 @@ from cli.output.state_table import duration, shows_rate, state_table
 from conf.types.sweep_spec import Objective
 from conf.units import TERA, count_of
 from launcher.control.workplace import ProgressDisplay
-from results.report.findings.sought import value_text
+from results.analysis.findings.objective import value_text
 from sweeps.points.objectives import cost, measured_value
 from sweeps.reading import CANCELLED_BY_NAME, Reading, TrialReading
 from sweeps.sweep import Sweep

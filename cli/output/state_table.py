@@ -10,10 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from conf.types.sweep_spec import Objective, is_of_time
-from results.report.findings.sought import value_text
-from results.terminal.drawing import LayoutCell, columns_with_room
-from results.terminal.tables import DISTURBED, outcome_style
-from results.units import tflops
+from results.analysis.findings.objective import value_text
+from results.render.table import LayoutCell, columns_with_room
+from results.render.units import tflops
+from results.tables.sweep_tables import DISTURBED, outcome_style
 from sweeps.points.objectives import measured_value
 from sweeps.ranking.disturbed import disturbances
 from sweeps.reading import Reading, TrialReading

@@ -25,7 +25,7 @@ from launcher.folder_lock import holder
 from launcher.long_run import trainings_of
 from launcher.slurm.query_cache import WATCHING
 from launcher.slurm.reconcile import reconcile
-from results.terminal.tables import outcome_style
+from results.tables.sweep_tables import outcome_style
 from sweeps.folder.journal import History, Journal
 from sweeps.reading import Reading, TrialReading
 from sweeps.sweep import Sweep, in_chains

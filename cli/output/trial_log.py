@@ -13,7 +13,7 @@ from conf.errors import UsageError
 from conf.visible import visible
 from launcher.slurm.query_cache import WATCHING
 from launcher.slurm.reconcile import reconcile
-from results.units import seconds, tflops
+from results.render.units import seconds, tflops
 from sweeps.log_choice import log_file
 from sweeps.reading import Reading
 from train_core.log_files import GrowingFile

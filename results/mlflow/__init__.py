@@ -8,4 +8,5 @@ store           where the store is, and a client; `reachable` whether it opens
 stored_runs     asks SQLite itself, and remembers the last import of a sweep, so that nothing new costs little
 follow          imports again and again while a sweep runs, or while any of a folder does
 ui              serves MLflow's page; `views` are its ready-made views, `server_guard` ends the server
+tensorboard     event files beside MLflow
 """

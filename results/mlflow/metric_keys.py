@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from conf.types.sweep_spec import Objective, figure_of
 from conf.units import GIBIBYTE, TERA
-from results.scaling import Scaling
+from results.analysis.scaling import Scaling
 from sweeps.points.objectives import measured_value
 from sweeps.reading import TrialReading
 from train_core.costs import Estimate

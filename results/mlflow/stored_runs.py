@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from results.mlflow.run_content import FORMAT, SWEEP, report_digest
-from results.sight import Sight, sight_of
+from results.render.sight import Sight, sight_of
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from train_core.whole_files import stored_values

@@ -10,6 +10,8 @@ from functools import partial
 from conf.plan.experiment import Experiment
 from conf.plan.knobs import KNOBS, knob_value
 from conf.units import GIBIBYTE
+from results.analysis.findings.verdict import verdict
+from results.analysis.scaling import Scaling, scalings
 from results.mlflow import metric_keys
 from results.mlflow.metric_keys import SOUGHT
 from results.mlflow.run_content import (
@@ -23,9 +25,7 @@ from results.mlflow.run_content import (
     param,
     tag,
 )
-from results.report.findings.verdict import verdict
-from results.scaling import Scaling, scalings
-from results.terminal.drawing import legend_text
+from results.render.legend import legend_text
 from sweeps.labels import whole_point
 from sweeps.ranking.disturbed import disturbances
 from sweeps.ranking.points import best_measured, best_reading

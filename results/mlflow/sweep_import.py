@@ -27,9 +27,9 @@ from results.mlflow.run_content import RunContent, log_sweep_files, log_trial_fi
 from results.mlflow.store import artifact_dir, database_path, flush, journals_of, tracking_uri
 from results.mlflow.stored_runs import LastImport, StoredRun
 from results.mlflow.sweep_content import sweep_runs, training_run
+from results.mlflow.tensorboard import TENSORBOARD, write_events
 from results.mlflow.views import RunsSeen, keep_view
 from results.mlflow.writer import RunWriter
-from results.tensorboard import TENSORBOARD, write_events
 from sweeps.folder.journal import History
 from sweeps.reading import Reading, TrialReading
 from sweeps.sweep import Sweep

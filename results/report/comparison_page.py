@@ -11,7 +11,7 @@ from conf.errors import UsageError
 from conf.nearest import listed
 from conf.types.sweep_spec import RATE, Objective
 from conf.units import count_of
-from results.comparison import (
+from results.analysis.comparison import (
     ComparedPoint,
     Side,
     SweepComparison,
@@ -20,12 +20,12 @@ from results.comparison import (
     joint_label,
     joint_labels,
 )
-from results.report.charts import by_layout, dots, layer, quantity, tooltip
-from results.report.findings.sought import interval_text, sought_sentences, value_text, words_of
-from results.report.page import markdown, page
-from results.report.section import Block, Head, Heading, NamedTable, Paragraph, Plot, Section
-from results.table import Cell, Table, number, text
-from results.units import ABSENT, round_to_digits, seconds, share_of_peak, significant, tflops
+from results.analysis.findings.objective import interval_text, sought_sentences, value_text, words_of
+from results.render.charts import by_layout, dots, layer, quantity, tooltip
+from results.render.page import markdown, page
+from results.render.section import Block, Head, Heading, NamedTable, Paragraph, Plot, Section
+from results.render.table import Cell, Table, number, text
+from results.render.units import ABSENT, round_to_digits, seconds, share_of_peak, significant, tflops
 from sweeps.points.objectives import cost
 from sweeps.ranking.points import MeasuredPoint, best_measured, rivals_of_first, sought_points
 from sweeps.reading import TrialReading

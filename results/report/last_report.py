@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
+from results.render.sight import Sight, sight_of
+from results.render.table import Table
 from results.report.sections.provenance import commands_of
 from results.report.sections.published import chosen_figures
-from results.sight import Sight, sight_of
-from results.table import Table
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import sight

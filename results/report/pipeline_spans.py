@@ -12,9 +12,9 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from conf.plan.experiment import Experiment
 from conf.units import MILLI
-from results.report.charts import tooltip
-from results.report.section import Plot
-from results.units import round_to_digits, seconds
+from results.render.charts import tooltip
+from results.render.section import Plot
+from results.render.units import round_to_digits, seconds
 from train_core.costs import Implementation
 from train_core.costs.pass_seconds import PassSeconds, StageTimes, stage_times
 from train_core.parallel.schedules import Action, actions_of

@@ -16,6 +16,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from conf.plan.experiment import Experiment
+from results.render.section import ReportSubject
+from results.render.table import Cell, Table, number, text
+from results.render.units import percent
 from results.report.pipeline_spans import (
     WAITS,
     WORK,
@@ -26,9 +29,6 @@ from results.report.pipeline_spans import (
     predicted_step,
     stages_to_draw,
 )
-from results.report.section import ReportSubject
-from results.table import Cell, Table, number, text
-from results.units import percent
 from sweeps.ranking.points import ranking_of
 from sweeps.reading import TrialReading
 from train_core.costs import IMPLEMENTATIONS

@@ -10,10 +10,10 @@ from typing import TypeAlias
 import pandas
 
 from conf.errors import FULL_ERRORS, UsageError
-from results.machine_text import csv_cell
-from results.report.page import markdown, page
+from results.render.json_and_csv import csv_cell
+from results.render.page import markdown, page
+from results.render.section import ReportSubject, Section, head_of
 from results.report.recorded_spans import shares_rows
-from results.report.section import ReportSubject, Section, head_of
 from results.report.sections import (
     accuracy,
     answer,
@@ -32,7 +32,7 @@ from results.report.sections import (
     trials,
 )
 from results.report.sections.published import chosen_figures
-from results.trial_rows import TrialRow, collected, columns_of, plan_rows
+from results.tables.trial_rows import TrialRow, collected, columns_of, plan_rows
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder

@@ -17,15 +17,15 @@ from cli.output.state_table import duration, state_table
 from conf.compose.load import compose
 from conf.overrides import Overrides
 from conf.types.schema import Value
-from results.report.findings.ranking import relations_of_points
-from results.report.findings.verdict import verdict
-from results.report.page import markdown
+from results.analysis.findings.ranking import relations_of_points
+from results.analysis.findings.verdict import verdict
+from results.render.page import markdown
+from results.render.section import Plot, ReportSubject, head_of
 from results.report.report import sections_of
-from results.report.section import Plot, ReportSubject, head_of
 from results.report.sections import answer
 from results.report.sections.accuracy import section as accuracy
 from results.report.sections.sought import section as sought
-from results.terminal.tables import plan_table
+from results.tables.sweep_tables import plan_table
 from sweeps.points.plan import plan_sweep
 from sweeps.ranking.intervals import places_by_bounds
 from sweeps.ranking.points import measured_points, places

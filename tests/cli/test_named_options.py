@@ -13,7 +13,7 @@ from cli.commands.plan.options import FORMATS
 from cli.main import app
 
 ROOT = Path(__file__).parents[2]
-ROOMS = ("cli/**/*.py", "results/*.py", "results/search/*.py", "results/terminal/*.py", "sweeps/planner/**/*.py")
+ROOMS = ("cli/**/*.py", "results/analysis/*.py", "results/tables/*.py", "sweeps/planner/**/*.py")
 OF_HYDRA = {"--multirun", "--config-name", "--config-path", "--package", "--resolve"}
 OF_OTHER_PROGRAMS = {"--logdir", "--ntasks-per-node", "--signal", *OF_HYDRA}
 NAMED = re.compile(r"(?<![\w-])(--[a-z][a-z-]+)(?: ([a-z]+))?")

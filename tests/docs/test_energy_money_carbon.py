@@ -9,7 +9,7 @@ import pytest
 
 from conf.compose.load import load, load_cluster
 from conf.types.cluster_spec import SiteSpec
-from results.footprint import Footprint, declared_footprint
+from results.analysis.footprint import Footprint, declared_footprint
 from train_core.costs import IMPLEMENTATIONS, estimate
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "energy-money-carbon.md"

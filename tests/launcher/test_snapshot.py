@@ -67,8 +67,8 @@ from conf.own_files import at_hand
 from conf.overrides import Overrides
 from conf.types.sbatch_options import sbatch_table
 from launcher.command_trainer.process import HUGGINGFACE_STARTER
-from results.knobs.sensitivity import published_order
-from results.report.page import _environment
+from results.analysis.knobs.sensitivity import published_order
+from results.render.page import _environment
 from results.report.sections.published import published_figures
 from sweeps.confidence import load_validated
 

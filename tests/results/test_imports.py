@@ -8,7 +8,7 @@ import sys
 import pytest
 
 PROGRAM = """
-import sys, results.mlflow.ui, results.terminal.tables
+import sys, results.mlflow.ui, results.tables.sweep_tables
 print(*sys.modules)
 import results.report.report, results.mlflow.sweep_import
 print(*sys.modules)

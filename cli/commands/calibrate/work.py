@@ -33,7 +33,7 @@ from conf.folders import given_words, is_own, options
 from conf.overrides import Overrides, command_line, for_a_shell
 from conf.units import GIGA, TERA, count_of
 from launcher import folder_lock
-from results.table import Table, breakable, text
+from results.render.table import Table, breakable, text
 from sweeps.confidence import half_width
 from sweeps.points.plan import plan_sweep
 from sweeps.trial import Trial

@@ -29,8 +29,8 @@ LEAST_GAIN = 0.005
 
 def print_plan(record: SweepRecord, composition: Composition) -> None:
     """Print every point of a sweep as predicted, and below them what to make of it."""
-    from results.terminal.search_tables import unpriced_sentences
-    from results.terminal.tables import plan_table
+    from results.tables.search_tables import unpriced_sentences
+    from results.tables.sweep_tables import plan_table
 
     feasible = sum(trial.infeasible_reason is None for trial in record.plan)
     print_question(record, composition)
@@ -105,7 +105,7 @@ def _print_impossible(record: SweepRecord) -> None:
 
 def print_best(composition: Composition, record: SweepRecord) -> None:
     """The best point once more with its overrides, what a search would find, and the commands that go on from here."""
-    from results.report.findings.ranking import by_prediction
+    from results.analysis.findings.ranking import by_prediction
 
     ranked = [trial for trial in by_prediction(record.plan) if trial.estimate]
     best = next((trial for trial in ranked if trial.infeasible_reason is None), None)
@@ -132,7 +132,7 @@ def print_best(composition: Composition, record: SweepRecord) -> None:
 
 
 def _print_point(best: Trial, label: str) -> None:
-    from results.units import gib, seconds, tflops
+    from results.render.units import gib, seconds, tflops
 
     devices, predicted = count_of(best.planned.parallel.world_size, "device"), best.predicted
     memory = f"{gib(predicted.peak_memory_bytes)} of {gib(predicted.memory_capacity_bytes)} GiB"
@@ -145,8 +145,8 @@ def _print_point(best: Trial, label: str) -> None:
 
 def _what_a_search_finds(composition: Composition, trial: Trial | None, *, fits: bool) -> str:
     """One line on the best of all plans for this point's batch and number of devices, or for those of the sweep."""
-    from results.search_rows import layout
-    from results.units import tflops
+    from results.render.units import tflops
+    from results.tables.search_rows import layout
 
     try:
         best = _best_of_a_search(composition, trial)

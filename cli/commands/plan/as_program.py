@@ -25,9 +25,9 @@ from conf.plan.trainer_call import Call, call_of, flat, met_limits, names_of, to
 from conf.types.sites import SlurmSpec
 from conf.units import MINUTES_PER_HOUR, SECONDS_PER_HOUR, TERA, count_of
 from launcher.command_trainer.process import HUGGINGFACE_STARTER
-from results.report.findings.ranking import by_prediction
-from results.terminal.search_tables import padded_vocabulary_sentence, passed_over_sentences, tight_sentence
-from results.units import gib
+from results.analysis.findings.ranking import by_prediction
+from results.render.units import gib
+from results.tables.search_tables import padded_vocabulary_sentence, passed_over_sentences, tight_sentence
 from sweeps.planner.points import best_plan, refusal_of
 from sweeps.points.plan import plan_sweep
 from train_core.costs import IMPLEMENTATIONS, Estimate, estimate

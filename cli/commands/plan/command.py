@@ -112,7 +112,7 @@ def _predict(composition: Composition, as_json: bool) -> None:
 
     record = plan_sweep(composition, proxy=False, git_sha="")
     if as_json:
-        from results.documents import plan_document
+        from results.tables.documents import plan_document
 
         print_json("plan", plan_document(record))
     else:

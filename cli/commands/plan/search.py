@@ -17,7 +17,7 @@ from conf.grouped import grouped
 from conf.overrides import Overrides
 from conf.plan.knobs import KNOB
 from conf.units import count_of
-from results.search_rows import (
+from results.tables.search_rows import (
     as_csv,
     families_document,
     judged_row,
@@ -27,7 +27,7 @@ from results.search_rows import (
     search_document,
     search_row,
 )
-from results.terminal.search_tables import (
+from results.tables.search_tables import (
     explanation_document,
     explanation_lines,
     judged_table,

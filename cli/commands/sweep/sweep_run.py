@@ -26,7 +26,7 @@ from launcher.command_trainer.performance import present_code
 from launcher.control.orders import SweepCommand
 from launcher.control.rules import Budget, Rules, predicted_seconds, taken_per_device_hour
 from launcher.where import SweepPlace, cluster_elsewhere, slurm_answers
-from results.terminal.drawing import LayoutCell
+from results.render.table import LayoutCell
 from sweeps.folder.journal import History
 from sweeps.later_command import Restriction
 from sweeps.reading import TrialReading

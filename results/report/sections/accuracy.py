@@ -7,10 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from conf.units import TERA, count_of
-from results.accuracy import error_of, error_statistics, rank_correlation
-from results.report.charts import dots, layer, quantity, tooltip
-from results.report.findings.circumstances import noise_of
-from results.report.findings.comparable import (
+from results.analysis.accuracy import error_of, error_statistics, rank_correlation
+from results.analysis.findings.circumstances import noise_of
+from results.analysis.findings.comparable import (
     TERMS,
     Pair,
     breakdown_of,
@@ -23,9 +22,10 @@ from results.report.findings.comparable import (
     term_bars,
     timed_pairs,
 )
-from results.report.section import Block, Heading, NamedTable, Paragraph, Plot, ReportSubject, Section
-from results.table import Cell, Table, number, text
-from results.units import ABSENT, error_percent, gib, percent, round_to_digits, seconds, tflops
+from results.render.charts import dots, layer, quantity, tooltip
+from results.render.section import Block, Heading, NamedTable, Paragraph, Plot, ReportSubject, Section
+from results.render.table import Cell, Table, number, text
+from results.render.units import ABSENT, error_percent, gib, percent, round_to_digits, seconds, tflops
 from sweeps.ranking.points import ranking_of
 from sweeps.reading import TrialReading
 

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from conf.units import TERA, TRILLION, count_of
-from results.footprint import Footprint, declared_footprint
-from results.report.findings.ranking import best_on_paper, efficiency_text, num_devices, relations_of_points
-from results.report.findings.sought import value_text, words_of
-from results.report.findings.verdict import SweepVerdict, predicted_study_sentence, verdict, words_of_sweep
-from results.report.section import Block, Heading, KeyFigure, KeyFigures, NumbersAre, Paragraph, ReportSubject, Section
+from results.analysis.findings.objective import value_text, words_of
+from results.analysis.findings.ranking import best_on_paper, efficiency_text, num_devices, relations_of_points
+from results.analysis.findings.verdict import SweepVerdict, predicted_study_sentence, verdict, words_of_sweep
+from results.analysis.footprint import Footprint, declared_footprint
+from results.analysis.scaling import Scaling, ScalingStudy, measured_study, predicted_study
+from results.render.legend import legend
+from results.render.section import Block, Heading, KeyFigure, KeyFigures, NumbersAre, Paragraph, ReportSubject, Section
+from results.render.units import in_three_digits, percent, seconds, share_of_peak, significant, tflops
 from results.report.sections.provenance import folder_words, job_words
-from results.scaling import Scaling, ScalingStudy, measured_study, predicted_study
-from results.terminal.drawing import legend
-from results.units import in_three_digits, percent, seconds, share_of_peak, significant, tflops
 from sweeps.confidence import Interval, interval_of
 from sweeps.folder.journal import History
 from sweeps.ranking.disturbed import MEASURED_PEAK

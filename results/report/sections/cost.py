@@ -9,12 +9,12 @@ from typing import Any
 
 from conf.plan.experiment import Experiment
 from conf.units import TRILLION, count_of
-from results.footprint import Footprint, counted_footprint, declared_footprint
-from results.report.charts import category, dots, layer, quantity, tooltip
-from results.report.findings.ranking import best_on_paper
-from results.report.section import Block, NamedTable, NumbersAre, Paragraph, Plot, ReportSubject, Section
-from results.table import Cell, Table, number, text
-from results.units import in_three_digits, round_to_digits
+from results.analysis.findings.ranking import best_on_paper
+from results.analysis.footprint import Footprint, counted_footprint, declared_footprint
+from results.render.charts import category, dots, layer, quantity, tooltip
+from results.render.section import Block, NamedTable, NumbersAre, Paragraph, Plot, ReportSubject, Section
+from results.render.table import Cell, Table, number, text
+from results.render.units import in_three_digits, round_to_digits
 from sweeps.points.objectives import front
 from sweeps.ranking.points import ranking_of
 from sweeps.reading import TrialReading

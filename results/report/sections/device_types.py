@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from conf.plan.knobs import layers_in_short
-from results.report.findings.comparable import display_name
-from results.report.section import NamedTable, Paragraph, ReportSubject, Section
-from results.table import Cell, Table, number, text
-from results.units import gib, percent, tflops
+from results.analysis.findings.comparable import display_name
+from results.render.section import NamedTable, Paragraph, ReportSubject, Section
+from results.render.table import Cell, Table, number, text
+from results.render.units import gib, percent, tflops
 from sweeps.ranking.points import ranking_of
 from sweeps.reading import TrialReading
 from train_core.measurement import BlockRates

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from conf.types.stage_spec import TRAIN, StageSpec
-from results.report.findings.comparable import outcome_words
-from results.report.section import NamedTable, Paragraph, ReportSubject, Section
-from results.table import Table, number, text
-from results.units import ABSENT, significant
+from results.analysis.findings.comparable import outcome_words
+from results.render.section import NamedTable, Paragraph, ReportSubject, Section
+from results.render.table import Table, number, text
+from results.render.units import ABSENT, significant
 from sweeps.reading import TrialReading
 from sweeps.sweep import by_predecessor, chain_metrics, chain_of
 from train_core.measurement import Outcome

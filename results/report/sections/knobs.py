@@ -8,7 +8,8 @@ from typing import Any
 
 from conf.grouped import grouped
 from conf.units import TERA, count_of
-from results.knobs.sensitivity import (
+from results.analysis.findings.ranking import by_prediction
+from results.analysis.knobs.sensitivity import (
     MOST_POINTS,
     Interaction,
     KnobShare,
@@ -20,7 +21,7 @@ from results.knobs.sensitivity import (
     sensitivity,
     why_untold,
 )
-from results.knobs.table import (
+from results.analysis.knobs.table import (
     KnobColumn,
     KnobTable,
     RatesAre,
@@ -29,11 +30,10 @@ from results.knobs.table import (
     predicted_table,
     setting_text,
 )
-from results.report.charts import category, layer, quantity
-from results.report.findings.ranking import by_prediction
-from results.report.section import Block, Heading, NamedTable, NumbersAre, Paragraph, Plot, ReportSubject, Section
-from results.table import Cell, Table, number, text
-from results.units import ABSENT, gib, percent, seconds
+from results.render.charts import category, layer, quantity
+from results.render.section import Block, Heading, NamedTable, NumbersAre, Paragraph, Plot, ReportSubject, Section
+from results.render.table import Cell, Table, number, text
+from results.render.units import ABSENT, gib, percent, seconds
 from sweeps.planner.choosing.explain import Explanation, explain
 from sweeps.planner.plans.strategy import Strategy
 from sweeps.ranking.points import ranking_of

@@ -13,11 +13,11 @@ from pydantic import ValidationError
 from conf.errors import ConfigError
 from conf.types.sweep_spec import Objective, SearchPlan
 from conf.units import TERA, count_of
-from results.report.charts import category, dots, layer, quantity, tooltip
-from results.report.findings.comparable import display_name, outcome_words
-from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
-from results.table import Table, number, text
-from results.units import ABSENT, round_to_digits
+from results.analysis.findings.comparable import display_name, outcome_words
+from results.render.charts import category, dots, layer, quantity, tooltip
+from results.render.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
+from results.render.table import Table, number, text
+from results.render.units import ABSENT, round_to_digits
 from sweeps.folder.journal import History
 from sweeps.points.objectives import cost, front, is_better_when_larger, measured_value, unit_of
 from sweeps.reading import TrialReading

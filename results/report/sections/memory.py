@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from conf.units import GIBIBYTE
-from results.report.charts import Values, category, dots, layer, tooltip
-from results.report.findings.ranking import BestPlan, best_plan, nearest_plan
-from results.report.section import Block, NamedTable, NumbersAre, Paragraph, Plot, ReportSubject, Section
-from results.table import Table, number
-from results.units import gib, percent, round_to_digits
+from results.analysis.findings.ranking import BestPlan, best_plan, nearest_plan
+from results.render.charts import Values, category, dots, layer, tooltip
+from results.render.section import Block, NamedTable, NumbersAre, Paragraph, Plot, ReportSubject, Section
+from results.render.table import Table, number
+from results.render.units import gib, percent, round_to_digits
 from train_core.costs import MEMORY_KINDS, Estimate
 
 ON_GPU = (

@@ -10,8 +10,8 @@ from typing import Any
 
 from conf.overrides import Override, command_line
 from conf.units import count_of
-from results.report.section import Block, FactList, Heading, NamedTable, Paragraph, ReportSubject, Section
-from results.table import Table, text
+from results.render.section import Block, FactList, Heading, NamedTable, Paragraph, ReportSubject, Section
+from results.render.table import Table, text
 from sweeps.ranking.points import best_reading
 from sweeps.reading import TrialReading
 from sweeps.trial import JOB_GROUPS, SweepFolder

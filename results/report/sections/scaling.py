@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 
 from conf.types.schema import Value
 from conf.units import count_of
-from results.report.charts import Spec, Values, category, dots, layer, quantity
-from results.report.findings.circumstances import noise_notes
-from results.report.section import Block, NamedTable, NumbersAre, Paragraph, Plot, ReportSubject, Section
+from results.analysis.findings.circumstances import noise_notes
+from results.analysis.scaling import ScalingStudy, StudyPoint, measured_study, predicted_study
+from results.render.charts import Spec, Values, category, dots, layer, quantity
+from results.render.section import Block, NamedTable, NumbersAre, Paragraph, Plot, ReportSubject, Section
+from results.render.table import Cell, Table, number, text
+from results.render.units import count, percent, seconds, significant
 from results.report.sections.published import PublishedFigure, chosen_figures
-from results.scaling import ScalingStudy, StudyPoint, measured_study, predicted_study
-from results.table import Cell, Table, number, text
-from results.units import count, percent, seconds, significant
 from sweeps.ranking.points import measured_points
 from sweeps.trial import SweepRecord
 

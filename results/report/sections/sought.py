@@ -10,14 +10,14 @@ import numpy as np
 from conf.types.schema import Value
 from conf.types.sweep_spec import Objective
 from conf.units import count_of
-from results.knobs.sensitivity import EQUAL, FEWEST_POINTS
-from results.knobs.sensitivity import SEED as SAME_DRAW
-from results.report.charts import Spec, category, dots, layer, quantity, tooltip
-from results.report.findings.ranking import sought_cells
-from results.report.findings.sought import aside_sentence, value_text, words_of
-from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
-from results.table import Table, number, text
-from results.units import percent
+from results.analysis.findings.objective import aside_sentence, value_text, words_of
+from results.analysis.findings.ranking import sought_cells
+from results.analysis.knobs.sensitivity import EQUAL, FEWEST_POINTS
+from results.analysis.knobs.sensitivity import SEED as SAME_DRAW
+from results.render.charts import Spec, category, dots, layer, quantity, tooltip
+from results.render.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
+from results.render.table import Table, number, text
+from results.render.units import percent
 from sweeps.labels import dotted_value
 from sweeps.points.objectives import is_better_when_larger
 from sweeps.ranking.points import MeasuredPoint, places, sought_points
@@ -173,7 +173,7 @@ def _shares(record: SweepRecord, points: Sequence[MeasuredPoint], axes: Sequence
     # No tree has anything to split then, and fANOVA divides by what they split.
     if math.isclose(measured.min(), measured.max(), rel_tol=EQUAL):
         return
-    from results.knobs.forest import fanova_shares  # importing it takes seconds
+    from results.analysis.knobs.forest import fanova_shares  # importing it takes seconds
 
     values = [sorted({_value(point, key) for point in finite}, key=_sort_key) for key in axes]
     both = list(zip(axes, values, strict=True))

@@ -7,7 +7,10 @@ from collections.abc import Iterator
 
 from conf.plan.experiment import Experiment
 from conf.units import count_of
-from results.report.findings.ranking import BestPlan, best_plan
+from results.analysis.findings.ranking import BestPlan, best_plan
+from results.render.section import Block, Heading, NamedTable, NumbersAre, Paragraph, ReportSubject, Section
+from results.render.table import Table, number, text
+from results.render.units import error_percent, percent, seconds
 from results.report.pipeline_spans import (
     SPAN_KINDS,
     WAITS,
@@ -20,9 +23,6 @@ from results.report.pipeline_spans import (
     stages_to_draw,
 )
 from results.report.recorded_spans import RecordedTrial, compared_step, shares_table, uncertainty
-from results.report.section import Block, Heading, NamedTable, NumbersAre, Paragraph, ReportSubject, Section
-from results.table import Table, number, text
-from results.units import error_percent, percent, seconds
 from train_core.costs import IMPLEMENTATIONS
 from train_core.costs.step.step_time import ranks_per_core
 

@@ -12,14 +12,14 @@ from conf.grouped import grouped
 from conf.nearest import listed
 from conf.plan.experiment import Experiment
 from conf.units import TERA, count_of
-from results.report.charts import MOST_BARS, Spec, bars, category, layer, quantity
-from results.report.findings.circumstances import facts, incomparable, noise_notes, notes
-from results.report.findings.comparable import display_name, outcome_words
-from results.report.findings.ranking import measured_cells, relations_of_points
-from results.report.section import Block, FactList, Heading, NamedTable, Paragraph, Plot, ReportSubject, Section
-from results.scaling import Scaling
-from results.table import FIRST_ROWS, Cell, Table, number, text
-from results.units import ABSENT, round_to_digits, significant
+from results.analysis.findings.circumstances import facts, incomparable, noise_notes, notes
+from results.analysis.findings.comparable import display_name, outcome_words
+from results.analysis.findings.ranking import measured_cells, relations_of_points
+from results.analysis.scaling import Scaling
+from results.render.charts import MOST_BARS, Spec, bars, category, layer, quantity
+from results.render.section import Block, FactList, Heading, NamedTable, Paragraph, Plot, ReportSubject, Section
+from results.render.table import FIRST_ROWS, Cell, Table, number, text
+from results.render.units import ABSENT, round_to_digits, significant
 from sweeps.labels import distinct_names
 from sweeps.ranking.points import MeasuredPoint, measured_points, places
 from sweeps.reading import TrialReading

@@ -31,9 +31,9 @@ from sweeps.reading import CANCELLED_BY_NAME
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, Trial
 from tests.composed import composed
+from tests.results.analysis.test_scaling import Measured, result
 from tests.results.conftest import ENVIRONMENT, SQLITE, WriteSweep, performance, trial, write_sweep
 from tests.results.report.test_report import HOW, PROXY_TRIALS
-from tests.results.test_scaling import Measured, result
 from train_core.measurement import Outcome
 
 __all__ = ["write_sweep"]

@@ -12,9 +12,9 @@ from rich.text import Text
 from cli.output.console import SafeConsole
 from conf.errors import UsageError
 from conf.visible import visible
-from results.report.page import plot_library
+from results.render.page import plot_library
+from results.render.table import Cell, Table
 from results.report.report import ReportPaths, write_report
-from results.table import Cell, Table
 from sweeps.sweep import Sweep
 from tests.results.conftest import FULL, WriteSweep, cluster, performance, report_of, trial
 from tests.results.report.conftest import Open

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from results.report.page import markdown, page
-from results.report.section import Head, NamedTable, Section
-from results.table import Cell, Table, number, text
+from results.render.page import markdown, page
+from results.render.section import Head, NamedTable, Section
+from results.render.table import Cell, Table, number, text
 from tests.results.report.conftest import Open
 
 HEAD = Head("", "", "", "", "")

@@ -14,12 +14,12 @@ import pytest
 
 from conf.errors import ConfigError
 from conf.plan.experiment import Experiment
+from results.analysis.findings.verdict import verdict
 from results.mlflow.sweep_content import sweep_runs
-from results.report.findings.verdict import verdict
-from results.report.page import plot_library
+from results.render.page import plot_library
+from results.render.section import head_of
+from results.render.table import Cell, Table
 from results.report.report import ReportPaths
-from results.report.section import head_of
-from results.table import Cell, Table
 from sweeps.folder.journal import Begun, Cancelled, Finished, Journal
 from sweeps.reading import CALLED_OFF, CANCELLED_BY_NAME
 from sweeps.sweep import Sweep

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from conf.types.sweep_spec import Objective
-from results.terminal.tables import ranking_table
+from results.tables.sweep_tables import ranking_table
 from sweeps.ranking.disturbed import LATE, MEASURED_PEAK, PEAK_TOO_LOW, TWO_SPEEDS, disturbances
 from sweeps.ranking.intervals import RepeatInterval, with_own_steps
 from sweeps.ranking.points import best_first, measured_points, places, ranking_of, rivals_of_first

@@ -11,11 +11,11 @@ import pytest
 
 from conf.types.schema import Value
 from conf.types.sweep_spec import Objective
+from results.analysis.findings.objective import aside_sentence
+from results.analysis.findings.verdict import verdict
 from results.mlflow.sweep_content import sweep_runs
-from results.report.findings.sought import aside_sentence
-from results.report.findings.verdict import verdict
-from results.terminal.tables import ranking_table
-from results.trial_rows import repeat_columns
+from results.tables.sweep_tables import ranking_table
+from results.tables.trial_rows import repeat_columns
 from sweeps.ranking.disturbed import OTHER_MODEL
 from sweeps.ranking.points import best_reading, places, sought_points
 from sweeps.reading import TrialReading

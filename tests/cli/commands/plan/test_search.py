@@ -16,7 +16,7 @@ import pytest
 from cli.main import main
 from cli.output.console import console
 from conf.compose.model_from import expand_model_from
-from results.units import significant
+from results.render.units import significant
 from sweeps.planner.plans.space import Space
 from sweeps.planner.plans.whole_space import search_space
 from sweeps.points.plan import plan_sweep

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import vl_convert
 
-from results.report.section import NamedTable, Paragraph, Plot, ReportSubject, Section
-from results.table import Table
+from results.render.section import NamedTable, Paragraph, Plot, ReportSubject, Section
+from results.render.table import Table
 from sweeps.sweep import Sweep
 
 

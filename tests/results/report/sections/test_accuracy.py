@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from results.report.section import Section
+from results.render.section import Section
+from results.render.units import ABSENT
 from results.report.sections.accuracy import section
-from results.units import ABSENT
 from tests.results.conftest import WriteSweep, performance, trial
 from tests.results.report.sections.conftest import drawn, plots_of, rows_of, shown_of, subject_of, text_of
 from train_core.measurement import Breakdown, Performance, StepTerms

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from conf.types.cluster_spec import SiteSpec
-from results.report.section import Section
+from results.render.section import Section
 from results.report.sections.cost import section
 from tests.results.conftest import FULL, WriteSweep, cluster, performance, trial
 from tests.results.report.sections.conftest import drawn, plots_of, rows_of, shown_of, subject_of, text_of

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from results.report.section import Heading, NamedTable, Plot
+from results.render.section import Heading, NamedTable, Plot
 from results.report.sections.knobs import section
 from sweeps.sweep import Sweep
 from tests.results.conftest import FULL, WriteSweep, performance, trial
@@ -20,7 +20,7 @@ SIZES = list(product((1, 2, 4), (1, 2), (1, 2, 4)))
 @pytest.fixture(autouse=True)
 def _few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     """How sure a share is is tested with the shares; here a few draws do, and take an eighth of the time."""
-    monkeypatch.setattr("results.knobs.sensitivity.NUM_DRAWS", 5)
+    monkeypatch.setattr("results.analysis.knobs.sensitivity.NUM_DRAWS", 5)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from results.report.section import FactList, Section
+from results.render.section import FactList, Section
 from results.report.sections.answer import section as answer
 from results.report.sections.provenance import section
 from sweeps.sweep import Sweep

@@ -8,8 +8,8 @@ from math import nan
 import pytest
 
 from conf.types.sweep_spec import Objective
-from results.report.findings.sought import sought_sentences
-from results.report.section import KeyFigures
+from results.analysis.findings.objective import sought_sentences
+from results.render.section import KeyFigures
 from results.report.sections import answer
 from results.report.sections.sought import section
 from results.report.sections.trials import section as trials_section

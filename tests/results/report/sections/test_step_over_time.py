@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from results.render.section import Plot, Section
 from results.report.pipeline_spans import predicted_step
-from results.report.section import Plot, Section
 from results.report.sections.step_over_time import section
 from sweeps.trial import Trial
 from tests.composed import load
