@@ -112,7 +112,7 @@ def is_composed(trainer: str, *overrides: str) -> bool:
 def is_searched(trainer: str, *overrides: str) -> bool:
     asked = composed([*LLAMA, "batch.global_batch_size=64", *CHOICE.get(trainer, ()), *overrides])
     try:
-        return bool(choose_plans(search_request(asked).spaces, "time", Training(), top=1).best)
+        return bool(choose_plans(search_request(asked, headroom="0").spaces, "time", Training(), top=1).best)
     except ConfigError:
         return False
 
