@@ -66,6 +66,7 @@ def commands_of(folder: Path, num_trials: int, *, reports: bool) -> list[Taken]:
     completed.finish()
     taken += [completed.status(COMPLETED), completed.status(AGAIN), completed.command(ADVANCE, "advance")]
     if reports:
+        time.sleep(3.0)  # of what changed a moment ago a report remembers nothing
         taken += [completed.command(REPORT, "report"), completed.command(REPORT_AGAIN, "report")]
     return taken
 
