@@ -15,11 +15,11 @@ from benchmarks.replay.players import NEAR, Game, play
 from benchmarks.replay.sites import BF16, SITES, ModelSite, SiteGround
 from benchmarks.target import Target, at_least, at_most, figure
 from sweeps.search.layouts.bayes import RECORDED_ENDS, UNLIKELY, WRONG_ENDS
+from sweeps.search.registry import MIN_GAIN
 
 SEEDS = range(2000, 2025)
 SIZES = (1.0, 0.5)  # of the errors
 BUDGET = 25  # jobs
-MIN_GAIN = 0.02  # of conf/search/bayes.yaml
 FOREIGN_SITES = (
     SITES[0],
     ModelSite(

@@ -4,7 +4,8 @@ python -m benchmarks loss_searches            the losses of evaluation
 python -m benchmarks.loss_searches --building those that the search was built on, with other seeds
 
 Losses are made up, and nothing is trained. `EVALUATED` and `SEEDS` were set down before the search took these samplers,
-which was done by looking at `BUILT_ON` and `BUILDING_SEEDS` alone.
+which was done by looking at `BUILT_ON` and `BUILDING_SEEDS` alone. The cliffs joined both lists after first looks at
+`BUILT_ON`, before any of `EVALUATED` was run.
 """
 
 from __future__ import annotations

@@ -24,9 +24,9 @@ from benchmarks.replay.published import measured_grounds, sections
 from benchmarks.replay.sites import SITES, ModelSite, SiteGround
 from benchmarks.target import Target, at_most, figure, print_targets
 from sweeps.search.layouts.bayes import Bayes
+from sweeps.search.registry import MIN_GAIN
 
 SEEDS = range(20)
-MIN_GAIN = 0.02  # of conf/search/bayes.yaml
 SURPRISING_SEEDS = range(18)
 MOST_JOBS = 60
 MOST_JOBS_OF_CBO = 25  # each takes it about a second
