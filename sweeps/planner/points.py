@@ -80,7 +80,7 @@ def planned_points(space: Space, parts: ExperimentParts, plan: SearchPlan) -> li
     return points + list(islice(_probes(space, best, parts), plan.num_probes))
 
 
-def best_plan(space: Space, parts: ExperimentParts, plan: SearchPlan) -> Strategy:
+def best_runnable_plan(space: Space, parts: ExperimentParts, plan: SearchPlan) -> Strategy:
     """Return the best plan of the space that the trainer runs.
 
     Raises:

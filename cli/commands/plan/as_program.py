@@ -28,7 +28,7 @@ from launcher.command_trainer.process import HUGGINGFACE_STARTER
 from results.analysis.findings.ranking import by_prediction
 from results.render.units import gib
 from results.tables.search_tables import padded_vocabulary_sentence, passed_over_sentences, tight_sentence
-from sweeps.planner.points import best_plan, refusal_of
+from sweeps.planner.points import best_runnable_plan, refusal_of
 from sweeps.points.plan import plan_sweep
 from train_core.costs import IMPLEMENTATIONS, Estimate, estimate
 
@@ -137,7 +137,7 @@ def _best_of_search(composition: Composition, choices: SearchOptions) -> ChosenP
     require_order(parts)
     refusal = refusal_of(best.strategy, parts)
     search = wanted.settings.search.model_copy(update={"kind": "planner"})
-    strategy = best.strategy if refusal is None else best_plan(best.space, parts, search)
+    strategy = best.strategy if refusal is None else best_runnable_plan(best.space, parts, search)
     experiment = strategy.experiment(parts)
     predicted = estimate(experiment, setting.implementation)
     share = predicted.step_seconds / best.step_seconds - 1

@@ -32,7 +32,7 @@ def departures(setting: Setting, plans: Plans, peak_bytes: Integers) -> dict[str
         "a pipeline": p > 1,
         "context ranks": plans.context_parallel_size > 1,
         "experts on several ranks": plans.expert_parallel_size > 1,
-        "sizes that are no powers of two": _has_odd_sizes(plans),
+        "sizes that are not powers of two": _has_odd_sizes(plans),
         # Where stages cannot be equal, no spread is a departure.
         "uneven layers": (layers % p == 0) & ~_is_even(plans, layers),
         "the zero-bubble schedule": plans.schedule == ZERO_BUBBLE,

@@ -31,7 +31,7 @@ LARGEST_KEPT_BYTES = 31 * 2**20  # glibc takes no larger array for what programs
 
 
 def search_space(space: Space, top: int, longest_step_seconds: float = inf) -> Found:
-    """The `top` fastest plans of a space, and how many there are."""
+    """The `top` best plans of a space by counted seconds, and how many there are."""
     tally = Tally(top, longest_step_seconds)
     memory_bytes = space.setting.cluster.device.memory_bytes
     take_in(blocks(space), memory_bytes, Bounds([space]), tally, headroom_bytes=space.headroom_bytes)
