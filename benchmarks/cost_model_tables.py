@@ -17,7 +17,7 @@ from conf.types.cluster_spec import ClusterSpec
 from conf.units import GIBIBYTE
 from train_core.costs.kernels import ALIGNMENTS, PROLOGUE, TILES
 from train_core.costs.trainers import IMPLEMENTATIONS, Implementation
-from train_core.whole_files import write_atomically
+from train_core.trial.atomic import write_atomically
 
 PAGE = Path(__file__).parents[1] / "docs" / "cost-model.md"
 MEASURED_BY_ITS_USERS = "local"

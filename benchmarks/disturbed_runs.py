@@ -27,7 +27,7 @@ from sweeps.ranking.disturbed import RATES, disturbances
 from sweeps.ranking.points import measured_points, rivals_of_first
 from sweeps.ranking.rounds import ROUNDS_OF_A_STAND_IN, Rounds, far_from_prediction
 from sweeps.trial import Trial, repeat_id
-from train_core.measurement import Measurement
+from train_core.trial.measurement import Measurement
 
 NUM_REPLAYS = 1000
 FIRST_SEED = 7_000_000

@@ -25,7 +25,7 @@ from sweeps.planner.choosing.objectives import Training
 from sweeps.planner.plans.strategy import Strategy
 from sweeps.planner.request import Request, search_request
 from train_core.costs import IMPLEMENTATIONS, Estimate, estimate
-from train_core.whole_files import write_atomically
+from train_core.trial.atomic import write_atomically
 
 PAGE = Path(__file__).parents[1] / "docs" / "plans.md"
 HEADER = """<!-- Written by `python -m benchmarks.expert_plans`; do not edit. -->

@@ -30,8 +30,8 @@ from results.report.report import write_report
 from sweeps.sweep import Sweep
 from sweeps.trial import TICK_NS, SweepFolder, SweepRecord, Trial
 from train_core.costs import Estimate, estimate
-from train_core.measurement import Environment, StepMetrics
 from train_core.process.git_sha import ROOT
+from train_core.trial.measurement import Environment, StepMetrics
 
 NUM_TRIALS, NUM_STEPS = 1_000, 6
 NANOSECONDS = 1_000_000_000

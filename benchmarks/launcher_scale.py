@@ -23,9 +23,9 @@ from conf.units import MEBIBYTE
 from sweeps.folder.submission import read_submission
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, Trial
-from train_core.measurement import StepMetrics
-from train_core.trial_folder import Attempt, TrialFolder
-from train_core.whole_files import write_atomically
+from train_core.trial.atomic import write_atomically
+from train_core.trial.folder import Attempt, TrialFolder
+from train_core.trial.measurement import StepMetrics
 
 NUM_TRIALS = 1_000
 SUBMIT, QUEUED, RUNNING, JSON = "submit", "status, queued", "status, running", "status --json, running"

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_type_hints
 
-from train_core.whole_files import write_atomically
+from train_core.trial.atomic import write_atomically
 
 Record = TypeVar("Record", bound=tuple[Any, ...])
 

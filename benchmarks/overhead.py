@@ -24,7 +24,7 @@ from train_core.parallel.clock import Clock, Line
 from train_core.process.world import Seat, choose_device, file_rendezvous, join, leave
 from train_core.training.train import train
 from train_core.training.trainer import Trainer
-from train_core.trial_folder import TrialFolder
+from train_core.trial.folder import TrialFolder
 from train_core.watch.watchdog import watch_rank
 
 NUM_STEPS, NUM_NOTES, NUM_STARTS = 12, 10_000, 3

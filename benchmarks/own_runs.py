@@ -25,7 +25,7 @@ from sweeps.confidence import interval_around, load_validated
 from train_core.costs import Estimate
 from train_core.costs.estimate import estimates
 from train_core.costs.trainers import TRISWEEP
-from train_core.whole_files import write_atomically
+from train_core.trial.atomic import write_atomically
 
 ROWS = Path(__file__).with_suffix(".csv")
 PAGE = Path(__file__).parents[1] / "docs" / "gpu-runs.md"

@@ -19,7 +19,7 @@ from benchmarks.target import Target, print_targets
 from benchmarks.validation import Validation, validation
 from benchmarks.validation_summary import by_trainer, summary
 from results.render.units import ABSENT, percent, significant
-from train_core.whole_files import write_atomically
+from train_core.trial.atomic import write_atomically
 
 PAGE = Path(__file__).parents[1] / "docs" / "validation.md"
 HEADING = """\

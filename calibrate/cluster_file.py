@@ -24,7 +24,7 @@ from conf.errors import ConfigError, UsageError
 from conf.folders import conf_dir, draft_first, options, own_folders, path_of
 from conf.types.cluster_spec import ClusterSpec
 from conf.yaml_text import yaml_content
-from train_core.whole_files import write_atomically
+from train_core.trial.atomic import write_atomically
 
 CHECKOUT = "pyproject.toml"
 """Lies beside the packages of a checkout, and not of an installed package."""

@@ -23,10 +23,10 @@ from launcher.slurm.query import SlurmSilent
 from launcher.slurm.verdict import is_settled, why_ended
 from sweeps.folder.submission import JobShape, Submission, read_submission
 from train_core.job.failures import CULPRIT_GRACE_SECONDS, first_cause, lost_a_peer, oom_kill_count, silent_failure
-from train_core.measurement import RankFailure
 from train_core.process.git_sha import variables_of
 from train_core.process.stop import cancelled_by_signals
 from train_core.rates.record import DeviceRates, RatesFolder, RatesPlan
+from train_core.trial.measurement import RankFailure
 
 JOB_NAME = "trisweep-calibrate"
 POLL_SECONDS = 0.5

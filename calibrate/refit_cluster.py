@@ -25,7 +25,7 @@ from train_core.costs.step.priced_stage import priced_stages
 from train_core.costs.step.step_time import step_columns
 from train_core.costs.trainers import IMPLEMENTATIONS, Implementation
 from train_core.costs.work import work_of
-from train_core.measurement import Environment
+from train_core.trial.measurement import Environment
 
 FEWEST_TO_LEAVE_ONE_OUT = 3
 """With fewer trials, each one left out would take too much of what the constants rest on."""

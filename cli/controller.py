@@ -21,7 +21,7 @@ from launcher.slurm.job_status import requeue
 from results.mlflow.follow import followed_in_mlflow
 from sweeps.folder.journal import History
 from sweeps.trial import SweepFolder
-from train_core.trial_folder import JobFolder
+from train_core.trial.folder import JobFolder
 
 LOCK_SECONDS = 60.0
 """Whoever submitted this job, or its own earlier run, may still be about to leave the sweep's folder."""

@@ -22,7 +22,7 @@ from sweeps.reading import CANCELLED_BY_NAME
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, Trial
 from train_core.job.failures import without_numbers
-from train_core.measurement import Outcome
+from train_core.trial.measurement import Outcome
 
 SWEEP_END_SECONDS = 15
 """Longer than a sweep takes to end its own jobs, which is at most twice `local.machine.CANCEL_SECONDS`."""

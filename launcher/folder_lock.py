@@ -14,8 +14,8 @@ from typing import NamedTuple, Protocol
 
 from conf.errors import FULL_ERRORS, ConfigError, UsageError
 from conf.private_files import owner_of
-from train_core.trial_folder import is_held
-from train_core.whole_files import write_atomically
+from train_core.trial.atomic import write_atomically
+from train_core.trial.folder import is_held
 
 PROBE_BYTES = 2**20
 """About what a sweep's first files take: a full disk or an exhausted quota may still accept an empty file."""

@@ -21,7 +21,7 @@ from launcher.slurm.query import SlurmSilent, query_jobs
 from sweeps.folder.submission import Submission, read_submission, write_submission
 from train_core.process.long_lived import importing_torch
 from train_core.process.stop import Stopped
-from train_core.trial_folder import Attempt, AttemptOver, JobFolder, TrialFolder
+from train_core.trial.folder import Attempt, AttemptOver, JobFolder, TrialFolder
 
 PATIENCE_SECONDS = 60.0
 """For so long, by default, an NFS client may go on showing an old version of a file from its cache."""

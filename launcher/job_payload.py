@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:  # every rank of every job waits for this module, and some ranks for nothing else
-    from train_core.trial_folder import JobFolder
+    from train_core.trial.folder import JobFolder
 
 
 class FolderWork(NamedTuple):

@@ -33,10 +33,10 @@ from sweeps.sweep import Sweep, points_of
 from sweeps.trial import SweepFolder, Trial
 from train_core.checkpoints.checkpoint_folder import last_whole, step_of
 from train_core.job.training_folder import NUM_STEPS
-from train_core.measurement import Outcome
 from train_core.process.lock import hold_lock
-from train_core.trial_folder import TrialFolder
-from train_core.whole_files import stored_values
+from train_core.trial.atomic import stored_values
+from train_core.trial.folder import TrialFolder
+from train_core.trial.measurement import Outcome
 
 PLACE_GROUPS = frozenset({"cluster", "device", "slurm", "tracking", "search", "output_dir"})
 """Overrides in these groups say where the sweep is and how its job is requested. They do not change the training."""

@@ -37,8 +37,8 @@ from launcher.external_commands import ask
 from sweeps.trial import SweepFolder
 from train_core.process.git_sha import GIT, RECORDED, ROOT, git_sha, trainer_code
 from train_core.process.machine import this_user
-from train_core.trial_folder import JobFolder
-from train_core.whole_files import replacing, write_atomically
+from train_core.trial.atomic import replacing, write_atomically
+from train_core.trial.folder import JobFolder
 
 # A trial's job needs no more than these; results and cli stay on the login node.
 PACKAGES = ("conf", "train_core", "sweeps", "launcher")

@@ -15,7 +15,7 @@ from conf.errors import TrisweepError, UsageError
 from launcher.provenance import CONFIGURATION, FOLDER
 from sweeps.folder.journal import JournalReplacedError, noting_own_entries
 from sweeps.trial import SweepFolder
-from train_core.trial_folder import JobFolder, TrialFolder
+from train_core.trial.folder import JobFolder, TrialFolder
 
 _FURTHER: ContextVar[list[FilesBefore]] = ContextVar("further")
 

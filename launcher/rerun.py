@@ -28,8 +28,8 @@ from sweeps.folder.submission import JobShape, shape_of
 from sweeps.reading import Reading, TrialReading
 from sweeps.sweep import Sweep
 from train_core.process.git_sha import RECORDED
-from train_core.trial_folder import TrialFolder
-from train_core.whole_files import stored_values
+from train_core.trial.atomic import stored_values
+from train_core.trial.folder import TrialFolder
 
 RERUNS = "rerun"
 """The folder of all reruns, beside those of the sweeps."""

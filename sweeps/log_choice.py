@@ -11,7 +11,7 @@ from conf.errors import UsageError
 from conf.nearest import listed
 from sweeps.folder.submission import LOG_SUFFIXES
 from sweeps.reading import Reading
-from train_core.measurement import Outcome
+from train_core.trial.measurement import Outcome
 
 MOST_NAMED = 8
 NEAR = 0.3

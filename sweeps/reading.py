@@ -30,8 +30,8 @@ from sweeps.folder.submission import (
 from sweeps.trial import SweepRecord, Trial, change_time, is_sharp, sight
 from train_core.checkpoints.checkpoint_folder import last_whole, step_of
 from train_core.job.failures import first_cause
-from train_core.measurement import Measurement, Outcome, Performance, RankFailure, StepMetrics
-from train_core.trial_folder import DAMAGED, TrialFolder, last_attempt, steps_of
+from train_core.trial.folder import DAMAGED, TrialFolder, last_attempt, steps_of
+from train_core.trial.measurement import Measurement, Outcome, Performance, RankFailure, StepMetrics
 
 INTERRUPTED = "its last attempt was interrupted; the next sweep runs it again"
 STOPPED = "it was stopped; `trisweep train --from-best` goes on from its last checkpoint"

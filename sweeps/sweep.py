@@ -19,9 +19,9 @@ from sweeps.folder.journal import History
 from sweeps.folder.submission import keep_attempt
 from sweeps.reading import DECIDING, Reading, TrialReading
 from sweeps.trial import TICK_NS, SweepFolder, SweepRecord, Trial, change_time, sight
-from train_core.measurement import Outcome
 from train_core.process.long_lived import long_lived
-from train_core.trial_folder import TrialFolder
+from train_core.trial.folder import TrialFolder
+from train_core.trial.measurement import Outcome
 
 AnyReading = TypeVar("AnyReading", bound=Reading)
 

@@ -25,8 +25,8 @@ from conf.types.sites import TrackingSpec
 from conf.types.sweep_spec import RATE, Objective, SweepSpec, is_of_time
 from sweeps.labels import Labels
 from train_core.costs import Estimate
-from train_core.trial_folder import JobFolder, TrialFolder
-from train_core.whole_files import write_atomically
+from train_core.trial.atomic import write_atomically
+from train_core.trial.folder import JobFolder, TrialFolder
 
 
 def json_text(content: object) -> str:

@@ -23,7 +23,7 @@ from conf.folders import conf_dir, own_folders
 from conf.overrides import Override, Overrides
 from conf.plan.setup import Setup
 from conf.types.cluster_spec import ClusterSpec
-from train_core.whole_files import replacing
+from train_core.trial.atomic import replacing
 
 
 def composed(texts: Sequence[str] = ()) -> Composition:

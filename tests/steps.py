@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from train_core.measurement import StepMetrics
+from train_core.trial.measurement import StepMetrics
 
 STEP = StepMetrics(
     step=1,

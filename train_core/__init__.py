@@ -10,8 +10,8 @@ Each floor imports only those below it, which contracts in pyproject.toml hold:
     process                                the rank's process: its place, device and signals
     parallel                               the parallel axes
     model                                  the plain model
-    costs, trial_folder                    the step on paper; a trial on disk
-    measurement, stage_timeline,
-    shared_rules, log_files, whole_files   values and rules that the floors above share, files that grow or are whole
+    costs                                  the step on paper
+    trial                                  a trial on disk
+    shared_rules                           rules that the floors above share
     axes                                   the axes of parallelism, and which rank is where
 """

@@ -26,10 +26,10 @@ from train_core.checkpoints.checkpoint_folder import last_whole, step_of
 from train_core.data.tokens import prepare, token_folder
 from train_core.job.training_folder import StoredTraining, extension_lines, training_in
 from train_core.job.trial import run_trial_as_rank, run_trial_here
-from train_core.measurement import Measurement, Outcome, Performance, StepMetrics
 from train_core.process.lock import hold_lock
 from train_core.process.long_lived import importing_torch
 from train_core.process.stop import Stopped
+from train_core.trial.measurement import Measurement, Outcome, Performance, StepMetrics
 from train_core.watch.hang import counted_text, ranks_text
 
 TRIAL_WAIT_SECONDS, POLL_SECONDS = 120.0, 0.1

@@ -21,7 +21,7 @@ from conf.types.cluster_spec import ClusterSpec
 from launcher.allocation.nodes import own_allocation
 from launcher.allocation.sweep import run_inside, submit_allocation
 from launcher.allocation.workplace import AllocationTimes
-from train_core.measurement import Fault, Outcome
+from train_core.trial.measurement import Fault, Outcome
 
 NUM_NODES = 2
 TIME_LIMIT_MINUTES = 10

@@ -12,7 +12,7 @@ from benchmarks.chaos.cluster import command
 from benchmarks.chaos.job_on_node import take_away_links
 from benchmarks.chaos.scenario import scenario
 from benchmarks.chaos.workbench import ChaosWorkbench, refusals_told
-from train_core.measurement import Outcome
+from train_core.trial.measurement import Outcome
 
 TORN = '{"fingerprint": "abc", "outcome": "COMPL'
 

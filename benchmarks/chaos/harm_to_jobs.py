@@ -8,7 +8,7 @@ import signal
 from benchmarks.chaos.cluster import command, wait_for
 from benchmarks.chaos.scenario import scenario
 from benchmarks.chaos.workbench import ChaosWorkbench
-from train_core.measurement import Fault, Outcome
+from train_core.trial.measurement import Fault, Outcome
 
 
 @scenario("kill -9 of one rank of two", repetitions=2)

@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.chaos.scenario import scenario
 from benchmarks.chaos.workbench import PATIENCE_SECONDS, ChaosWorkbench
 from launcher.slurm.job_status import IN_BOOKS_SECONDS
-from train_core.measurement import Fault
+from train_core.trial.measurement import Fault
 
 NO_ACCOUNTING = 'echo "Slurm accounting storage is disabled" >&2; exit 1'
 ANSWER_LOST = '/usr/bin/sbatch "$@"; echo "sbatch: error: Socket timed out on send/recv operation" >&2; exit 1'

@@ -15,7 +15,7 @@ from benchmarks.chaos.workbench import ChaosWorkbench, refusals_told
 from launcher.cancel import cancel_sweep
 from launcher.control.orders import pause, resume, retry_failed_trials
 from sweeps.sweep import Sweep
-from train_core.measurement import Outcome
+from train_core.trial.measurement import Outcome
 
 HOUR = 3600.0
 NUM_COMMANDS = 25

@@ -95,7 +95,7 @@ def _seat() -> SimpleNamespace:
 
 
 def _train(trial: Path, folder: Any, seat: Any, order: dict[str, Any]) -> Any:
-    from train_core.measurement import Measurement, Outcome, Performance
+    from train_core.trial.measurement import Measurement, Outcome, Performance
 
     note(trial, "start")
     if order.get("dies_of_sigterm", True):
@@ -156,7 +156,7 @@ def _end_early(order: dict[str, Any], node: str) -> None:
 
 
 def _metrics(step: int, num_steps: int) -> Any:
-    from train_core.measurement import StepMetrics
+    from train_core.trial.measurement import StepMetrics
 
     return StepMetrics(
         step=step,

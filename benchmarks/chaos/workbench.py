@@ -37,7 +37,7 @@ from sweeps.points.plan import make_trials
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, SweepRecord
-from train_core.measurement import Measurement, Outcome
+from train_core.trial.measurement import Measurement, Outcome
 
 cloudpickle.register_pickle_by_value(job_on_node)
 

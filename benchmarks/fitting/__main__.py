@@ -26,7 +26,7 @@ from benchmarks.table_results import table_results
 from benchmarks.target import empty_table, print_table
 from calibrate.robust_fit import Values
 from conf.own_files import at_hand
-from train_core.whole_files import write_atomically
+from train_core.trial.atomic import write_atomically
 
 
 def run(arguments: Sequence[str]) -> None:

@@ -22,7 +22,7 @@ from conf.compose.load import cluster_named
 from conf.folders import conf_dir, options
 from train_core.costs.setting import Scale, Setting
 from train_core.costs.trainers import IMPLEMENTATIONS, Implementation
-from train_core.whole_files import write_atomically
+from train_core.trial.atomic import write_atomically
 
 GPUS = "gpus"
 OTHERS = "other-makers"

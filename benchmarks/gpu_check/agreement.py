@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from benchmarks.gpu_check.check import CheckFinding
 from benchmarks.gpu_check.workbench import JobRun
 from conf.types.schema import Dtype, Value
-from train_core.measurement import StepMetrics
+from train_core.trial.measurement import StepMetrics
 
 
 class StepDifference(NamedTuple):

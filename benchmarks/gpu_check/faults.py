@@ -16,7 +16,7 @@ from conf.plan.experiment import Experiment
 from conf.types.schema import Value
 from conf.units import GIBIBYTE, MEBIBYTE
 from train_core.costs import estimate
-from train_core.measurement import Outcome
+from train_core.trial.measurement import Outcome
 
 PART = "faults"
 STEPS_BEFORE_FAULT = 3

@@ -12,7 +12,7 @@ from benchmarks.gpu_check.check import Check, CheckFinding, CheckLeftOut
 from benchmarks.gpu_check.scale import TRAINING
 from benchmarks.gpu_check.workbench import CheckWorkbench
 from conf.types.schema import Dtype, Value
-from train_core.measurement import StepMetrics
+from train_core.trial.measurement import StepMetrics
 
 PART = "layouts"
 

@@ -17,7 +17,7 @@ from benchmarks.gpu_check.machine import CheckedMachine, device_lines
 from conf.grouped import grouped
 from results.analysis.findings.comparable import TERM_COLUMNS
 from results.render.units import gib, percent, seconds
-from train_core.whole_files import write_atomically
+from train_core.trial.atomic import write_atomically
 
 PAGE, EVERYTHING = "gpu-check.md", "gpu-check.json"
 MOST_CAUSE = 400

@@ -18,7 +18,7 @@ from conf.plan.experiment import Experiment
 from conf.types.schema import Value
 from results.analysis.findings.comparable import measured_terms, predicted_terms
 from train_core.costs import Estimate, estimate
-from train_core.measurement import Performance
+from train_core.trial.measurement import Performance
 
 PART = "speed"
 SECONDS = 75.0

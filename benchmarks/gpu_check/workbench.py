@@ -24,11 +24,11 @@ from conf.compose.tree import Tree, part_at, with_values
 from conf.plan.experiment import Experiment
 from conf.types.schema import Dtype, Value
 from train_core.job.failures import without_numbers
-from train_core.measurement import Measurement, Outcome, StepMetrics
 from train_core.process.git_sha import ROOT
 from train_core.rates.record import RatesFolder
-from train_core.stage_timeline import StageTimeline
-from train_core.trial_folder import TrialFolder
+from train_core.trial.folder import TrialFolder
+from train_core.trial.measurement import Measurement, Outcome, StepMetrics
+from train_core.trial.timeline import StageTimeline
 
 POLL_SECONDS = 0.02
 MOST_LOG_LINES = 40

@@ -26,7 +26,7 @@ from sweeps.search.layouts.candidates import ListedPoints, priced_setup
 from sweeps.search.layouts.priced import join_plans
 from sweeps.table.cells import text_of
 from train_core.costs.setting import Floats
-from train_core.measurement import Measurement
+from train_core.trial.measurement import Measurement
 
 FEWEST_ROWS = 6
 GROUND_TABLES = ("bloom", "JUPITER", "vTrain")

@@ -17,8 +17,8 @@ from train_core.costs.counts.parameters import num_parameters
 from train_core.costs.estimate import executed_flops, plan_of, setting_of
 from train_core.costs.terms import StepTime, row_of
 from train_core.costs.trainers import IMPLEMENTATIONS
-from train_core.measurement import Breakdown, Measurement, Outcome, Performance, StepTerms, flops_fields
-from train_core.trial_folder import TrialFolder
+from train_core.trial.folder import TrialFolder
+from train_core.trial.measurement import Breakdown, Measurement, Outcome, Performance, StepTerms, flops_fields
 
 REPLAYED = "replayed on a made-up machine"
 FINAL_LOSS = 0.0  # a replay trains nothing

@@ -185,7 +185,7 @@ def cancel(
     from launcher.long_run import PLACE_GROUPS, training_of
     from sweeps.log_choice import reading_called
     from sweeps.sweep import Sweep
-    from train_core.measurement import Outcome
+    from train_core.trial.measurement import Outcome
 
     refuse_trials_among(overrides or ())
     folder = started_sweep(name, overrides)[0]

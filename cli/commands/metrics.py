@@ -28,7 +28,7 @@ def metrics(overrides: OverrideTexts = None, out: Out = None) -> None:
     from conf.private_files import shared_as_usual
     from results.tables.prometheus import gauges_text
     from sweeps.trial import SweepFolder
-    from train_core.whole_files import write_atomically
+    from train_core.trial.atomic import write_atomically
 
     if out is not None and out.suffix != ".prom":
         raise UsageError(f"--out = '{out}': node_exporter reads only files that end in .prom", f"Give {out.stem}.prom.")

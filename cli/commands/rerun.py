@@ -36,7 +36,7 @@ def rerun(name: SweepName, trial: TrialName, overrides: OverrideTexts = None, as
     from launcher.rerun import plan_rerun
     from sweeps.log_choice import reading_called
     from sweeps.sweep import Sweep
-    from train_core.measurement import Outcome
+    from train_core.trial.measurement import Outcome
 
     folder, composition = started_sweep(name, overrides)
     sweep = Sweep.stored_in(folder)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from launcher.long_run import LongRun
     from launcher.where import SweepPlace
     from train_core.costs import Estimate
-    from train_core.measurement import Measurement, StepMetrics
+    from train_core.trial.measurement import Measurement, StepMetrics
 
 LINE_SECONDS = 2.0
 

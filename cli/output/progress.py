@@ -24,7 +24,7 @@ from results.analysis.findings.objective import value_text
 from sweeps.points.objectives import cost, measured_value
 from sweeps.reading import CANCELLED_BY_NAME, Reading, TrialReading
 from sweeps.sweep import Sweep
-from train_core.measurement import LIVE, Outcome
+from train_core.trial.measurement import LIVE, Outcome
 
 GOES_ON = "Ctrl-C stops; the same command continues."
 MOST_CAUSES = 5

@@ -18,7 +18,7 @@ from sweeps.points.objectives import measured_value
 from sweeps.ranking.disturbed import disturbances
 from sweeps.reading import Reading, TrialReading
 from sweeps.sweep import age_seconds
-from train_core.measurement import Outcome
+from train_core.trial.measurement import Outcome
 
 WIDE_COLUMNS = 150
 """From this width on, the cause or the last line of the log fits beside the numbers."""

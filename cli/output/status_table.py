@@ -30,7 +30,7 @@ from sweeps.folder.journal import History, Journal
 from sweeps.reading import Reading, TrialReading
 from sweeps.sweep import Sweep, in_chains
 from sweeps.trial import SweepFolder
-from train_core.measurement import LIVE, Outcome
+from train_core.trial.measurement import LIVE, Outcome
 
 MOST_NAMED = 5
 MOST_ROWS = 500

@@ -15,7 +15,7 @@ from launcher.slurm.job_status import live_job
 from launcher.where import SweepPlace
 from train_core.costs import estimate
 from train_core.job.training_folder import training_in
-from train_core.trial_folder import TrialFolder
+from train_core.trial.folder import TrialFolder
 
 
 def preview_of_job(run: LongRun, place: SweepPlace) -> None:

@@ -16,8 +16,8 @@ from launcher.slurm.reconcile import reconcile
 from results.render.units import seconds, tflops
 from sweeps.log_choice import log_file
 from sweeps.reading import Reading
-from train_core.log_files import GrowingFile
-from train_core.measurement import LIVE, StepMetrics
+from train_core.trial.logs import GrowingFile
+from train_core.trial.measurement import LIVE, StepMetrics
 
 POLL_SECONDS = 1.0
 

@@ -24,8 +24,8 @@ from launcher.slurm.verdict import verdict
 from sweeps.folder.submission import Submission
 from sweeps.reading import Reading
 from train_core.job.failures import fault_of_signal
-from train_core.log_files import tail
-from train_core.measurement import Measurement, Outcome
+from train_core.trial.logs import tail
+from train_core.trial.measurement import Measurement, Outcome
 
 NODES = re.compile(r"^\s*Nodes=(?P<nodes>\S+) CPU_IDs=(?P<cores>\S+) Mem=(?P<memory>\d+)(?: GRES=(?P<gres>\S*))?", re.M)
 STATE = re.compile(r"^NodeName=(?P<node>\S+) .*?\bState=(?P<state>\S+)", re.M)

@@ -37,7 +37,7 @@ from sweeps.folder.submission import JobShape
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
-from train_core.measurement import Outcome
+from train_core.trial.measurement import Outcome
 
 INTERRUPTED = "the command in whose allocation it ran was interrupted"
 

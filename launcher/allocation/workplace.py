@@ -38,7 +38,7 @@ from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import Trial
 from train_core.job.failures import without_numbers
-from train_core.measurement import Outcome
+from train_core.trial.measurement import Outcome
 
 ASK_SECONDS = 2.0
 """Slurm is asked no more often how the allocation stands."""

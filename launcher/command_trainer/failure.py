@@ -22,9 +22,9 @@ from train_core.job.failures import (
     of_full_disk,
     over_capacity_bytes,
 )
-from train_core.log_files import MOST_LINES, last_lines, tail
-from train_core.measurement import Fault, Outcome, RankFailure
 from train_core.process.machine import this_node
+from train_core.trial.logs import MOST_LINES, last_lines, tail
+from train_core.trial.measurement import Fault, Outcome, RankFailure
 
 MAX_CAUSE = 300
 MAX_ADVICE = 1000

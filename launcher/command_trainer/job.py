@@ -33,12 +33,12 @@ from launcher.command_trainer.process import (
     start_of,
 )
 from train_core.job.failures import failed_measurement, oom_kill_count
-from train_core.log_files import GrowingFile, last_lines, without_controls
-from train_core.measurement import Fault, Measurement, Outcome, Performance, RankFailure, StepMetrics
 from train_core.process.lock import hold_lock
 from train_core.process.stop import cancelled_by_signals
-from train_core.trial_folder import Attempt, TrialFolder
-from train_core.whole_files import is_full
+from train_core.trial.atomic import is_full
+from train_core.trial.folder import Attempt, TrialFolder
+from train_core.trial.logs import GrowingFile, last_lines, without_controls
+from train_core.trial.measurement import Fault, Measurement, Outcome, Performance, RankFailure, StepMetrics
 
 WAIT_SECONDS = 2.0
 

@@ -25,8 +25,8 @@ from conf.plan.trainer_call import Call, call_of, torchrun_words
 from launcher.job_payload import PBS_JOB
 from train_core.process.git_sha import ROOT
 from train_core.process.machine import port_of_step, reachable_host
-from train_core.trial_folder import TrialFolder
-from train_core.whole_files import stored_values, write_atomically
+from train_core.trial.atomic import stored_values, write_atomically
+from train_core.trial.folder import TrialFolder
 
 THIS_MACHINE = "127.0.0.1"
 OF_A_SEAT = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_JOB_NAME", "SLURM_JOB_ID", PBS_JOB)

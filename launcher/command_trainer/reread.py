@@ -11,8 +11,8 @@ from launcher.command_trainer.performance import environment_of, performance_of
 from launcher.refused import put_back_too
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
-from train_core.measurement import Fault, Measurement, Outcome
-from train_core.whole_files import stored_values
+from train_core.trial.atomic import stored_values
+from train_core.trial.measurement import Fault, Measurement, Outcome
 
 
 def reread_logs(sweep: Sweep) -> None:

@@ -12,7 +12,7 @@ from launcher.control.workplace import ChargedTime
 from sweeps.folder.journal import Begun, Ended, Entry, History, Started, Submitted
 from sweeps.folder.submission import EndedAttempt
 from sweeps.reading import Reading, TrialReading
-from train_core.measurement import Fault, Outcome
+from train_core.trial.measurement import Fault, Outcome
 
 CLOSING_SECONDS = 60.0
 """A job that Slurm still counts as running so long after its training has ended is not waited for any more."""

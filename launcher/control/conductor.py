@@ -32,9 +32,9 @@ from sweeps.reading import CANCELLED_BY_NAME, TrialReading
 from sweeps.search.searcher import Answer, num_taken
 from sweeps.sweep import Sweep, first_runs, points_of, points_of_configuration, with_figures
 from sweeps.trial import Trial, named_apart, repeat_id
-from train_core.measurement import Outcome
-from train_core.trial_folder import Attempt
-from train_core.whole_files import write_atomically
+from train_core.trial.atomic import write_atomically
+from train_core.trial.folder import Attempt
+from train_core.trial.measurement import Outcome
 
 CANCELLED = "cancelled by a person"
 MOST_AT_ONCE = 1000

@@ -30,8 +30,8 @@ from sweeps.ranking.points import best_measured
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepRecord
-from train_core.measurement import Outcome
-from train_core.whole_files import write_atomically
+from train_core.trial.atomic import write_atomically
+from train_core.trial.measurement import Outcome
 
 ANSWER_SECONDS = 5.0
 """A sweep waits no longer for a server that somebody's message goes to."""

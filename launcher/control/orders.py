@@ -24,8 +24,8 @@ from sweeps.ranking.rounds import next_repeat
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, Trial, repeat_id
-from train_core.measurement import Fault
-from train_core.whole_files import write_atomically
+from train_core.trial.atomic import write_atomically
+from train_core.trial.measurement import Fault
 
 MOST_NAMED = 5
 

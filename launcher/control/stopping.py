@@ -12,7 +12,7 @@ from launcher.control.attempts import submission_time_of
 from launcher.control.rules import Rules
 from sweeps.folder.journal import History
 from sweeps.reading import TrialReading
-from train_core.measurement import Fault, Outcome
+from train_core.trial.measurement import Fault, Outcome
 
 FAILURES = (Outcome.FAILED, Outcome.TIMED_OUT)
 """Outcomes that `controller.fail_fast` counts."""

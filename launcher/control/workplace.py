@@ -13,7 +13,7 @@ from conf.visible import visible
 from launcher.refused import PartlyRefused
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
-from train_core.measurement import Outcome
+from train_core.trial.measurement import Outcome
 
 
 class Unanswered(PartlyRefused):

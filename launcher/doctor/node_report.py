@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from conf.types.schema import Frozen
-from train_core.trial_folder import JobFolder, PathInside
-from train_core.whole_files import write_atomically
+from train_core.trial.atomic import write_atomically
+from train_core.trial.folder import JobFolder, PathInside
 
 Status = Literal["ok", "warning", "problem", "skipped"]
 Part = Literal["this machine", "Slurm", "nodes"]

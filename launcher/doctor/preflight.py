@@ -18,11 +18,11 @@ from conf.errors import EXIT_FAILED
 from conf.plan.experiment import Experiment
 from conf.units import GIBIBYTE, GIGA, TERA
 from train_core.job.failures import failure_of
-from train_core.measurement import Fault, Outcome, RankFailure
 from train_core.process.long_lived import importing_torch
 from train_core.process.machine import this_node
 from train_core.rates.record import RankFacts
-from train_core.trial_folder import TrialFolder
+from train_core.trial.folder import TrialFolder
+from train_core.trial.measurement import Fault, Outcome, RankFailure
 
 MOST_SECONDS = 300.0
 """The first import of torch on a node may take minutes. Ranks that have not met by then never will."""

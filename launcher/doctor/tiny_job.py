@@ -20,7 +20,7 @@ from launcher.slurm.job_status import cancel_jobs, standings
 from launcher.slurm.query import SlurmJobState, SlurmSilent
 from launcher.slurm.verdict import why_ended
 from sweeps.folder.submission import JobShape, Submission, read_submission
-from train_core.log_files import tail
+from train_core.trial.logs import tail
 
 QUEUE_SECONDS = 60.0
 RUN_SECONDS = 180.0

@@ -31,7 +31,7 @@ from sweeps.folder.submission import JobShape, Submission, new_submission, write
 from sweeps.trial import Trial
 from train_core.costs import Estimate
 from train_core.process.git_sha import variables_of
-from train_core.trial_folder import JobFolder
+from train_core.trial.folder import JobFolder
 
 LocalJobFunction = Callable[[str, tuple[int, ...], float | None], object]
 EXTRA_MINUTES = 10

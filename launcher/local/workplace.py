@@ -30,9 +30,9 @@ from sweeps.reading import Reading, TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import Trial
 from train_core.job.failures import without_numbers
-from train_core.log_files import last_lines
-from train_core.measurement import Measurement, Outcome
-from train_core.trial_folder import result_in
+from train_core.trial.folder import result_in
+from train_core.trial.logs import last_lines
+from train_core.trial.measurement import Measurement, Outcome
 
 MOST_UNSEEN_ENDS = 3
 """A trial whose last attempt ended without a word, and unseen, is not tried again after so many attempts."""

@@ -36,7 +36,7 @@ from launcher.slurm.query import SlurmSilent, query_named
 from launcher.slurm.sbatch import python_command, require_plain_path, sbatch_parameters, sbatch_text
 from launcher.slurm.shell import environment_of_sbatch
 from sweeps.folder.submission import JobShape, Submission, new_submission, write_submission
-from train_core.whole_files import replacing
+from train_core.trial.atomic import replacing
 
 SlurmJob = Callable[[str], object]
 TOKEN, TOKEN_BYTES = "TOKEN", 4

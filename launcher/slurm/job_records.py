@@ -15,7 +15,7 @@ from launcher.slurm.query import ENDED_STATES, SUBMIT_LINE, ask_accounting, mast
 from launcher.slurm.query_cache import FRESH
 from sweeps.reading import Reading
 from sweeps.trial import change_time
-from train_core.whole_files import write_atomically
+from train_core.trial.atomic import write_atomically
 
 COLUMNS = (
     *("JobID", "JobName", "Cluster", "State", "ExitCode", "Submit", "Start", "End", "ElapsedRaw", "Partition"),

@@ -25,7 +25,7 @@ from launcher.slurm.query_cache import FRESH, forget_answers
 from sweeps.folder.journal import History
 from sweeps.folder.submission import Submission, read_submission, write_submission
 from sweeps.trial import SweepFolder
-from train_core.trial_folder import JobFolder
+from train_core.trial.folder import JobFolder
 
 ENDING = "COMPLETING"
 """So Slurm shows a job whose processes end, or have ended: it looks at nothing any more."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from train_core.measurement import Outcome
+from train_core.trial.measurement import Outcome
 
 DAEMON = r"(?:slurmstepd|slurmd|srun)(?:-[\w.-]+)?: "
 STAMP = r"\[[^\]\n]{8,40}\] "

@@ -19,8 +19,8 @@ from launcher.slurm.query import SlurmJobState, SlurmSilent
 from launcher.slurm.query_cache import answer_of
 from launcher.slurm.verdict import OUTCOME_OF_STATE
 from sweeps.folder.submission import Submission
-from train_core.log_files import tail
-from train_core.measurement import Outcome
+from train_core.trial.logs import tail
+from train_core.trial.measurement import Outcome
 
 LIVE = {
     **dict.fromkeys("QHWT", "PENDING"),

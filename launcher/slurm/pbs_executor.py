@@ -19,7 +19,7 @@ from launcher.slurm.pbs import SUBMIT_HOST, ended_file, submit_host
 from launcher.slurm.sbatch import SAVE_SECONDS, python_command, require_plain_path, setup_lines
 from sweeps.folder.submission import JobShape, new_submission, write_submission
 from train_core.process.machine import FIRST_PORT, NUM_PORTS
-from train_core.whole_files import write_atomically
+from train_core.trial.atomic import write_atomically
 
 TOOLS = ("qsub", "qstat", "qdel")
 UNUSED = ("qos", "constraint", "gpu_type")

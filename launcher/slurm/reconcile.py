@@ -15,7 +15,7 @@ from launcher.slurm.query_cache import FRESH
 from launcher.slurm.verdict import allocation_end, is_settled, verdict
 from sweeps.folder.submission import Submission, places_at_submission, read_submission, write_submission
 from sweeps.reading import Reading
-from train_core.trial_folder import JobFolder, TrialFolder, last_attempt, result_in
+from train_core.trial.folder import JobFolder, TrialFolder, last_attempt, result_in
 
 FORGOTTEN_SECONDS = 60.0
 """A job that is younger may not have reached the accounting yet."""

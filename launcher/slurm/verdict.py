@@ -20,9 +20,9 @@ from train_core.job.failures import (
     over_capacity_bytes,
     without_numbers,
 )
-from train_core.log_files import MOST_LINES, last_lines, tail
-from train_core.measurement import FAULT_OF_OUTCOME, Fault, Measurement, Outcome, RankFailure
-from train_core.trial_folder import JobFolder, last_attempt
+from train_core.trial.folder import JobFolder, last_attempt
+from train_core.trial.logs import MOST_LINES, last_lines, tail
+from train_core.trial.measurement import FAULT_OF_OUTCOME, Fault, Measurement, Outcome, RankFailure
 
 OUTCOME_OF_STATE = {
     "TIMEOUT": Outcome.TIMED_OUT,

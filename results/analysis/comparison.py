@@ -16,7 +16,7 @@ from sweeps.ranking.points import MeasuredPoint, measured_points, sought_points
 from sweeps.reading import TrialReading
 from sweeps.search.axes.seen_points import SEED
 from sweeps.sweep import Sweep
-from train_core.measurement import Performance
+from train_core.trial.measurement import Performance
 
 
 @dataclass(frozen=True)

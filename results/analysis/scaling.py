@@ -24,7 +24,7 @@ from sweeps.ranking.points import MeasuredPoint, ranked_points
 from sweeps.reading import TrialReading
 from sweeps.trial import SweepRecord, Trial
 from train_core.costs import Estimate
-from train_core.measurement import Performance
+from train_core.trial.measurement import Performance
 
 ScalingKind = Literal["baseline", "strong", "weak", "layout"]
 Kind = Literal["weak", "strong"]

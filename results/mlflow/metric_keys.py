@@ -20,7 +20,7 @@ from results.analysis.scaling import Scaling
 from sweeps.points.objectives import measured_value
 from sweeps.reading import TrialReading
 from train_core.costs import Estimate
-from train_core.measurement import Performance, StepMetrics
+from train_core.trial.measurement import Performance, StepMetrics
 
 PERCENT = 100
 NOT_FOR_MLFLOW = re.compile(r"[^\w. /-]", re.ASCII)

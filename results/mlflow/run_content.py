@@ -18,8 +18,8 @@ from sweeps.folder.submission import Submission
 from sweeps.reading import Reading, TrialReading
 from sweeps.trial import SweepFolder
 from train_core.costs import estimate
-from train_core.log_files import tail
-from train_core.measurement import Outcome
+from train_core.trial.logs import tail
+from train_core.trial.measurement import Outcome
 
 VERSION = "2"
 """The version of the keys, tags and artifacts; another number has every run written anew, once."""

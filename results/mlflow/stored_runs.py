@@ -21,7 +21,7 @@ from results.mlflow.run_content import FORMAT, SWEEP, report_digest
 from results.render.sight import Sight, sight_of
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
-from train_core.whole_files import stored_values
+from train_core.trial.atomic import stored_values
 
 SWEEP_ID, KEY, DIGEST = "trisweep.sweep_id", "trisweep.key", "trisweep.digest"
 """Tags of a run: which sweep or training it is of, which part of it, and what it holds."""

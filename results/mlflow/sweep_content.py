@@ -32,8 +32,8 @@ from sweeps.ranking.points import best_measured, best_reading
 from sweeps.reading import Reading, TrialReading
 from sweeps.trial import SweepRecord
 from train_core.costs import Estimate, estimate
-from train_core.measurement import LIVE, Outcome
-from train_core.trial_folder import steps_of
+from train_core.trial.folder import steps_of
+from train_core.trial.measurement import LIVE, Outcome
 
 NO_FAILURES = (None, *LIVE, Outcome.COMPLETED, Outcome.INFEASIBLE, Outcome.PRUNED)
 GROUPS = ("model", "parallel", "batch", "precision", "training")

@@ -34,7 +34,7 @@ from sweeps.folder.journal import History
 from sweeps.reading import Reading, TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepRecord
-from train_core.whole_files import write_atomically
+from train_core.trial.atomic import write_atomically
 
 LOCK_WAIT_SECONDS = 120.0
 

@@ -17,7 +17,7 @@ from conf.errors import ConfigError
 from conf.types.sites import TrackingSpec
 from results.mlflow.metric_keys import RANK_MEMORY
 from results.mlflow.run_content import RunContent
-from train_core.whole_files import stored_values, write_atomically
+from train_core.trial.atomic import stored_values, write_atomically
 
 TENSORBOARD = "tensorboard"
 """Its name in `tracking.also`, and the folder of its files in that of the sweep."""

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep, glance_at, is_settled
 from train_core.process.git_sha import ROOT
-from train_core.whole_files import write_atomically
+from train_core.trial.atomic import write_atomically
 
 PACKAGES = ("conf", "train_core", "sweeps", "results")
 

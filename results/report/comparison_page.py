@@ -31,7 +31,7 @@ from sweeps.ranking.points import MeasuredPoint, best_measured, rivals_of_first,
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepRecord
-from train_core.whole_files import write_atomically
+from train_core.trial.atomic import write_atomically
 
 ROW_HEIGHT = 22
 MOST_BARS = 60

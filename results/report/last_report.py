@@ -16,8 +16,8 @@ from results.report.sections.published import chosen_figures
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import sight
-from train_core.trial_folder import TrialFolder
-from train_core.whole_files import stored_values
+from train_core.trial.atomic import stored_values
+from train_core.trial.folder import TrialFolder
 
 SHOWN_TOO = (TrialFolder("any").timeline.name,)
 """What a report tells of a trial beside how it stands, and the record of its job."""

@@ -32,7 +32,7 @@ from results.report.pipeline_spans import (
 from sweeps.ranking.points import ranking_of
 from sweeps.reading import TrialReading
 from train_core.costs import IMPLEMENTATIONS
-from train_core.stage_timeline import PassKind, StageTimeline
+from train_core.trial.timeline import PassKind, StageTimeline
 
 KIND: dict[str, Kind] = {"forward": "forward", "backward": "backward", "weight": "weight gradient"}
 WORLD = "world"

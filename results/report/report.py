@@ -36,7 +36,7 @@ from results.tables.trial_rows import TrialRow, collected, columns_of, plan_rows
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
-from train_core.whole_files import write_atomically
+from train_core.trial.atomic import write_atomically
 
 MakeSection: TypeAlias = Callable[[ReportSubject], Section | None]
 

@@ -18,7 +18,7 @@ from sweeps.folder.journal import History
 from sweeps.ranking.points import best_reading
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep, age_seconds
-from train_core.measurement import Outcome
+from train_core.trial.measurement import Outcome
 
 PREFIX = "trisweep_"
 GAUGES = {

@@ -23,7 +23,7 @@ from sweeps.ranking.disturbed import disturbances
 from sweeps.ranking.points import MeasuredPoint, places, sought_points
 from sweeps.reading import TrialReading
 from sweeps.trial import SweepRecord, Trial
-from train_core.measurement import Outcome
+from train_core.trial.measurement import Outcome
 
 DISTURBED = "DISTURBED"
 """Shown in the place of COMPLETED where something disturbed the run, or every run of the point."""

@@ -30,7 +30,7 @@ from sweeps.reading import TrialReading
 from sweeps.sweep import chain_metrics
 from sweeps.trial import SweepRecord, Trial
 from train_core.costs import STEP_TERMS, Estimate
-from train_core.measurement import BlockRates, Environment, Outcome, Performance, StepTerms
+from train_core.trial.measurement import BlockRates, Environment, Outcome, Performance, StepTerms
 
 TrialRow = dict[str, Any]
 

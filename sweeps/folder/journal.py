@@ -21,9 +21,9 @@ from pydantic import Field, TypeAdapter, ValidationError
 from conf.errors import UsageError
 from conf.types.schema import Frozen
 from sweeps.trial import SweepFolder, SweepRecord, Trial
-from train_core.measurement import LIVE, Outcome
 from train_core.process.long_lived import long_lived
-from train_core.whole_files import append_whole
+from train_core.trial.atomic import append_whole
+from train_core.trial.measurement import LIVE, Outcome
 
 Texts = Annotated[tuple[str, ...], Field(strict=False)]
 

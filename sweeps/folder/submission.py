@@ -16,10 +16,10 @@ from pydantic import Field, ValidationError
 
 from conf.plan.experiment import Experiment
 from conf.types.schema import Count, Frozen
-from train_core.log_files import tail
-from train_core.measurement import Fault, Measurement, Outcome
-from train_core.trial_folder import Attempt, JobFolder, last_attempt
-from train_core.whole_files import append_whole, stored_values, write_atomically
+from train_core.trial.atomic import append_whole, stored_values, write_atomically
+from train_core.trial.folder import Attempt, JobFolder, last_attempt
+from train_core.trial.logs import tail
+from train_core.trial.measurement import Fault, Measurement, Outcome
 
 
 class ShapePart(Frozen):

@@ -23,7 +23,7 @@ from conf.types.sweep_spec import Objective, PointSet, figure_of, is_of_time
 from conf.units import SECONDS_PER_HOUR, TRILLION
 from sweeps.reading import Reading, TrialReading
 from train_core.costs import Estimate
-from train_core.measurement import Performance, StepMetrics
+from train_core.trial.measurement import Performance, StepMetrics
 
 LAST_PART = 10
 """Where the held-out loss is not evaluated, the loss is the mean over this part of the steps, at the end as on the way,

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from conf.grouped import grouped
 from conf.types.model_spec import ModelSpec
 from sweeps.reading import TrialReading
-from train_core.measurement import Performance
+from train_core.trial.measurement import Performance
 
 OTHER_MODEL = "of another model, which an earlier command asked for"
 MEASURED_PEAK = "measured"

@@ -18,7 +18,7 @@ from statistics import fmean, median
 
 from conf.units import count_of
 from sweeps.ranking.disturbed import LEAST_RATIO, MEASURED_PEAK
-from train_core.measurement import Performance
+from train_core.trial.measurement import Performance
 
 CONFIDENCE = 0.95
 MEDIAN_OVER_MEAN = sqrt(pi / 2)

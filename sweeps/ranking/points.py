@@ -47,7 +47,7 @@ from sweeps.ranking.intervals import (
 from sweeps.reading import TrialReading
 from sweeps.search.axes.seen_points import SEED
 from sweeps.trial import SweepRecord
-from train_core.measurement import Performance
+from train_core.trial.measurement import Performance
 
 DIVERGED = 1.5
 """A training whose loss ends so many times higher than it began has diverged, both as means of a tenth. Assumed."""

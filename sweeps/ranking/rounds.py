@@ -16,7 +16,7 @@ from sweeps.ranking.disturbed import disturbances, late_ones, lateness
 from sweeps.ranking.points import MeasuredPoint, measured_points, rivals_of_first
 from sweeps.reading import TrialReading
 from sweeps.search.searcher import Answer, Proposal
-from train_core.measurement import LIVE, Outcome
+from train_core.trial.measurement import LIVE, Outcome
 
 UNMEASURED = (*LIVE, Outcome.CANCELLED, None)
 """A repeat that stands so was asked for and never tried. One that failed was: it is not tried for ever."""

@@ -9,7 +9,7 @@ from typing import Protocol
 from conf.types.schema import Value
 from sweeps.folder.journal import ALL_TRIED
 from sweeps.reading import TrialReading
-from train_core.measurement import Outcome
+from train_core.trial.measurement import Outcome
 
 
 @dataclass(frozen=True, slots=True)

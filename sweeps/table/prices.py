@@ -29,7 +29,7 @@ from sweeps.table.columns import (
 )
 from sweeps.table.configuration import Configuration, configuration_of
 from train_core.costs import Estimate, StageMemory, estimates
-from train_core.whole_files import write_atomically
+from train_core.trial.atomic import write_atomically
 
 FIRST_LINE = 2
 """Lines are counted as an editor does: the header is the first one."""

@@ -30,7 +30,7 @@ from tests.conftest import BuildRecord
 from tests.launcher.command_trainer.conftest import MakeTrial, make_trial
 from tests.launcher.control.test_conductor import LIMIT_SECONDS, Seeds, adaptive, to_the_end
 from tests.launcher.test_run_here import seeds
-from train_core.measurement import Fault, Outcome
+from train_core.trial.measurement import Fault, Outcome
 
 __all__ = ["make_trial"]
 

@@ -14,8 +14,8 @@ from launcher.command_trainer.job import run_here
 from launcher.command_trainer.printed_numbers import UnknownNotation, number_at
 from tests.cases.test_step_numbers import book_of
 from tests.launcher.command_trainer.conftest import MakeTrial, make_trial
-from train_core.measurement import Fault, Measurement, Outcome
-from train_core.trial_folder import TrialFolder
+from train_core.trial.folder import TrialFolder
+from train_core.trial.measurement import Fault, Measurement, Outcome
 
 __all__ = ["make_trial"]
 

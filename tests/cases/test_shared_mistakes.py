@@ -16,7 +16,7 @@ from sweeps.trial import SweepFolder
 from tests.conftest import BuildRecord
 from tests.launcher.control.test_conductor import Seeds, adaptive, carried_out
 from tests.launcher.test_run_here import seeds
-from train_core.measurement import Outcome
+from train_core.trial.measurement import Outcome
 
 OWN = ("trainer=command", "trainer.start=once")
 

@@ -17,7 +17,7 @@ from sweeps.folder.submission import JobShape, Submission
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import BuildRecord
-from train_core.measurement import Outcome
+from train_core.trial.measurement import Outcome
 
 AT = "2026-01-06T09:55:10"
 BAR = " 45%|####5     | 450/1000 [10:00<12:13,  1.33s/it]"

@@ -13,7 +13,7 @@ from launcher.command_trainer.job import run_here
 from launcher.command_trainer.log_parser import StepParser
 from tests.composed import load
 from tests.launcher.command_trainer.conftest import MakeTrial, make_trial
-from train_core.measurement import Outcome
+from train_core.trial.measurement import Outcome
 
 __all__ = ["make_trial"]
 

@@ -33,8 +33,8 @@ from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import BuildRecord
 from tests.results.conftest import WriteSweep, finish, performance, sweep_writer, trial
-from train_core.measurement import Performance
-from train_core.trial_folder import TrialFolder
+from train_core.trial.folder import TrialFolder
+from train_core.trial.measurement import Performance
 
 MEASURED_PEAK = "measured"
 OWN_PROGRAM = ["trainer=command", "trainer.command=[env, fit.py]", "training.num_steps=20"]

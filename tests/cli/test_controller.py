@@ -16,7 +16,7 @@ from tests.conftest import BuildRecord
 from tests.launcher.control.at_once import AtOnce
 from tests.launcher.test_run_here import make_job
 from tests.results.conftest import finish
-from train_core.measurement import Outcome
+from train_core.trial.measurement import Outcome
 
 
 def test_an_order_that_comes_while_the_report_is_written_is_carried_out_by_the_same_job(

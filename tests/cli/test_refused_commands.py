@@ -28,7 +28,7 @@ from sweeps.trial import SweepFolder
 from tests.composed import compose_choices_once
 from tests.permissions import bound_by_permissions
 from tests.results.conftest import finish, performance
-from train_core.measurement import Outcome
+from train_core.trial.measurement import Outcome
 
 NUM_DRAWN = 4
 """Of the commands in each state, where not all cases are run."""

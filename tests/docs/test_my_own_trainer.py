@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from cli.main import app
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
-from train_core.measurement import Outcome
+from train_core.trial.measurement import Outcome
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "my-own-trainer.md"
 

@@ -14,8 +14,8 @@ import pytest
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
-from train_core.measurement import Outcome
-from train_core.trial_folder import TrialFolder
+from train_core.trial.folder import TrialFolder
+from train_core.trial.measurement import Outcome
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "stages.md"
 TRISWEEP = str(Path(sys.executable).with_name("trisweep"))

@@ -31,7 +31,7 @@ from tests.conftest import RecordOf
 from tests.launcher.conftest import SlurmOf, Tools
 from tests.launcher.test_run_here import seeds
 from tests.results.conftest import finish, performance
-from train_core.measurement import Outcome, Performance
+from train_core.trial.measurement import Outcome, Performance
 
 QUEUED, GONE = "12|PENDING Resources|N/A||ours|", "12|CANCELLED by 0|2026-11-22T05:00:00||ours|"
 

@@ -22,8 +22,8 @@ from sweeps.trial import SweepFolder
 from tests.conftest import RecordOf
 from tests.launcher.conftest import SlurmOf, Tools
 from tests.launcher.test_run_here import seeds
-from train_core.measurement import Measurement, Outcome
-from train_core.trial_folder import TrialFolder
+from train_core.trial.folder import TrialFolder
+from train_core.trial.measurement import Measurement, Outcome
 
 NUM_TRIALS = 20
 

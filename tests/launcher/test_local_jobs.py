@@ -11,7 +11,7 @@ import pytest
 from launcher.job_payload import FolderWork
 from launcher.local.machine import start_job, supervisor_of
 from sweeps.folder.submission import JobShape, read_submission
-from train_core.trial_folder import TrialFolder
+from train_core.trial.folder import TrialFolder
 
 NUM_LOOKS = 3
 

@@ -20,7 +20,7 @@ from sweeps.trial import SweepFolder
 from tests.conftest import RecordOf
 from tests.launcher.conftest import Silent, SlurmOf
 from tests.results.conftest import finish
-from train_core.measurement import Outcome
+from train_core.trial.measurement import Outcome
 
 OF_FRONTIER = """# @package _global_
 defaults:

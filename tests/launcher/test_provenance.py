@@ -25,8 +25,8 @@ from sweeps.trial import SweepFolder
 from tests.composed import composed
 from tests.results.conftest import experiment
 from train_core.job.failures import without_numbers
-from train_core.measurement import Outcome
-from train_core.trial_folder import TrialFolder
+from train_core.trial.folder import TrialFolder
+from train_core.trial.measurement import Outcome
 
 PATCH = """diff --git a/.env b/.env
 +PASSWORD=hunter2

@@ -25,7 +25,7 @@ from tests.launcher.conftest import SlurmOf
 from tests.launcher.test_run_here import seeds
 from tests.results.conftest import finish, performance
 from train_core.job.failures import failed_measurement
-from train_core.measurement import Fault, Outcome
+from train_core.trial.measurement import Fault, Outcome
 
 REFUSED = "echo 'sbatch: error: Batch job submission failed: Invalid feature specification' >&2; exit 1"
 Prepare = Callable[[Sweep], None]

@@ -33,7 +33,7 @@ from tests.audit import audited
 from tests.conftest import RecordOf
 from tests.launcher.conftest import Silent
 from tests.waiting import wait_for
-from train_core.measurement import Outcome
+from train_core.trial.measurement import Outcome
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -55,9 +55,9 @@ def make_job(behaviour: str = "complete", seconds: float = 0.0) -> LocalJobFunct
         from pathlib import Path
 
         from train_core.job.failures import without_numbers
-        from train_core.measurement import Outcome
         from train_core.process.lock import hold_lock
-        from train_core.trial_folder import TrialFolder
+        from train_core.trial.folder import TrialFolder
+        from train_core.trial.measurement import Outcome
 
         trial, started = TrialFolder(folder), time.time()
         with hold_lock(trial.running_lock):

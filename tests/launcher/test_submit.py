@@ -24,7 +24,7 @@ from tests.launcher.conftest import Silent, SlurmOf
 from tests.launcher.points_alone import submit_points
 from tests.launcher.test_run_here import seeds
 from tests.results.conftest import finish, performance
-from train_core.measurement import Outcome, Performance
+from train_core.trial.measurement import Outcome, Performance
 
 OF_JOBS = "echo '12_0|RUNNING None|N/A|n1|ours|'; echo '12_1|RUNNING None|N/A|n1|ours|'"
 

@@ -30,8 +30,8 @@ from sweeps.folder.submission import JobShape, Submission, write_submission
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, SweepRecord, Trial
 from train_core.costs import Estimate, estimate
-from train_core.measurement import Environment, Measurement, Outcome, Performance, StepMetrics, SystemUse
-from train_core.trial_folder import TrialFolder
+from train_core.trial.folder import TrialFolder
+from train_core.trial.measurement import Environment, Measurement, Outcome, Performance, StepMetrics, SystemUse
 
 CREATED = 1_790_000_000.0  # 2026-09-21 14:13:20 UTC
 NUM_STEPS = 6

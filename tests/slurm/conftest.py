@@ -137,7 +137,7 @@ def make_job(ends: list[str]) -> Callable[[str], None]:
         from pathlib import Path
 
         from train_core.job.failures import failure_of
-        from train_core.trial_folder import TrialFolder
+        from train_core.trial.folder import TrialFolder
 
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         rank = int(os.environ["SLURM_PROCID"])

@@ -32,7 +32,7 @@ from tests.composed import load
 from tests.conftest import BuildRecord
 from tests.slurm.conftest import WaitUntil, has_ended
 from tests.waiting import wait_for
-from train_core.measurement import Outcome
+from train_core.trial.measurement import Outcome
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("slurm_cluster")]
 
@@ -64,8 +64,8 @@ def make_job() -> Callable[[str], None]:
         import time
 
         from train_core.job.failures import without_numbers
-        from train_core.measurement import Outcome
-        from train_core.trial_folder import TrialFolder
+        from train_core.trial.folder import TrialFolder
+        from train_core.trial.measurement import Outcome
 
         trial, began, rank = TrialFolder(folder), time.time(), os.environ["SLURM_PROCID"]
         milliseconds = trial.read_experiment().training.seed

@@ -17,7 +17,7 @@ from sweeps.folder.journal import History
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import RecordOf
-from train_core.measurement import Outcome
+from train_core.trial.measurement import Outcome
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.usefixtures("slurm_cluster")]
 START_SECONDS, PATIENCE_SECONDS = 4, 120
@@ -33,8 +33,8 @@ def make_job() -> SlurmJob:
         from pathlib import Path
 
         from train_core.job.failures import without_numbers
-        from train_core.measurement import Outcome
-        from train_core.trial_folder import TrialFolder
+        from train_core.trial.folder import TrialFolder
+        from train_core.trial.measurement import Outcome
 
         time.sleep(4)
         trial = TrialFolder(Path(folder))

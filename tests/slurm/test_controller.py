@@ -18,7 +18,7 @@ from sweeps.trial import SweepFolder
 from tests.forked_command import run_forked
 from tests.slurm.test_other_trainer import PROGRAM
 from tests.waiting import wait_for
-from train_core.measurement import Outcome
+from train_core.trial.measurement import Outcome
 
 TRISWEEP = Path(sys.executable).with_name("trisweep")
 ADAPTIVE = (

@@ -8,7 +8,7 @@ import pytest
 
 from sweeps.folder.submission import read_submission
 from tests.slurm.conftest import Ending, StateOf, WaitUntil
-from train_core.measurement import Outcome
+from train_core.trial.measurement import Outcome
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 

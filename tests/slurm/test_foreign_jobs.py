@@ -25,7 +25,7 @@ from tests.launcher.points_alone import submit_points
 from tests.slurm.conftest import WaitUntil, has_ended
 from tests.slurm.test_queue import make_waiting_job, scontrol
 from tests.waiting import wait_for
-from train_core.measurement import Outcome
+from train_core.trial.measurement import Outcome
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("slurm_cluster")]
 
@@ -92,7 +92,7 @@ def test_whatever_a_person_calls_a_job_later_it_is_known_counted_and_cancelled(
         from pathlib import Path
 
         from launcher import job
-        from train_core.trial_folder import TrialFolder
+        from train_core.trial.folder import TrialFolder
 
         job.PATIENCE_SECONDS = 0
         if job.own_submission(TrialFolder(folder)) is not None:
@@ -162,8 +162,8 @@ def _job_that_outlives_a_move() -> Callable[[str], None]:
         from pathlib import Path
 
         from train_core.job.failures import failure_of, without_numbers
-        from train_core.measurement import Outcome
-        from train_core.trial_folder import TrialFolder
+        from train_core.trial.folder import TrialFolder
+        from train_core.trial.measurement import Outcome
 
         experiment = TrialFolder(folder).read_experiment()
         Path(folder, "begun").touch()

@@ -21,7 +21,7 @@ from sweeps.trial import SweepFolder, SweepRecord
 from tests.composed import compose_tree, load
 from tests.launcher.points_alone import submit_points
 from tests.slurm.conftest import WaitUntil, has_ended
-from train_core.measurement import Outcome
+from train_core.trial.measurement import Outcome
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.usefixtures("slurm_cluster")]
 OVERRIDES = ("sweep=smoke", "training.num_steps=3", "cluster.devices_per_node=2", "cluster.num_nodes=2")

@@ -16,7 +16,7 @@ from sweeps.trial import SweepFolder
 from tests.conftest import RecordOf
 from tests.launcher.points_alone import submit_points
 from tests.slurm.conftest import WaitUntil, has_ended
-from train_core.measurement import Outcome
+from train_core.trial.measurement import Outcome
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.usefixtures("slurm_cluster")]
 

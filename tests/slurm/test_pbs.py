@@ -27,7 +27,7 @@ from tests.slurm.conftest import WaitUntil, has_ended, make_job
 from tests.slurm.test_controller import adaptive
 from tests.slurm.test_other_trainer import PROGRAM
 from tests.waiting import wait_for
-from train_core.measurement import Outcome
+from train_core.trial.measurement import Outcome
 
 ON_TWO_NODES: dict[str, Value] = {"parallel.world_size": 4, "parallel.tensor_parallel_size": 2}
 TWO_RANKS: dict[str, Value] = {"parallel.world_size": 2, "parallel.tensor_parallel_size": 2}

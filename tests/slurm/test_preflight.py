@@ -20,7 +20,7 @@ from sweeps.trial import SweepFolder
 from tests.conftest import RecordOf
 from tests.launcher.points_alone import submit_points
 from tests.slurm.conftest import SCRIPT, WaitUntil, has_ended
-from train_core.measurement import Fault, Outcome
+from train_core.trial.measurement import Fault, Outcome
 
 pytestmark = [pytest.mark.slurm]
 BAD = "node1"

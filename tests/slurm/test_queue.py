@@ -21,7 +21,7 @@ from tests.launcher.points_alone import submit_points
 from tests.launcher.test_run_here import seeds
 from tests.slurm.conftest import WaitUntil, has_ended
 from tests.waiting import wait_for
-from train_core.measurement import Outcome
+from train_core.trial.measurement import Outcome
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("slurm_cluster")]
 

@@ -19,7 +19,7 @@ from sweeps.reading import Reading
 from sweeps.trial import SweepFolder
 from tests.conftest import RecordOf
 from tests.waiting import wait_for
-from train_core.measurement import Outcome
+from train_core.trial.measurement import Outcome
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.usefixtures("slurm_cluster")]
 ASKED = [

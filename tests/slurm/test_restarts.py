@@ -20,8 +20,8 @@ from sweeps.trial import SweepFolder
 from tests.conftest import RecordOf
 from tests.launcher.points_alone import submit_points
 from tests.slurm.conftest import WaitUntil
-from train_core.measurement import Outcome
-from train_core.trial_folder import Attempt, last_attempt
+from train_core.trial.folder import Attempt, last_attempt
+from train_core.trial.measurement import Outcome
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.usefixtures("slurm_cluster")]
 

@@ -23,7 +23,7 @@ from sweeps.trial import SweepFolder
 from tests.conftest import RecordOf
 from tests.launcher.points_alone import submit_points
 from tests.slurm.conftest import WaitUntil
-from train_core.measurement import Outcome
+from train_core.trial.measurement import Outcome
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("slurm_cluster")]
 
@@ -119,7 +119,7 @@ def test_a_job_whose_submitter_died_runs_at_once_and_names_itself(
         from pathlib import Path
 
         from launcher import job
-        from train_core.trial_folder import TrialFolder
+        from train_core.trial.folder import TrialFolder
 
         job.PATIENCE_SECONDS = 0
         if job.own_submission(TrialFolder(folder)) is not None:

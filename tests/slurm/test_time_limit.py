@@ -12,7 +12,7 @@ from launcher.cancel import cancel_sweep
 from sweeps.sweep import Sweep
 from tests.launcher.points_alone import submit_points
 from tests.slurm.conftest import Ending, StateOf
-from train_core.measurement import Outcome
+from train_core.trial.measurement import Outcome
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 

@@ -15,7 +15,7 @@ from sweeps.trial import SweepFolder, SweepRecord
 from tests.conftest import RecordOf
 from tests.launcher.points_alone import submit_points
 from tests.slurm.conftest import WaitUntil
-from train_core.measurement import Outcome
+from train_core.trial.measurement import Outcome
 
 CHECKSUM = re.compile(r"\b[0-9a-f]{64}\b")
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.usefixtures("slurm_cluster")]

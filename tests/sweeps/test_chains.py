@@ -7,7 +7,7 @@ from typing import Literal
 from sweeps.reading import TrialReading
 from sweeps.sweep import by_predecessor, chain_of
 from sweeps.trial import Trial
-from train_core.trial_folder import TrialFolder
+from train_core.trial.folder import TrialFolder
 
 
 def stage(name: str, after: str, role: Literal["asked", "kept"] = "asked") -> TrialReading:

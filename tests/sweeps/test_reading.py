@@ -21,8 +21,8 @@ from tests.conftest import BuildRecord
 from tests.permissions import bound_by_permissions
 from tests.steps import STEP
 from train_core.checkpoints.checkpoint_folder import Facts, draft_of, publish
-from train_core.measurement import Measurement, Outcome, RankFailure
 from train_core.process.lock import hold_lock
+from train_core.trial.measurement import Measurement, Outcome, RankFailure
 
 NUM_FOLDERS = 100
 FAILURE = RankFailure(

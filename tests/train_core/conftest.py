@@ -21,7 +21,7 @@ from conf.types.schema import Value
 from tests.composed import compose_tree
 from train_core.process.world import Seat, World, choose_device, file_rendezvous, join, leave
 from train_core.training.trainer import Trainer
-from train_core.trial_folder import TrialFolder
+from train_core.trial.folder import TrialFolder
 
 ALONE = World(0, 1, torch.device("cpu"), "gloo")
 ANSWER_SECONDS = 240

@@ -19,11 +19,11 @@ from tests.train_core.training.layouts import MIXTURE, mixture_with
 from train_core import expert_load
 from train_core.costs import DoneShares, hardware_flops, model_flops
 from train_core.expert_load import ExpertLoads
-from train_core.measurement import Performance, StepMetrics
 from train_core.parallel.collectives import all_reduce
 from train_core.process.world import World
 from train_core.training.train import train
 from train_core.training.trainer import Trainer
+from train_core.trial.measurement import Performance, StepMetrics
 
 
 def trained(world: World, experiment: Experiment, folder: Path) -> tuple[Performance, list[StepMetrics]]:

@@ -16,7 +16,7 @@ from tests.forked_command import run_forked
 from train_core.checkpoints.checkpoint_folder import path_of
 from train_core.job import training_folder
 from train_core.process import lock
-from train_core.trial_folder import TrialFolder
+from train_core.trial.folder import TrialFolder
 
 SMALL = ["model.num_layers=2", "training.num_steps=3", "training.num_warmup_steps=1", "data.max_bytes=20000"]
 TENSOR_2 = ["parallel.world_size=2", "parallel.tensor_parallel_size=2"]
@@ -154,6 +154,6 @@ def test_a_wrong_value_is_refused_before_anything_is_written(
 
 
 def test_the_submitters_imports_leave_torch_alone() -> None:
-    modules = "train_core, train_core.measurement, train_core.trial_folder, train_core.costs, train_core.data.tokens"
+    modules = "train_core.trial.measurement, train_core.trial.folder, train_core.costs, train_core.data.tokens"
     code = f"import sys, {modules}, train_core.job.trial; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0

@@ -9,7 +9,7 @@ import pytest
 from conf.types.sites import TrackingSpec
 from results.mlflow.store import connect
 from tests.trainers.conftest import Swept, words_of
-from train_core.measurement import Outcome
+from train_core.trial.measurement import Outcome
 
 pytestmark = [pytest.mark.trainers, pytest.mark.slow, pytest.mark.timeout(6000)]
 

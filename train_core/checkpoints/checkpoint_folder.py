@@ -22,7 +22,7 @@ from pydantic import Field, ValidationError
 from conf.errors import ConfigError, TrisweepError, UsageError
 from conf.types.model_spec import ModelSpec
 from conf.types.schema import Frozen, Value
-from train_core.whole_files import write_in_room
+from train_core.trial.atomic import write_in_room
 
 FACTS, METADATA, KEY = "checkpoint.json", ".metadata", "checkpoint.load"
 LOGGER = logging.getLogger(__name__)

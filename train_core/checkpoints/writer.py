@@ -26,8 +26,8 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteIte
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
-from train_core.measurement import DISK
 from train_core.parallel.clock import Line, Operation
+from train_core.trial.measurement import DISK
 
 TOLD_BYTES = 2**24
 """So much that is written counts as a step forward. A disk that takes less within a watchdog's limit has failed."""

@@ -33,7 +33,7 @@ from train_core.costs.step.step_time import step_columns
 from train_core.costs.terms import MEMORY_KINDS, StageMemory, StepColumns, StepTime, row_of
 from train_core.costs.trainers import TRISWEEP, Implementation
 from train_core.costs.work import Work, work_of
-from train_core.measurement import BlockRates, flops_fields
+from train_core.trial.measurement import BlockRates, flops_fields
 
 TIGHT_SHARE = 0.9
 """Predicted memory is up to a tenth too small for single published rows (docs/validation.md)."""

@@ -30,7 +30,7 @@ from train_core.costs.step.step_time import (
 )
 from train_core.costs.terms import StepColumns
 from train_core.costs.work import Work
-from train_core.measurement import BlockRates
+from train_core.trial.measurement import BlockRates
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ import numpy as np
 from conf.types.schema import DataSpec
 from train_core.data.text_files import PIECE_BYTES, blocks
 from train_core.data.token_file import TokenFile, split
-from train_core.whole_files import write_atomically
+from train_core.trial.atomic import write_atomically
 
 SAMPLE_BYTES = 16_000_000
 """More text adds few pairs to a vocabulary, and learning keeps every distinct word in memory."""

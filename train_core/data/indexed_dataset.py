@@ -27,7 +27,7 @@ from conf.types.model_spec import ModelSpec
 from conf.types.schema import DataSpec
 from train_core.data.token_file import CHUNK_TOKENS, Ids, TokenFile
 from train_core.process.lock import wait_for_lock
-from train_core.whole_files import write_atomically
+from train_core.trial.atomic import write_atomically
 
 # Magic, version, code of the type, number of sequences, number of bounds of documents.
 HEADER = struct.Struct("<9sQBQQ")

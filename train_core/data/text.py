@@ -28,7 +28,7 @@ from train_core.data.byte_pairs import BytePairs, learnt_beside
 from train_core.data.text_files import TextFiles, pieces, text_files
 from train_core.data.token_file import CHUNK_TOKENS, TokenFile, existing_file
 from train_core.process.lock import wait_for_lock
-from train_core.whole_files import replacing, write_atomically
+from train_core.trial.atomic import replacing, write_atomically
 
 NUM_BYTES = 256
 BYTES_FORMAT, BPE_FORMAT = 1, 2  # raised when the same text would give other tokens

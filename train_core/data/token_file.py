@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conf.units import count_of
-from train_core.whole_files import replacing
+from train_core.trial.atomic import replacing
 
 Ids = NDArray[np.integer]
 

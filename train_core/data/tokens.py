@@ -25,7 +25,7 @@ from conf.units import count_of
 from train_core.data.indexed_dataset import prepare_indexed, starts_in_index
 from train_core.data.text import prepare_text, starts_of_files
 from train_core.data.token_file import DocumentNumbers, Ids, Split, TokenFile, split, with_documents
-from train_core.trial_folder import TrialFolder
+from train_core.trial.folder import TrialFolder
 
 PREPARE = {"text": prepare_text, "megatron": prepare_indexed}
 FEWEST_DOCUMENTS = 2

@@ -13,11 +13,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from conf.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, TrainingError, TrisweepError
-from train_core.log_files import last_lines, without_controls
-from train_core.measurement import Fault, Measurement, Outcome, RankFailure
 from train_core.process.machine import this_node
 from train_core.process.stop import Stopped
-from train_core.trial_folder import JobFolder
+from train_core.trial.folder import JobFolder
+from train_core.trial.logs import last_lines, without_controls
+from train_core.trial.measurement import Fault, Measurement, Outcome, RankFailure
 
 # Matched by words and not by type: torch, NCCL, glibc and the kernel each say it in their own way, some in logs only.
 OUT_OF_MEMORY = re.compile(

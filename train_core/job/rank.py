@@ -13,13 +13,13 @@ import torch
 from conf.errors import TrainingError
 from train_core.checkpoints.checkpoint_folder import require_start
 from train_core.data.tokens import token_folder
-from train_core.measurement import Environment, Measurement, Outcome, StepMetrics
 from train_core.process.git_sha import git_sha, trainer_code
 from train_core.process.gpu_settings import require_hardware_queues
 from train_core.process.stop import StopAsked, Stopped, never
 from train_core.process.world import Seat, World, choose_device, join, leave
 from train_core.training.train import train
-from train_core.trial_folder import TrialFolder
+from train_core.trial.folder import TrialFolder
+from train_core.trial.measurement import Environment, Measurement, Outcome, StepMetrics
 from train_core.watch.watchdog import watch_rank
 
 

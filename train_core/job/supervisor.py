@@ -32,10 +32,10 @@ from train_core.job.failures import (
     silent_failure,
     without_numbers,
 )
-from train_core.measurement import Measurement, Outcome, RankFailure, StepMetrics
 from train_core.process.long_lived import importing_torch
 from train_core.process.stop import StopAsked, Stopped, never
-from train_core.trial_folder import TrialFolder
+from train_core.trial.folder import TrialFolder
+from train_core.trial.measurement import Measurement, Outcome, RankFailure, StepMetrics
 
 PR_SET_PDEATHSIG = 1  # from Linux' <sys/prctl.h>, which Python does not pass on
 Message = StepMetrics | str | Measurement | Stopped | RankFailure

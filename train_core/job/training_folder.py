@@ -20,7 +20,7 @@ from conf.errors import TrisweepError, UsageError
 from conf.plan.experiment import Experiment
 from conf.units import count_of
 from train_core.checkpoints.checkpoint_folder import last_whole, step_of
-from train_core.trial_folder import TrialFolder
+from train_core.trial.folder import TrialFolder
 
 NUM_STEPS = "training.num_steps"
 

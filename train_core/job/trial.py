@@ -16,11 +16,11 @@ from train_core.data.byte_pairs import tokenizer_of
 from train_core.data.tokens import prepare, token_folder
 from train_core.job.failures import ended_by_failure, failed_measurement, failure_of
 from train_core.job.supervisor import Job, supervise
-from train_core.measurement import Measurement, StepMetrics
 from train_core.process.lock import hold_lock
 from train_core.process.long_lived import importing_torch
 from train_core.process.stop import StopSwitch, cancelled_by_signals, never, noted_signals, saves_when_stopped
-from train_core.trial_folder import Attempt, TrialFolder
+from train_core.trial.folder import Attempt, TrialFolder
+from train_core.trial.measurement import Measurement, StepMetrics
 
 
 def run_trial_here(

@@ -12,9 +12,9 @@ from pydantic import Field
 from conf.types.model_spec import ModelSpec
 from conf.types.schema import Count, Dtype, Frozen, Name, Positive
 from train_core.costs.layer.context import FLASH_BACKWARD_TO_FORWARD
-from train_core.measurement import Environment
-from train_core.trial_folder import JobFolder, PathInside
-from train_core.whole_files import keep_room, write_atomically, write_in_room
+from train_core.trial.atomic import keep_room, write_atomically, write_in_room
+from train_core.trial.folder import JobFolder, PathInside
+from train_core.trial.measurement import Environment
 
 Pattern = Literal["all_reduce", "all_gather", "reduce_scatter", "transfer"]
 PATTERNS: tuple[Pattern, ...] = ("all_reduce", "all_gather", "reduce_scatter", "transfer")

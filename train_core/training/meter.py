@@ -29,7 +29,6 @@ from train_core.costs import (
 )
 from train_core.data.batches import Batches
 from train_core.expert_load import ExpertLoads, StepLoad
-from train_core.measurement import BlockRates, Breakdown, Performance, StepMetrics, flops_fields
 from train_core.model.initialize import DTYPES
 from train_core.optimizer import StepResult
 from train_core.parallel.collectives import Axis, all_reduce
@@ -39,7 +38,8 @@ from train_core.process.machine import machine_id
 from train_core.process.stop import StopAsked, never
 from train_core.process.world import World, result_of_first, usable_cores
 from train_core.training.trainer import Trainer
-from train_core.trial_folder import TrialFolder
+from train_core.trial.folder import TrialFolder
+from train_core.trial.measurement import BlockRates, Breakdown, Performance, StepMetrics, flops_fields
 from train_core.watch.energy_meter import EnergyMeter
 from train_core.watch.sampler import SystemSampler
 from train_core.watch.step_parts import LatestSteps, TermsHistory, breakdown_of, stage_timeline, stragglers, terms_of

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 from conf.plan.experiment import Experiment
 from train_core.data.byte_pairs import keep_tokenizer
 from train_core.expert_load import ExpertLoads
-from train_core.measurement import Performance, StepMetrics
 from train_core.optimizer import StepResult
 from train_core.process.gpu_settings import same_bits
 from train_core.process.stop import StopAsked, Stopped, never
 from train_core.process.world import World
 from train_core.training.meter import Meter, attended_share, held_out_loss, history_of, trace_step
 from train_core.training.trainer import Trainer
-from train_core.trial_folder import TrialFolder
+from train_core.trial.folder import TrialFolder
+from train_core.trial.measurement import Performance, StepMetrics
 from train_core.watch.agreement import require_equal_replicas
 from train_core.watch.nonfinite import nonfinite_error, origin_of_nonfinite, own_share_of
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import NamedTuple
 
-from train_core.measurement import DISK, Standing
+from train_core.trial.measurement import DISK, Standing
 
 TRANSFERS = ("send to ", "receive from ")
 

@@ -16,11 +16,11 @@ from typing import Any
 
 import torch
 
-from train_core.measurement import SystemUse
 from train_core.parallel.collectives import Axis
 from train_core.parallel.groups import gather_objects
 from train_core.process.machine import machine_id
 from train_core.process.world import World
+from train_core.trial.measurement import SystemUse
 from train_core.watch.energy_counters import Reader, amd_gpus, nvml_reader
 from train_core.watch.energy_meter import EnergyMeter, pci_address
 

@@ -17,10 +17,10 @@ from itertools import pairwise
 from typing import Any
 
 from train_core.axes import MEASURED_TERMS, OPTIMIZER, REPLICAS, WORLD, Layout
-from train_core.measurement import Breakdown, StepTerms
 from train_core.parallel.clock import Clock, StepRecord
 from train_core.process.machine import machine_id
-from train_core.stage_timeline import (
+from train_core.trial.measurement import Breakdown, StepTerms
+from train_core.trial.timeline import (
     MOST_WAITS,
     RecordedPass,
     RecordedWait,

@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
 
-from train_core.measurement import Fault, Outcome, RankFailure, Standing
 from train_core.process.world import World, use_device
-from train_core.trial_folder import TrialFolder
+from train_core.trial.folder import TrialFolder
+from train_core.trial.measurement import Fault, Outcome, RankFailure, Standing
 from train_core.watch.hang import Hang, explain
 
 LOOKS_PER_LIMIT = 8

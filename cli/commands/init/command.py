@@ -65,7 +65,7 @@ def init(
 
 def _write(folder: Path, files: dict[str, str]) -> tuple[list[str], list[str]]:
     """Write what is not there, and return the paths of both kinds."""
-    from train_core.whole_files import write_atomically
+    from train_core.trial.atomic import write_atomically
 
     written, kept = [], []
     for name, text in files.items():

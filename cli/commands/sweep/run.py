@@ -45,8 +45,8 @@ from sweeps.later_command import Restriction, restriction_of
 from sweeps.points.plan import plan_sweep
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, SweepRecord
-from train_core.measurement import Outcome
 from train_core.process.git_sha import git_sha
+from train_core.trial.measurement import Outcome
 
 
 def run_sweep(

@@ -31,7 +31,7 @@ from sweeps.folder.journal import History
 from sweeps.later_command import Restriction
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep, by_predecessor, chain_of, first_runs, points_of_configuration
-from train_core.measurement import LIVE, Outcome
+from train_core.trial.measurement import LIVE, Outcome
 
 if TYPE_CHECKING:
     from launcher.local.machine import MachineCapacity

@@ -15,7 +15,7 @@ from sweeps.ranking.intervals import NOISY_RATIO, machine_noise
 from sweeps.reading import TrialReading
 from sweeps.trial import SweepFolder, SweepRecord
 from train_core.costs.counts.flops import DOCUMENT_FLOPS_FORMULA, FLOPS_FORMULA
-from train_core.measurement import NOT_KNOWN, Performance
+from train_core.trial.measurement import NOT_KNOWN, Performance
 
 Item = TypeVar("Item")
 PEAK_SOURCES = {"measured": "a matrix product, measured in the same run"}

@@ -17,7 +17,7 @@ from sweeps.reading import TrialReading
 from sweeps.trial import Trial
 from train_core.axes import PREDICTED_TERMS
 from train_core.costs import Estimate, StepTime
-from train_core.measurement import Breakdown, Outcome, Performance, StepTerms
+from train_core.trial.measurement import Breakdown, Outcome, Performance, StepTerms
 
 MOST_DRAWN = 12
 ROW_HEIGHT = 38

@@ -19,7 +19,7 @@ from sweeps.ranking.points import MeasuredPoint, sought_points
 from sweeps.reading import TrialReading
 from sweeps.search.axes.seen_points import SEED
 from sweeps.trial import SweepRecord
-from train_core.measurement import LIVE
+from train_core.trial.measurement import LIVE
 
 WORDS: dict[str, str] = {
     "throughput": "model TFLOPS per device",

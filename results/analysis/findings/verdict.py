@@ -19,7 +19,7 @@ from sweeps.ranking.disturbed import of_other_models
 from sweeps.ranking.points import MeasuredPoint, measured_points, ranked_points, rivals_of_first
 from sweeps.reading import CANCELLED_BY_NAME, TrialReading
 from sweeps.trial import SweepRecord
-from train_core.measurement import LIVE, Outcome
+from train_core.trial.measurement import LIVE, Outcome
 
 MOST_NAMED = 3
 

@@ -16,7 +16,7 @@ from sweeps.labels import dotted_value
 from sweeps.ranking.disturbed import disturbances
 from sweeps.reading import TrialReading
 from sweeps.trial import Trial
-from train_core.measurement import Outcome
+from train_core.trial.measurement import Outcome
 
 RatesAre = Literal["measured", "predicted"]
 Set: TypeAlias = str | int | float | bool | None

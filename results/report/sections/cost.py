@@ -19,7 +19,7 @@ from sweeps.points.objectives import front
 from sweeps.ranking.points import ranking_of
 from sweeps.reading import TrialReading
 from sweeps.trial import SweepRecord
-from train_core.trial_folder import JobFolder
+from train_core.trial.folder import JobFolder
 
 KWH_PER_MWH = 1000
 MOST_ROWS = 12

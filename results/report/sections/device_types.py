@@ -11,7 +11,7 @@ from results.render.table import Cell, Table, number, text
 from results.render.units import gib, percent, tflops
 from sweeps.ranking.points import ranking_of
 from sweeps.reading import TrialReading
-from train_core.measurement import BlockRates
+from train_core.trial.measurement import BlockRates
 
 _READ_SO = (
     "Each type's rate is that of the model FLOPs that its own layers need, over the whole step and its devices; MFU is"

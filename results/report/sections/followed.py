@@ -12,7 +12,7 @@ from results.render.table import Table, number, text
 from results.render.units import ABSENT, significant
 from sweeps.reading import TrialReading
 from sweeps.sweep import by_predecessor, chain_metrics, chain_of
-from train_core.measurement import Outcome
+from train_core.trial.measurement import Outcome
 
 FIGURES = (
     "A figure is what the stage's own program wrote or printed, under the name of its stage; this package only reads"

@@ -20,7 +20,7 @@ from results.render.units import ABSENT, count, tflops
 from sweeps.reading import TrialReading
 from sweeps.trial import SweepRecord, Trial
 from train_core.costs import Estimate
-from train_core.measurement import Performance
+from train_core.trial.measurement import Performance
 
 HARDWARE = (
     "Rows that count hardware FLOPs count recomputation too: they may be held against hardware TFLOPS of the same model"

@@ -24,7 +24,7 @@ from sweeps.labels import distinct_names
 from sweeps.ranking.points import MeasuredPoint, measured_points, places
 from sweeps.reading import TrialReading
 from sweeps.trial import SweepRecord
-from train_core.measurement import Outcome
+from train_core.trial.measurement import Outcome
 
 COLUMNS = (
     "#",

@@ -31,7 +31,7 @@ from sweeps.search.axes.seen_points import PointKey, SeenPoint, best_points, poi
 from sweeps.search.axes.step_pruning import prunings
 from sweeps.search.searcher import Answer, Proposal, Pruning, num_taken
 from sweeps.trial import SweepRecord
-from train_core.measurement import LIVE, Outcome
+from train_core.trial.measurement import LIVE, Outcome
 
 MOST_DRAWS = 300
 """Draws for one point. A space where so many in a row bring nothing new is taken point by point, if it can be."""

@@ -20,7 +20,7 @@ from conf.types.sweep_spec import Sampler, SearchPlan
 from sweeps.points.axes import AxisSpace, Dimension
 from sweeps.search.axes.draws import BLOCK, choice_name, choices_of, ends, is_ordered
 from sweeps.search.axes.seen_points import SeenPoint
-from train_core.measurement import Outcome
+from train_core.trial.measurement import Outcome
 
 if TYPE_CHECKING:
     from optuna import Study, Trial

@@ -15,7 +15,7 @@ from conf.units import TERA
 from sweeps.points.axes import Point
 from sweeps.points.objectives import cost, front, measured_value, unit_of
 from sweeps.reading import TrialReading
-from train_core.measurement import LIVE, Outcome
+from train_core.trial.measurement import LIVE, Outcome
 
 SEED = "training.seed"
 PointKey = frozenset[tuple[str, Value]]

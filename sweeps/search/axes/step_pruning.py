@@ -18,7 +18,7 @@ from sweeps.points.objectives import LAST_PART
 from sweeps.reading import TrialReading
 from sweeps.search.axes.seen_points import key_without_seed
 from sweeps.search.searcher import Pruning
-from train_core.measurement import Outcome, StepMetrics
+from train_core.trial.measurement import Outcome, StepMetrics
 
 Pruner = Literal["none", "median", "halving"]
 REDUCTION = 3

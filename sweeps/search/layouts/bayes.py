@@ -24,7 +24,7 @@ from sweeps.search.layouts.surrogate import PARTS, Seen, Surrogate
 from sweeps.search.searcher import Answer, Proposal, Pruning, Search, num_taken
 from train_core.costs.setting import Floats, Integers, Plans
 from train_core.costs.terms import STEP_TERMS
-from train_core.measurement import LIVE, Outcome
+from train_core.trial.measurement import LIVE, Outcome
 
 FEWEST_KEPT = 1500  # candidates that are looked at however many measurements there are
 MOST_WORK = 2e7  # measurements squared times candidates

@@ -16,7 +16,7 @@ from sweeps.search.layouts.priced import Priced, join_plans
 from sweeps.search.layouts.surrogate import PARTS, Seen
 from train_core.costs.setting import Floats, Plans
 from train_core.costs.terms import STEP_TERMS
-from train_core.measurement import LIVE, Outcome
+from train_core.trial.measurement import LIVE, Outcome
 
 NOISE = 0.02  # of the median of a completed trial's steps, as a share of it
 NOISE_OF_FEW_STEPS = 0.04

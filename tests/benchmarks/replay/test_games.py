@@ -12,7 +12,7 @@ from benchmarks.replay.players import NEAR, Game, RandomPlayer, play
 from benchmarks.replay.published import sections
 from benchmarks.replay.run import replay_trial
 from benchmarks.replay.sites import SITES, SiteGround
-from train_core.measurement import Outcome
+from train_core.trial.measurement import Outcome
 
 
 @pytest.fixture(scope="module")

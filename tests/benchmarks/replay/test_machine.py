@@ -12,7 +12,7 @@ from tests.composed import load
 from train_core.costs import STEP_TERMS, estimate
 from train_core.costs.estimate import plan_of, setting_of
 from train_core.costs.setting import Plans
-from train_core.measurement import Measurement, Outcome
+from train_core.trial.measurement import Measurement, Outcome
 
 SWEEP = ["sweep=175b", "profile=breakdown"]
 

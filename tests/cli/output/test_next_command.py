@@ -34,7 +34,7 @@ from tests.composed import composed
 from tests.results.analysis.test_scaling import Measured, result
 from tests.results.conftest import ENVIRONMENT, SQLITE, WriteSweep, performance, trial, write_sweep
 from tests.results.report.test_report import HOW, PROXY_TRIALS
-from train_core.measurement import Outcome
+from train_core.trial.measurement import Outcome
 
 __all__ = ["write_sweep"]
 

@@ -18,8 +18,8 @@ from sweeps.folder.submission import write_submission
 from sweeps.reading import Reading, TrialReading
 from tests.results.conftest import experiment, in_slurm, performance, step
 from tests.results.conftest import trial as made_up_trial
-from train_core.measurement import Measurement, Outcome
-from train_core.trial_folder import TrialFolder
+from train_core.trial.folder import TrialFolder
+from train_core.trial.measurement import Measurement, Outcome
 
 EXPERIMENT = experiment()
 LONG_NAME = "tp2-pp2-dp2-mb1-gb8-sp-zero1-full-3598a7-and-a-name-that-is-far-too-long-for-eighty-columns"

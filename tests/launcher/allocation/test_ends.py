@@ -16,7 +16,7 @@ from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import RecordOf
 from train_core.job.failures import failure_of
-from train_core.measurement import Fault, Outcome
+from train_core.trial.measurement import Fault, Outcome
 
 CANCELLED = "slurmstepd-n1: error: *** STEP 2.4 ON n1 CANCELLED AT 2026-11-22T11:48:48 ***\n"
 KILLED = "srun: error: n1: task 0: Killed\nsrun: launch/slurm: _step_signal: Terminating StepId=2.4\n"

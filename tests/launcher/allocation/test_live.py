@@ -24,7 +24,7 @@ from tests.launcher.conftest import SlurmOf
 from tests.launcher.points_alone import submit_points
 from tests.launcher.test_run_here import seeds
 from tests.results.conftest import finish, performance
-from train_core.measurement import Outcome
+from train_core.trial.measurement import Outcome
 
 JOB = {"job_name": "trisweep-test-allocation-1a2b", "cluster": "alps"}
 

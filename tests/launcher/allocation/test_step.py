@@ -16,7 +16,7 @@ from launcher.allocation.step import StepExecutor
 from launcher.job_payload import RUN_IN_SLURM, FolderWork
 from sweeps.folder.submission import JobShape, Submission, SurroundingJob
 from tests.launcher.conftest import SlurmOf
-from train_core.trial_folder import TrialFolder
+from train_core.trial.folder import TrialFolder
 
 NODES = (AllocatedNode("n1", 64, 512000, 8), AllocatedNode("n2", 64, 512000, 8))
 WITHOUT_GPUS = tuple(node._replace(gpus=0) for node in NODES)

@@ -28,7 +28,7 @@ from tests.composed import load
 from tests.conftest import RecordOf
 from tests.launcher.conftest import Silent, SlurmOf
 from tests.launcher.test_run_here import seeds
-from train_core.measurement import Outcome
+from train_core.trial.measurement import Outcome
 
 
 def test_an_allocation_whose_slurm_is_silent_is_one_message_and_its_job_is_run_again(

@@ -12,7 +12,7 @@ import pytest
 from conf.compose.load import settings_of
 from conf.compose.tree import with_values
 from tests.composed import compose_tree
-from train_core.trial_folder import TrialFolder
+from train_core.trial.folder import TrialFolder
 
 STEPS = """
 for step in range(1, 5):

@@ -13,8 +13,8 @@ from launcher.command_trainer.failure import failure_from_log, rank_failure
 from launcher.command_trainer.job import _wait_for_the_first, run_here
 from tests.launcher.command_trainer.conftest import STEPS, MakeTrial
 from train_core.job.failures import failed_measurement
-from train_core.measurement import Fault, Measurement, Outcome
-from train_core.trial_folder import TrialFolder
+from train_core.trial.folder import TrialFolder
+from train_core.trial.measurement import Fault, Measurement, Outcome
 
 OF_TWO_RANKS = """\
 step 1 loss 4.1 time 0.2 s

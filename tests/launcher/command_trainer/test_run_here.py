@@ -16,7 +16,7 @@ from launcher.command_trainer.failure import rank_failure, silenced
 from launcher.command_trainer.job import run_here
 from tests.launcher.command_trainer.conftest import STEPS, MakeTrial
 from tests.waiting import wait_for
-from train_core.measurement import Fault, Measurement, Outcome
+from train_core.trial.measurement import Fault, Measurement, Outcome
 
 MOVES = """
 import os, sys, time

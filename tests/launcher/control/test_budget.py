@@ -20,7 +20,7 @@ from sweeps.trial import SweepFolder, Trial
 from tests.composed import compose_tree, load
 from tests.conftest import RecordOf
 from train_core.job.failures import failed_measurement
-from train_core.measurement import Outcome, RankFailure
+from train_core.trial.measurement import Outcome, RankFailure
 
 LIMIT_SECONDS = 1800.0
 

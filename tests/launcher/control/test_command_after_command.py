@@ -35,7 +35,7 @@ from tests.collected_table import collect
 from tests.composed import composed
 from tests.launcher.conftest import Silent
 from tests.results.conftest import finish, performance
-from train_core.measurement import Outcome
+from train_core.trial.measurement import Outcome
 
 COMMANDS = (
     (),

@@ -42,7 +42,7 @@ from tests.launcher.conftest import Silent
 from tests.launcher.control.at_once import AtOnce
 from tests.launcher.test_run_here import jobs_of, make_job, num_runs, seeds
 from tests.waiting import wait_for
-from train_core.measurement import Outcome
+from train_core.trial.measurement import Outcome
 
 LIMIT_SECONDS = 36.0
 POLL_SECONDS = 0.05

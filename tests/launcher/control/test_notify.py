@@ -22,7 +22,7 @@ from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import RecordOf
 from tests.results.conftest import performance
-from train_core.measurement import Measurement, Outcome
+from train_core.trial.measurement import Measurement, Outcome
 
 SECRET = "T0/B0/secret"
 End = Callable[..., None]

@@ -30,7 +30,7 @@ from sweeps.trial import SweepFolder
 from tests.conftest import RecordOf
 from tests.launcher.test_run_here import seeds
 from tests.results.conftest import finish, performance
-from train_core.measurement import Outcome
+from train_core.trial.measurement import Outcome
 
 MANY = 4_000
 

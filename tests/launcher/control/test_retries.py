@@ -27,7 +27,7 @@ from sweeps.trial import SweepFolder, Trial
 from tests.conftest import BuildRecord
 from tests.launcher.conftest import SlurmOf
 from train_core.job.failures import without_numbers
-from train_core.measurement import Fault, Outcome
+from train_core.trial.measurement import Fault, Outcome
 
 may_run = partial(may_run_again, max_resubmits=2, retry_cancelled=True)
 OUTCOMES = {

@@ -30,8 +30,8 @@ from tests.launcher.control.test_conductor import LIMIT_SECONDS, TREE, carried_o
 from tests.launcher.test_run_here import make_job, seeds
 from tests.results.conftest import performance
 from train_core.job.failures import without_numbers
-from train_core.measurement import Outcome
-from train_core.trial_folder import TrialFolder
+from train_core.trial.folder import TrialFolder
+from train_core.trial.measurement import Outcome
 
 NUM_SEEDS = 3
 AGAIN = {"again": StageSpec(after="train"), "longer": StageSpec(after="again", overrides=("training.num_steps=5",))}

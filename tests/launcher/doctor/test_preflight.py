@@ -14,9 +14,9 @@ from launcher.doctor.preflight import first_complaint, require_fit_nodes
 from launcher.slurm.sbatch import sbatch_parameters
 from sweeps.folder.submission import JobShape
 from tests.composed import load
-from train_core.measurement import Fault, Outcome
 from train_core.rates.record import RankFacts
-from train_core.trial_folder import TrialFolder
+from train_core.trial.folder import TrialFolder
+from train_core.trial.measurement import Fault, Outcome
 
 GIB = 2**30
 

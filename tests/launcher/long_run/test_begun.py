@@ -21,8 +21,8 @@ from sweeps.trial import SweepFolder
 from tests import steps
 from tests.conftest import RecordOf
 from tests.permissions import bound_by_permissions
-from train_core.measurement import Outcome
 from train_core.process.lock import hold_lock
+from train_core.trial.measurement import Outcome
 
 STEPS = ["training.num_steps=50"]
 STEP = steps.STEP.model_copy(update={"step": 7, "num_steps": 50})

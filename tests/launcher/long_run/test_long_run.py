@@ -25,9 +25,9 @@ from tests.launcher.conftest import SlurmOf
 from tests.results.conftest import performance
 from train_core.checkpoints.checkpoint_folder import Facts, draft_of, publish
 from train_core.job.failures import without_numbers
-from train_core.measurement import Measurement, Outcome
 from train_core.process.lock import hold_lock
 from train_core.process.stop import Stopped
+from train_core.trial.measurement import Measurement, Outcome
 
 POINTS = [{"batch.micro_batch_size": 1}, {"batch.micro_batch_size": 2}, {"batch.micro_batch_size": 4}]
 STEPS = "training.num_steps=50"

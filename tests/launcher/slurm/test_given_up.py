@@ -18,7 +18,7 @@ from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.composed import load
 from tests.conftest import RecordOf
-from train_core.measurement import Outcome
+from train_core.trial.measurement import Outcome
 
 
 @pytest.fixture

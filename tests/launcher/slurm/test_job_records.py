@@ -23,7 +23,7 @@ from sweeps.trial import SweepFolder
 from tests.conftest import RecordOf
 from tests.launcher.conftest import SlurmOf
 from train_core.job.failures import without_numbers
-from train_core.measurement import Outcome
+from train_core.trial.measurement import Outcome
 
 JOB = "12_0"
 

@@ -21,7 +21,7 @@ from launcher.slurm.task import take_seat
 from sweeps.folder.submission import JobShape, Submission, read_submission
 from tests.composed import load
 from tests.launcher.conftest import SlurmOf, Tools
-from train_core.trial_folder import TrialFolder
+from train_core.trial.folder import TrialFolder
 
 SHAPE = JobShape(num_nodes=2, tasks_per_node=4, uses_gpus=True)
 RUNNING = "Job Id: 7.head\n    Job_Name = {name}\n    job_state = R\n    exec_host = node1/0*4+node2/0*4\n"

@@ -29,8 +29,8 @@ from tests.audit import audited
 from tests.collected_table import collect
 from tests.conftest import RecordOf
 from tests.results.conftest import finish, performance
-from train_core.measurement import Measurement, Outcome, RankFailure
-from train_core.trial_folder import TrialFolder
+from train_core.trial.folder import TrialFolder
+from train_core.trial.measurement import Measurement, Outcome, RankFailure
 
 NAME = "trisweep-test-1a2b"
 CLUSTER = "echo 'ClusterName = alps'; echo 'Configuration data as of 2026-11-22T05:40:41'"

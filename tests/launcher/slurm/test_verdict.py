@@ -15,7 +15,7 @@ from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import RecordOf
-from train_core.measurement import Fault, Outcome, RankFailure
+from train_core.trial.measurement import Fault, Outcome, RankFailure
 
 Silenced = tuple[TrialReading, Submission]
 

@@ -20,7 +20,7 @@ from sweeps.trial import SweepFolder, Trial
 from tests.conftest import BuildRecord
 from tests.results.conftest import FULL, WriteSweep, finish, performance, trial
 from tests.results.report.sections.conftest import drawn, plots_of, rows_of, text_of
-from train_core.measurement import Outcome
+from train_core.trial.measurement import Outcome
 
 BASE, TWO, THREE = trial("base"), trial("two", world_size=2), trial("three", world_size=2, tensor_parallel_size=2)
 

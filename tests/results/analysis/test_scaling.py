@@ -13,8 +13,8 @@ from sweeps.ranking.points import measured_points
 from sweeps.reading import TrialReading
 from sweeps.trial import Trial
 from tests.results.conftest import ENVIRONMENT, FULL, cluster, performance, trial
-from train_core.measurement import Environment, Measurement, Outcome, Performance
-from train_core.trial_folder import TrialFolder
+from train_core.trial.folder import TrialFolder
+from train_core.trial.measurement import Environment, Measurement, Outcome, Performance
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from sweeps.sweep import Sweep
 from sweeps.trial import SweepRecord
 from tests.results.conftest import WriteSweep, performance, trial
 from tests.results.report.sections.conftest import plots_of, shown_of, subject_of, text_of
-from train_core.measurement import Performance
+from train_core.trial.measurement import Performance
 
 TRIALS = [
     trial("one", is_baseline=True),

@@ -16,7 +16,7 @@ from results.mlflow.store import database_path
 from results.mlflow.sweep_import import import_sweep
 from sweeps.sweep import Sweep
 from tests.results.conftest import SQLITE, WriteSweep, finish, performance, step, trial, write_steps
-from train_core.measurement import Outcome
+from train_core.trial.measurement import Outcome
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")  # MLflow's own
 

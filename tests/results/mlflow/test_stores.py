@@ -27,8 +27,8 @@ from sweeps.trial import SweepFolder
 from tests.conftest import BuildRecord
 from tests.permissions import bound_by_permissions
 from tests.results.conftest import SQLITE, WriteSweep, finish, performance, step, sweep_writer, trial
-from train_core.measurement import Outcome
-from train_core.trial_folder import TrialFolder
+from train_core.trial.folder import TrialFolder
+from train_core.trial.measurement import Outcome
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")  # MLflow's own
 

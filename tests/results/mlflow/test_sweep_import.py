@@ -24,7 +24,7 @@ from sweeps.reading import Reading
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, SweepRecord
 from tests.results.conftest import CREATED, SQLITE, WriteSweep, finish, performance, trial, write_steps
-from train_core.measurement import Outcome
+from train_core.trial.measurement import Outcome
 
 pytestmark = pytest.mark.filterwarnings(
     # MLflow's own dependencies and models; none of them is ours to correct.

@@ -18,7 +18,7 @@ from results.mlflow.sweep_import import import_sweep
 from sweeps.sweep import Sweep
 from tests.results.conftest import SQLITE, performance, report_of, sweep_writer, trial
 from tests.results.mlflow.addresses import PATIENCE_SECONDS, free_port, read
-from train_core.measurement import Outcome, Performance
+from train_core.trial.measurement import Outcome, Performance
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from results.render.json_and_csv import json_lines
-from train_core.measurement import Outcome
+from train_core.trial.measurement import Outcome
 
 
 def test_what_json_does_not_know_becomes_null_or_text() -> None:

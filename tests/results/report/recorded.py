@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from results.report.pipeline_spans import action_times
 from sweeps.sweep import Sweep
 from train_core.parallel.schedules import Action, one_forward_one_backward
-from train_core.stage_timeline import RecordedPass, RecordedWait, StageSeconds, StageTimeline
+from train_core.trial.timeline import RecordedPass, RecordedWait, StageSeconds, StageTimeline
 
 FORWARD, BACKWARD, UPDATE = 1.0, 2.0, 0.5
 WAITED_IN_PASS = 0.25

@@ -19,7 +19,7 @@ from sweeps.sweep import Sweep
 from tests.results.conftest import FULL, WriteSweep, cluster, performance, report_of, trial
 from tests.results.report.conftest import Open
 from tests.results.report.test_report import HOW, PLAN, PROXY_TRIALS
-from train_core.measurement import Outcome
+from train_core.trial.measurement import Outcome
 
 PHONE = 390
 NASTY = """<script>document.title = "injected"</script> "'`|\\ & </td></table> {{ 7 * 7 }} """

@@ -9,7 +9,7 @@ import pytest
 from results.report.pipeline_spans import PipelineStep
 from results.report.recorded_spans import offsets, recorded_step, uncertainty
 from tests.results.report.recorded import BACKWARD, FORWARD, UPDATE, cut, made_up_stages
-from train_core.stage_timeline import StageTimeline
+from train_core.trial.timeline import StageTimeline
 
 
 def test_the_bubble_of_equal_stages_is_that_of_the_textbook() -> None:

@@ -25,7 +25,7 @@ from sweeps.reading import CALLED_OFF, CANCELLED_BY_NAME
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.results.conftest import FULL, WriteSweep, performance, report_of, trial
-from train_core.measurement import Outcome
+from train_core.trial.measurement import Outcome
 
 GOLDEN = Path(__file__).with_name("golden")
 PROXY_TRIALS = (

@@ -8,7 +8,7 @@ from results.tables.prometheus import SweepState, gauges_text
 from sweeps.folder.journal import History
 from sweeps.sweep import Sweep
 from tests.results.conftest import WriteSweep, performance, trial, write_steps
-from train_core.measurement import Outcome
+from train_core.trial.measurement import Outcome
 
 TRIALS = (trial("base", is_baseline=True), trial("two", world_size=2, tensor_parallel_size=2), trial("dead"))
 HOW = {"base": performance(100.0), "dead": (Outcome.OUT_OF_MEMORY, "rank 1 ran out of memory")}

@@ -20,7 +20,7 @@ from sweeps.trial import SweepFolder
 from tests.collected_table import collect
 from tests.conftest import BuildRecord
 from tests.results.conftest import WriteSweep, finish, performance, trial, write_steps
-from train_core.measurement import Outcome, StepMetrics
+from train_core.trial.measurement import Outcome, StepMetrics
 
 LR, SEED = "training.learning_rate", "training.seed"
 TRIALS = (

@@ -18,7 +18,7 @@ from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, Trial
 from tests.composed import compose_tree, composed
 from train_core.job.failures import without_numbers
-from train_core.measurement import Outcome, Performance
+from train_core.trial.measurement import Outcome, Performance
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from tests.conftest import BuildRecord
 from tests.results.conftest import performance, trial
 from tests.steps import STEP
 from tests.sweeps.ranking.test_rounds import Measured, asked, proposed, reading, run
-from train_core.measurement import Outcome, StepMetrics
+from train_core.trial.measurement import Outcome, StepMetrics
 
 QUIET = (1.0, 1.01, 0.99, 1.02, 0.98, 1.0, 1.01)
 TWO = (1.0, 2.3, 1.0, 2.25, 2.28, 1.02, 2.3)

@@ -24,7 +24,7 @@ from sweeps.trial import SweepFolder, SweepRecord
 from tests.conftest import BuildRecord
 from tests.results.conftest import CREATED, ENVIRONMENT, finish, performance
 from tests.steps import STEP
-from train_core.measurement import Performance
+from train_core.trial.measurement import Performance
 
 LR, SEED = "training.learning_rate", "training.seed"
 

@@ -15,8 +15,8 @@ from sweeps.reading import TrialReading
 from sweeps.search.searcher import Answer
 from sweeps.trial import Trial
 from tests.results.conftest import performance, trial
-from train_core.measurement import Measurement, Outcome, Performance
-from train_core.trial_folder import TrialFolder
+from train_core.trial.folder import TrialFolder
+from train_core.trial.measurement import Measurement, Outcome, Performance
 
 OVER = "every listed point was tried"
 

@@ -17,7 +17,7 @@ from sweeps.search.searcher import Proposal
 from sweeps.trial import Trial
 from tests.composed import composed
 from train_core.costs import estimate
-from train_core.measurement import Measurement
+from train_core.trial.measurement import Measurement
 
 # Without context ranks, which sequences of 2,048 tokens have no use for: the search would first learn that. With more
 # trials than it asks for, so that the search itself says when to end.

@@ -16,7 +16,7 @@ from sweeps.search.registry import search_for
 from sweeps.search.searcher import Answer, Proposal
 from sweeps.trial import Trial
 from tests.composed import composed
-from train_core.measurement import Outcome, StepMetrics
+from train_core.trial.measurement import Outcome, StepMetrics
 
 AXES = "+sweep.axes={training.learning_rate:{low:1e-5,high:1e-1,log:true},batch.global_batch_size:[8,16,32,64]}"
 BASE = ("sweep=smoke", "sweep.points=[]", "sweep.max_trials=100")

@@ -12,7 +12,7 @@ import pytest
 from sweeps.sweep import Sweep, glance_at
 from sweeps.trial import TICK_NS
 from tests.results.conftest import finish, performance, sweep_writer, trial, write_steps
-from train_core.trial_folder import TrialFolder
+from train_core.trial.folder import TrialFolder
 
 BASE, OTHER = trial("base", is_baseline=True), trial("other", world_size=2)
 

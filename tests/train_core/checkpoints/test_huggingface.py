@@ -26,11 +26,11 @@ from train_core.checkpoints.weight_files import is_weights
 from train_core.data.byte_pairs import bytes_tokenizer
 from train_core.expert_load import RouterBiases
 from train_core.job.trial import run_trial_here
-from train_core.measurement import Outcome
 from train_core.model.transformer import Transformer
 from train_core.parallel.groups import build_mesh
 from train_core.parallel.parallelize import Stage, parallelize
 from train_core.process.world import World
+from train_core.trial.measurement import Outcome
 
 GPT: dict[str, Value] = {"model.num_layers": 2, "model.hidden_size": 32, "model.num_attention_heads": 4}
 GPT |= {"model.num_query_groups": 4, "model.vocab_size": 96, "model.seq_length": 16}

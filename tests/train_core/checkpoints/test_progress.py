@@ -13,8 +13,8 @@ import torch.distributed as dist
 from tests.train_core.conftest import TrialOf
 from train_core.checkpoints.writer import TOLD_BYTES, Progress, Summed
 from train_core.job.trial import run_trial_here
-from train_core.measurement import Outcome
 from train_core.parallel.clock import Clock, Line, Operation
+from train_core.trial.measurement import Outcome
 
 HANGS_FOR_SECONDS = 600
 TWO_RANKS = {

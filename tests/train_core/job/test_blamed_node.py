@@ -8,8 +8,8 @@ from conf.errors import TrainingError
 from tests.train_core.conftest import AtStep, TrialOf
 from train_core.job.failures import failure_of
 from train_core.job.trial import run_trial_here
-from train_core.measurement import Fault
 from train_core.training.trainer import Trainer
+from train_core.trial.measurement import Fault
 
 THREE = {
     "parallel.world_size": 3,

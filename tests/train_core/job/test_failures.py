@@ -15,7 +15,7 @@ from torch.distributed import DistBackendError
 
 from conf.errors import ConfigError, TrainingError, UsageError
 from train_core.job.failures import failed_measurement, failure_of, first_cause, over_capacity_bytes, silent_failure
-from train_core.measurement import Fault, Outcome, RankFailure
+from train_core.trial.measurement import Fault, Outcome, RankFailure
 
 
 def failure(rank: int, cause: str, time: float) -> RankFailure:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.train_core.conftest import TrialOf
 from train_core.job.trial import run_trial_here
-from train_core.measurement import Outcome
+from train_core.trial.measurement import Outcome
 
 FULL_FROM_STEP_3 = """
 import resource, sys

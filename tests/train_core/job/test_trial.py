@@ -28,12 +28,12 @@ from train_core.data.tokens import prepare
 from train_core.job.failures import failed_measurement
 from train_core.job.supervisor import Job, Ranks, _meeting_folder
 from train_core.job.trial import run_trial_as_rank, run_trial_here
-from train_core.measurement import Outcome, RankFailure, StepMetrics
 from train_core.process.lock import NO_LOCKS, hold_lock
 from train_core.process.world import World
 from train_core.rates.device import run_from_launcher
 from train_core.training.train import train
-from train_core.trial_folder import TrialFolder
+from train_core.trial.folder import TrialFolder
+from train_core.trial.measurement import Outcome, RankFailure, StepMetrics
 
 TENSOR_2 = {"parallel.world_size": 2, "parallel.tensor_parallel_size": 2, "training.num_steps": 3}
 FOUR_RANKS = TENSOR_2 | {"parallel.world_size": 4, "parallel.pipeline_parallel_size": 2}
@@ -461,7 +461,7 @@ def test_a_job_that_is_started_once_more_keeps_the_measurement_it_left(
 OUTLIVED = """
 import sys
 from pathlib import Path
-from train_core.trial_folder import Attempt
+from train_core.trial.folder import Attempt
 from train_core.job.trial import run_trial_as_rank
 
 folder = Path(sys.argv[1])

@@ -29,7 +29,7 @@ from train_core.process.stop import (
 )
 from train_core.process.world import World
 from train_core.training.train import train
-from train_core.trial_folder import TrialFolder
+from train_core.trial.folder import TrialFolder
 
 
 def stopped_at(world: World, experiment: Experiment, cache: Path) -> tuple[int, int]:

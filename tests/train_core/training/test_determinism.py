@@ -13,10 +13,10 @@ from torch.utils import deterministic
 from conf.plan.experiment import Experiment
 from tests.composed import load
 from tests.train_core.conftest import ExperimentOf, Worlds
-from train_core.measurement import StepMetrics
 from train_core.process.gpu_settings import CUBLAS_WORKSPACE, same_bits
 from train_core.process.world import World
 from train_core.training.train import train
+from train_core.trial.measurement import StepMetrics
 
 
 def settings_of_torch() -> tuple[bool, bool, str | None]:

@@ -16,9 +16,9 @@ from tests.train_core.training.oracle import AdamW, Trained, first_weights, loss
 from tests.train_core.training.test_random_layouts import assembled, require_like, train_and_tell
 from train_core.costs.counts.flops import attention_core_forward_flops, model_flops
 from train_core.data.tokens import hash_of, place_in_permutation
-from train_core.measurement import Performance
 from train_core.process.world import World
 from train_core.training.train import train
+from train_core.trial.measurement import Performance
 
 MEGATRON = Path(__file__).parents[1] / "data" / "megatron" / "uint16"
 LAYOUTS = [

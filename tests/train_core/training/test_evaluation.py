@@ -10,10 +10,10 @@ import pytest
 
 from conf.plan.experiment import Experiment
 from tests.train_core.conftest import ExperimentOf, Worlds
-from train_core.measurement import StepMetrics
 from train_core.process.world import World
 from train_core.training.train import train
-from train_core.trial_folder import TrialFolder
+from train_core.trial.folder import TrialFolder
+from train_core.trial.measurement import StepMetrics
 
 EVALUATED = {
     "model.num_layers": 4,

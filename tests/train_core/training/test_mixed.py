@@ -13,12 +13,12 @@ from torch import Tensor
 from conf.plan.experiment import Experiment
 from tests.composed import load_cluster
 from tests.train_core.conftest import ExperimentOf, Worlds
-from train_core.measurement import Performance
 from train_core.model.initialize import initial_value
 from train_core.parallel import parallelize
 from train_core.process.world import World
 from train_core.training.train import train
 from train_core.training.trainer import Trainer
+from train_core.trial.measurement import Performance
 
 PLANS: dict[tuple[int, int], dict[str, object]] = {
     (1, 3): {"parallel.pipeline_parallel_size": 4, "parallel.layers_per_stage": [1, 1, 1, 2]},

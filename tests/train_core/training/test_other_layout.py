@@ -16,11 +16,11 @@ from tests.train_core.checkpoints.test_checkpoint import layout
 from tests.train_core.conftest import ExperimentOf, TrialOf, Worlds
 from train_core.checkpoints.checkpoint_folder import path_of
 from train_core.job.trial import run_trial_here
-from train_core.measurement import Outcome, StepMetrics
 from train_core.process.stop import never
 from train_core.process.world import World
 from train_core.training.train import train
-from train_core.trial_folder import TrialFolder
+from train_core.trial.folder import TrialFolder
+from train_core.trial.measurement import Outcome, StepMetrics
 
 CURVE = {
     "model.num_layers": 4,

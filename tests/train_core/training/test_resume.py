@@ -30,12 +30,12 @@ from train_core.checkpoints.checkpoint_folder import (
 )
 from train_core.job.training_folder import StoredTraining
 from train_core.job.trial import run_trial_here
-from train_core.measurement import Outcome, StepMetrics
 from train_core.process.stop import never
 from train_core.process.world import World
 from train_core.training.train import train
 from train_core.training.trainer import Trainer
-from train_core.trial_folder import TrialFolder
+from train_core.trial.folder import TrialFolder
+from train_core.trial.measurement import Outcome, StepMetrics
 
 TWO_REPLICAS = {
     "model.num_layers": 2,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from train_core.measurement import DISK, Standing
+from train_core.trial.measurement import DISK, Standing
 from train_core.watch.hang import explain
 
 AT_WORK: dict[str, Any] = {"operation": None, "line": "", "number": 0, "ranks": ()}

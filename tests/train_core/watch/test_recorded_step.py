@@ -12,9 +12,9 @@ from tests.train_core.conftest import ExperimentOf, Worlds
 from train_core.parallel.clock import Clock, Line, StepRecord
 from train_core.parallel.schedules import Action, actions_of
 from train_core.process.world import World
-from train_core.stage_timeline import RecordedPass, RecordedWait, StageSeconds, StageTimeline
 from train_core.training.train import train
-from train_core.trial_folder import TrialFolder
+from train_core.trial.folder import TrialFolder
+from train_core.trial.timeline import RecordedPass, RecordedWait, StageSeconds, StageTimeline
 from train_core.watch.step_parts import LatestSteps, stage_timeline
 
 PIPELINE_2 = {"parallel.world_size": 2, "parallel.pipeline_parallel_size": 2, "training.num_steps": 3}

@@ -12,10 +12,10 @@ import pytest
 from conf.plan.experiment import Experiment
 from tests.train_core.conftest import ExperimentOf, Worlds
 from train_core.axes import Layout
-from train_core.measurement import Performance, StepMetrics
 from train_core.parallel.clock import Clock, DeviceClock, Line
 from train_core.process.world import World
 from train_core.training.train import train
+from train_core.trial.measurement import Performance, StepMetrics
 from train_core.watch.step_parts import TermsHistory, breakdown_of, stragglers, terms_of
 
 BREAKDOWN = {

@@ -17,11 +17,11 @@ import torch
 from tests.train_core.conftest import AtStep, TrialOf
 from train_core.job.failures import first_cause
 from train_core.job.trial import run_trial_here
-from train_core.measurement import Outcome
 from train_core.parallel.clock import Line
 from train_core.process.world import World
 from train_core.training.trainer import Trainer
-from train_core.trial_folder import TrialFolder
+from train_core.trial.folder import TrialFolder
+from train_core.trial.measurement import Outcome
 from train_core.watch.watchdog import Watchdog, watch_rank
 
 LONG = {"training.num_steps": 100_000, "watch.hang_seconds": 3.0}

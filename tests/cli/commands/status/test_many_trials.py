@@ -14,7 +14,7 @@ from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import BuildRecord
 from tests.results.conftest import finish, performance
-from train_core.measurement import Outcome
+from train_core.trial.measurement import Outcome
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,8 @@ from sweeps.folder.journal import Cancelled, Journal
 from sweeps.reading import Reading
 from sweeps.trial import SweepFolder
 from tests.results.conftest import WriteSweep, experiment, performance, trial, write_sweep
-from train_core.measurement import Measurement, Outcome
-from train_core.trial_folder import TrialFolder
+from train_core.trial.folder import TrialFolder
+from train_core.trial.measurement import Measurement, Outcome
 
 __all__ = ["write_sweep"]
 EXPERIMENT = experiment()

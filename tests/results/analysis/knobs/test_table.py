@@ -8,7 +8,7 @@ from conf.types.schema import Value
 from results.analysis.knobs.sensitivity import published_order
 from results.analysis.knobs.table import KnobPoint, columns_of, knob_words, measured_table, predicted_table
 from tests.results.conftest import WriteSweep, performance, trial
-from train_core.measurement import Outcome
+from train_core.trial.measurement import Outcome
 
 
 def test_measured_and_predicted_rates_stand_in_tables_of_their_own(write_sweep: WriteSweep) -> None:

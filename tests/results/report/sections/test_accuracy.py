@@ -9,7 +9,7 @@ from results.render.units import ABSENT
 from results.report.sections.accuracy import section
 from tests.results.conftest import WriteSweep, performance, trial
 from tests.results.report.sections.conftest import drawn, plots_of, rows_of, shown_of, subject_of, text_of
-from train_core.measurement import Breakdown, Performance, StepTerms
+from train_core.trial.measurement import Breakdown, Performance, StepTerms
 
 TRIALS = (
     trial("base", is_baseline=True),

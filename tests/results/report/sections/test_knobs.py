@@ -12,7 +12,7 @@ from results.report.sections.knobs import section
 from sweeps.sweep import Sweep
 from tests.results.conftest import FULL, WriteSweep, performance, trial
 from tests.results.report.sections.conftest import shown_of, subject_of, table_of, text_of
-from train_core.measurement import Outcome
+from train_core.trial.measurement import Outcome
 
 SIZES = list(product((1, 2, 4), (1, 2), (1, 2, 4)))
 

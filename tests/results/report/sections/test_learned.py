@@ -12,7 +12,7 @@ from sweeps.trial import Trial
 from tests.composed import composed
 from tests.results.conftest import WriteSweep, finish, performance, trial
 from tests.results.report.sections.conftest import drawn, plots_of, rows_of, shown_of, subject_of, text_of
-from train_core.measurement import Outcome, Performance
+from train_core.trial.measurement import Outcome, Performance
 
 BASELINE = trial("base", is_baseline=True)
 SECOND = trial("second", world_size=2, tensor_parallel_size=2).model_copy(

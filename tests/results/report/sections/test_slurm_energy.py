@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from results.report.sections.cost import slurm_watts
-from train_core.trial_folder import TrialFolder
+from train_core.trial.folder import TrialFolder
 
 
 @pytest.mark.parametrize(

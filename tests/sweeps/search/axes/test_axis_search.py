@@ -16,7 +16,7 @@ from sweeps.reading import TrialReading
 from sweeps.search.axes.axis_search import AxisSearch
 from sweeps.search.searcher import Listed, Proposal
 from tests.sweeps.search.loss_sweep import AXES, BASE, LOSS, LossSweep, bowl, points_of
-from train_core.measurement import Outcome
+from train_core.trial.measurement import Outcome
 
 SMALL = "+sweep.axes={batch.micro_batch_size:[1,2,4],parallel.recompute:[none,full],parallel.world_size:[1,3]}"
 

@@ -13,7 +13,7 @@ from sweeps.search.searcher import Listed
 from sweeps.trial import Trial
 from tests.composed import composed
 from tests.sweeps.search.conftest import SWEEP, Replay
-from train_core.measurement import Measurement, Outcome
+from train_core.trial.measurement import Measurement, Outcome
 
 
 def failed(measured: Measurement) -> Measurement:

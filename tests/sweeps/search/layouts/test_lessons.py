@@ -10,7 +10,7 @@ import pytest
 from benchmarks.replay.run import NOWHERE, ReplayedReading
 from sweeps.search.layouts.bayes import SURPRISE
 from tests.sweeps.search.conftest import SWEEP, Replay
-from train_core.measurement import StepMetrics
+from train_core.trial.measurement import StepMetrics
 
 
 @dataclass(frozen=True, kw_only=True)

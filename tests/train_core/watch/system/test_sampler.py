@@ -10,11 +10,11 @@ import torch
 
 from tests.audit import audited
 from tests.train_core.conftest import ExperimentOf, Worlds
-from train_core.measurement import StepMetrics, SystemUse
 from train_core.optimizer import StepResult
 from train_core.parallel.collectives import Axis
 from train_core.process.world import World
 from train_core.training.meter import Meter
+from train_core.trial.measurement import StepMetrics, SystemUse
 from train_core.watch.energy_counters import EnergyCounter
 from train_core.watch.energy_meter import EnergyMeter
 from train_core.watch.sampler import NOT_DUE, SAMPLE_SECONDS, SystemSampler

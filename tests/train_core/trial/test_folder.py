@@ -8,9 +8,9 @@ import pytest
 
 from tests.permissions import bound_by_permissions
 from tests.steps import STEP
-from train_core.measurement import Outcome, RankFailure
 from train_core.process.lock import hold_lock
-from train_core.trial_folder import Attempt, AttemptOver, TrialFolder, is_held
+from train_core.trial.folder import Attempt, AttemptOver, TrialFolder, is_held
+from train_core.trial.measurement import Outcome, RankFailure
 
 FAILURE = RankFailure(rank=1, outcome=Outcome.FAILED, cause="its peer is gone", traceback="", time=1.0)
 

@@ -25,9 +25,7 @@ from conf.errors import FULL_ERRORS
 from conf.plan.experiment import Experiment
 from conf.private_files import unreadable
 from conf.types.schema import share_given_fields
-from train_core.measurement import Measurement, Outcome, RankFailure, Standing, StepMetrics
-from train_core.stage_timeline import StageTimeline
-from train_core.whole_files import (
+from train_core.trial.atomic import (
     append_whole,
     keep_room,
     replacing,
@@ -37,6 +35,8 @@ from train_core.whole_files import (
     write_atomically,
     write_in_room,
 )
+from train_core.trial.measurement import Measurement, Outcome, RankFailure, Standing, StepMetrics
+from train_core.trial.timeline import StageTimeline
 
 Model = TypeVar("Model", bound=BaseModel)
 RESULT = "trisweep measured: "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from train_core.log_files import GrowingFile, last_lines
+from train_core.trial.logs import GrowingFile, last_lines
 
 
 def test_a_growing_file_is_read_on_and_a_new_one_from_its_start(tmp_path: Path) -> None:

@@ -14,11 +14,9 @@ from pathlib import Path
 import pytest
 
 from tests.steps import STEP
-from train_core import whole_files
 from train_core.job.failures import failure_of, without_numbers
-from train_core.measurement import Fault, Measurement, Outcome
-from train_core.trial_folder import TrialFolder, result_in
-from train_core.whole_files import (
+from train_core.trial import atomic
+from train_core.trial.atomic import (
     append_whole,
     is_full,
     keep_room,
@@ -27,6 +25,8 @@ from train_core.whole_files import (
     write_atomically,
     write_in_room,
 )
+from train_core.trial.folder import TrialFolder, result_in
+from train_core.trial.measurement import Fault, Measurement, Outcome
 
 
 def test_a_link_stays_and_the_file_behind_it_is_replaced(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_a_result_is_written_to_a_disk_that_has_filled_up_since_its_room_was_kep
 def test_a_result_for_which_no_room_was_kept_waits_until_the_disk_is_emptied(
     small_disk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(whole_files, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(atomic, "PAUSE_SECONDS", 0.01)
     path, others = small_disk / "measurement.json", _fill(small_disk)
     keep_room(path)  # finds none
 
@@ -179,8 +179,8 @@ def test_a_result_for_which_no_room_was_kept_waits_until_the_disk_is_emptied(
 
 
 def test_a_disk_that_stays_full_is_an_error_after_a_while(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(whole_files, "PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr(whole_files, "PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(atomic, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(atomic, "PATIENCE_SECONDS", 0.1)
     _fill(small_disk)
     with pytest.raises(OSError, match="No space left"):
         write_in_room(small_disk / "measurement.json", "5 TFLOPS")
@@ -229,8 +229,8 @@ def test_a_measurement_does_not_wait_for_more_steps_than_room_was_kept_for(
 def test_a_measurement_that_finds_no_room_is_printed_and_read_there(
     small_disk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(whole_files, "PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr(whole_files, "PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(atomic, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(atomic, "PATIENCE_SECONDS", 0.05)
     trial = _trial_on_a_full_disk(small_disk, keeps_room=False)
     measured = without_numbers("sha", Outcome.COMPLETED, "", 0.0)
     with pytest.raises(OSError, match="No space left"):
