@@ -42,7 +42,7 @@ class LoggedStep(NamedTuple):
 
     Attributes:
         number: of the last step that the line covers; `covers` of them were averaged.
-        seconds: of one optimizer step.
+        seconds: of one optimizer step; NaN where neither the line nor what is known of the run tells it.
         tflops: of one device, as the trainer counts them; `mfu`: a share of 1.
         tokens_per_second: of all devices together.
         memory_bytes: the most that one device had reserved; `memory_share`: the same as a share of the device.
@@ -76,19 +76,25 @@ class UserRun:
     """One start of one job: a file with restarts holds several.
 
     Attributes:
-        trainer: a name that `trisweep estimate` takes as `implementation`; None where nothing tells it.
+        program: the trainer whose files and lines these are, in the words of `diagnose.readers`, such as `nanotron`;
+            None where nothing tells it.
+        trainer: a name that `trisweep estimate` takes as `implementation`, whose costs are nearest to the program's;
+            None where nothing tells it.
         columns: facts by column of `trisweep estimate` (docs/estimate.md).
         settings: facts by the trainer's own name, without dashes in front and with `_` between words: all that was
             found, read into a column or not. Environment variables keep their capitals.
+        overruled: by the same names what somebody else says otherwise, and is believed less.
         steps: in the order of their lines, the copies of several ranks once.
         timers: seconds by the trainer's name of a timer, of the last line that has it.
-        marks: lines that tell what happened beside the steps: saving, evaluation, a recompilation, an error. By kind.
+        marks: the first lines that tell what happened beside the steps, by the kinds of `diagnose.readers.marks`.
     """
 
     name: str
+    program: str | None = None
     trainer: Fact | None = None
     columns: dict[str, Fact] = field(default_factory=dict)
     settings: dict[str, Fact] = field(default_factory=dict)
+    overruled: dict[str, list[Fact]] = field(default_factory=dict)
     steps: list[LoggedStep] = field(default_factory=list)
     memory: list[LoggedMemory] = field(default_factory=list)
     timers: dict[str, float] = field(default_factory=dict)
