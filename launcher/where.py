@@ -6,7 +6,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from conf.compose.load import Composition, choices, compose
+from conf.compose.load import Composition, compose
 from conf.compose.settings import MOST_BYTES_OF_NAME, Settings
 from conf.credentials import HIDDEN, has_hidden_variables
 from conf.errors import ConfigError, UsageError
@@ -80,7 +80,7 @@ def cluster_elsewhere(composition: Composition) -> str | None:
     sweep = composition.settings.sweep
     if sweep is None or sweep.proxy is not None or sweep.replay is not None:
         return None
-    chosen = choices(composition.overrides)
+    chosen = composition.choices
     return chosen["cluster"] if chosen["cluster"] in options("slurm") or chosen["slurm"] != "default" else None
 
 

@@ -13,7 +13,7 @@ import hydra
 import omegaconf
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import DictConfig
+from omegaconf import DictConfig, open_dict
 
 import conf.compose.load
 from conf.compose.load import Composition
@@ -65,7 +65,7 @@ def compose_choices_once(config_name: str, overrides: list[str], *, return_hydra
     a person's own, whose files a test may change, all is composed anew.
     """
     values = [text for text in overrides if Override.parse(text).pins]
-    if return_hydra_config or own_folders():
+    if own_folders():
         return compose_with_hydra(config_name, overrides, return_hydra_config)
     config: DictConfig = pickle.loads(_chosen(config_name, tuple(text for text in overrides if text not in values)))
     ConfigLoaderImpl._apply_overrides_to_config(OverridesParser.create().parse_overrides(values), config)
@@ -79,7 +79,10 @@ def _chosen(config_name: str, choices: tuple[str, ...]) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError:
-        pickled = pickle.dumps(compose_with_hydra(config_name, list(choices)))
+        config = compose_with_hydra(config_name, list(choices), return_hydra_config=True)
+        with open_dict(config):  # of Hydra's own values only the choices are read
+            config["hydra"] = {"runtime": {"choices": config.hydra.runtime.choices}}
+        pickled = pickle.dumps(config)
     with replacing(path, durable=False) as file:
         file.write(pickled)
     for other in COMPOSITIONS.parent.iterdir():

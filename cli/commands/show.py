@@ -91,10 +91,8 @@ def _place_of(group: str, sources: dict[str, dict[str, str]]) -> str:
 
 def _sources(composition: Composition) -> dict[str, dict[str, str]]:
     """The files of each group: its own, then those that it takes parts from, by what was chosen."""
-    from conf.compose.load import choices
-
     files: dict[str, dict[str, str]] = {}
-    for key, option in choices(composition.overrides).items():
+    for key, option in composition.choices.items():
         group, _, package = key.partition("@")
         if option in options(group):
             place = (package or group).partition(".")[0]

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import chain
 from pathlib import Path
@@ -23,7 +23,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from conf.compose.complaints import (
@@ -77,11 +77,13 @@ class Composition:
 
     Attributes:
         tree: plain values, interpolations resolved. Nobody changes it: `with_values` makes changed copies.
+        choices: the option that each group came to, by its key: `model`, and `device@cluster.device` inside another.
         doubts: a sentence for each unusual figure of the cluster and for what a model leaves out, for the person.
     """
 
     overrides: Overrides
     tree: Tree
+    choices: Mapping[str, str] = field(default_factory=dict)
     doubts: tuple[str, ...] = ()
 
     @cached_property
@@ -100,11 +102,12 @@ def compose(overrides: Overrides) -> Composition:
     Raises ConfigError where an override names an unknown group, option or key, a file is not valid YAML, or a figure of
     the cluster is impossible in its unit.
     """
-    tree = with_stand_ins(_plain_tree(ROOT, overrides))
+    plain, choices = _plain_tree(ROOT, overrides)
+    tree = with_stand_ins(plain)
     wrong = [*_wrong_name("model", tree, overrides), *_wrong_name("cluster", tree, overrides)]
     cluster = tree.get("cluster")
     said = doubts(cluster, wrong) if isinstance(cluster, dict) else ()
-    return Composition(overrides, tree, (*said, *not_modelled(tree.get("model"))))
+    return Composition(overrides, tree, choices, (*said, *not_modelled(tree.get("model"))))
 
 
 def compose_tree(texts: Sequence[str] = ()) -> Tree:
@@ -128,7 +131,7 @@ def load_cluster(name: str) -> ClusterSpec:
     """
     if name not in options("cluster"):
         raise no_option("cluster", name)
-    tree = _plain_tree(f"cluster/{name}", Overrides())
+    tree, _ = _plain_tree(f"cluster/{name}", Overrides())
     doubts(tree["cluster"], _wrong_name("cluster", tree, Overrides.choosing("cluster", name)))
     return validate(ClusterSpec, tree["cluster"], "cluster.")
 
@@ -139,23 +142,19 @@ def cluster_named(name: str) -> ClusterSpec:
     return load_cluster(name)
 
 
-def choices(overrides: Overrides) -> dict[str, str]:
-    """The option that each group came to, by its key: `model`, and `device@cluster.device` inside another."""
-    config = _with_hydra(ROOT, overrides, with_its_own=True)
-    return {key: str(option) for key, option in config.hydra.runtime.choices.items()}
-
-
-def _plain_tree(root: str, overrides: Overrides) -> Tree:
+def _plain_tree(root: str, overrides: Overrides) -> tuple[Tree, dict[str, str]]:
+    """The composed tree, and the option that each group came to."""
     # OmegaConf resolves references only here, and reports a broken one as a plain ValueError or an error of its own.
     try:
-        config = _with_hydra(root, overrides)
-        return following(OmegaConf.to_container(config, resolve=True), OmegaConf.to_container(config, resolve=False))
+        config, choices = _with_hydra(root, overrides)
+        tree = following(OmegaConf.to_container(config, resolve=True), OmegaConf.to_container(config, resolve=False))
     except (OmegaConfBaseException, ValueError) as error:
         raise _readable_error(error, overrides) from None
+    return tree, choices
 
 
-def _with_hydra(root: str, overrides: Overrides, *, with_its_own: bool = False) -> DictConfig:
-    """The configuration that Hydra composes, with its own values or without them."""
+def _with_hydra(root: str, overrides: Overrides) -> tuple[DictConfig, dict[str, str]]:
+    """The configuration that Hydra composes, and the option that each group came to."""
     # Hydra keeps one configuration per process, and refuses to open another before the first is cleared.
     GlobalHydra.instance().clear()
     _require_sweep(overrides)
@@ -166,13 +165,17 @@ def _with_hydra(root: str, overrides: Overrides, *, with_its_own: bool = False) 
     texts = [*(site_overrides() if root == ROOT else ()), *own]
     try:
         with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-            return hydra.compose(root, overrides=texts, return_hydra_config=with_its_own)
+            config = hydra.compose(root, overrides=texts, return_hydra_config=True)
     except RecursionError:
         if (circle := circle_of(overrides)) is not None:
             raise circle from None
         raise
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise _readable_error(error, overrides) from None
+    choices = {key: str(option) for key, option in config.hydra.runtime.choices.items()}
+    with open_dict(config):
+        del config["hydra"]
+    return config, choices
 
 
 def _require_sweep(overrides: Overrides) -> None:
@@ -276,7 +279,7 @@ def _not_overridable(key: str, overrides: Overrides) -> ConfigError:
     value, sweep = overrides.stated_value(key), overrides.stated_value("sweep")
     # Compose once more without the mistake, to learn which keys there are; a chosen sweep adds some of its own.
     without_mistake = Overrides() if sweep is None or key == "sweep" else Overrides.choosing("sweep", sweep)
-    keys = [*dotted_keys(_plain_tree(ROOT, without_mistake)), *dotted_fields()]
+    keys = [*dotted_keys(_plain_tree(ROOT, without_mistake)[0]), *dotted_fields()]
     if key in keys:
         remedy = "Change it in the sweep's file, or give it values with an axis."
         return ConfigError(key, value, "has a dot in one of its names, which no override can tell", remedy)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -245,7 +245,7 @@ def _with_knobs(proxy: Composition, asked: Composition) -> Composition:
     """The proxy's configuration, in which the knobs that the user pinned are pinned too."""
     knobs = Overrides(tuple(override for override in asked.overrides if override.key in KNOB_KEYS))
     values = {key: part_at(asked.tree, key) for key in knobs.pinned_keys()}
-    return Composition(proxy.overrides + knobs, with_values(proxy.tree, values))
+    return replace(proxy, overrides=proxy.overrides + knobs, tree=with_values(proxy.tree, values))
 
 
 def _draft(tree: Tree, point: Point) -> Trial:
@@ -368,7 +368,7 @@ def on_suiting_devices(asked: Composition, points: PointSet, *, whole_grid: bool
     size = _largest_suiting(open_points, asked.tree, cluster, most)
     if size is None or size == stated or (stated is None and size == cluster.num_devices):
         return asked
-    return Composition(asked.overrides, with_values(asked.tree, {WORLD_SIZE: size}))
+    return replace(asked, tree=with_values(asked.tree, {WORLD_SIZE: size}))
 
 
 def _largest_suiting(points: Sequence[Point], tree: Tree, cluster: ClusterSpec, most: int) -> int | None:

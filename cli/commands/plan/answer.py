@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -163,14 +164,13 @@ def _what_a_search_finds(composition: Composition, trial: Trial | None, *, fits:
 
 
 def _best_of_a_search(composition: Composition, trial: Trial | None) -> Candidate | None:
-    from conf.compose.load import Composition
     from sweeps.planner.choosing.choice import best_of
     from sweeps.planner.request import search_request
     from sweeps.points.plan import fixed_by
 
     if trial is None:
         return best_of(search_request(composition).spaces)[0]
-    like = Composition(composition.overrides, with_values(composition.tree, fixed_by(trial, composition)))
+    like = replace(composition, tree=with_values(composition.tree, fixed_by(trial, composition)))
     return best_of(search_request(like, devices=str(trial.planned.parallel.world_size)).spaces)[0]
 
 
@@ -188,8 +188,6 @@ def _print_search(composition: Composition, trial: Trial | None) -> None:
 
 
 def _print_measuring(composition: Composition) -> None:
-    from conf.compose.load import choices
-
     overrides = composition.overrides
     sweep, is_stated = overrides.stated_value("sweep"), overrides.stated_value("cluster") is not None
     # Where there is Slurm, no sweep is measured without a cluster, also where the sweep's file names one.
@@ -197,7 +195,7 @@ def _print_measuring(composition: Composition) -> None:
         console.print("Measure, on this machine or with cluster=NAME through Slurm:")
         print_unwrapped(f"  {same_command('sweep', sweep, overrides)}")
     else:
-        cluster = [] if is_stated else [f"cluster={choices(overrides)['cluster']}"]
+        cluster = [] if is_stated else [f"cluster={composition.choices['cluster']}"]
         console.print("The jobs that would measure these points:")
         print_unwrapped(f"  {same_command('sweep', sweep, overrides, *cluster, '--dry-run')}")
 
