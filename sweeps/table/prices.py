@@ -47,7 +47,7 @@ OWN_WORDS = {
     "trainer": "implementation",
 }
 """What other pages of this package, and other people, call what a column of published tables says."""
-READ_BESIDE = ("arxiv", "confirmed", "model", "series", "source", "table")
+READ_BESIDE = ("arxiv", "confirmed", "measured_by", "model", "series", "source", "table")
 """Columns that name a row; `arxiv` tells the year as well."""
 MAY_BE_MEANT = (*OPTIONAL_COLUMNS, *MEASURED_COLUMNS)
 READ = {

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.published_rows import PUBLISHED
 from conf.folders import options
-from sweeps.table.prices import PricedRow
+from sweeps.table.prices import PricedRow, read_table, unread_sentence
 
 PUBLISHED_2 = PUBLISHED.with_name("published_2.csv")
 
@@ -21,6 +21,13 @@ def rows() -> list[dict[str, str]]:
 def test_every_row_names_its_source_its_series_and_its_set() -> None:
     assert all(row["source"] and row["table"] and row["series"] and row["set"] for row in rows())
     assert {row["confirmed"] for row in rows()} == {"yes", "partial"}
+
+
+@pytest.mark.parametrize("number", ["", "_2", "_3", "_4", "_5"])
+def test_every_published_row_says_who_measured_it(number: str) -> None:
+    found = read_table(PUBLISHED.with_name(f"published{number}.csv"))
+    assert {record.row["measured_by"] for record in found.records} <= {"users", "makers", "papers"}
+    assert "measured_by" not in (unread_sentence(found.columns) or "")
 
 
 def test_clusters_that_rows_name_are_files() -> None:
