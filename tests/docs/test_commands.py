@@ -35,7 +35,7 @@ RUN_ELSEWHERE = {
     "resume": "tests/launcher/control/test_conductor.py",
     "retry": "tests/slurm/test_commands.py",
     "show": "tests/cli/commands/test_list_and_show.py",
-    "status": "tests/cli/commands/status/test_status.py",
+    "status": "tests/cli/commands/test_status.py",
     "train": "tests/cli/commands/test_train.py",
     "ui": "tests/results/mlflow/test_ui.py",
 }

@@ -13,7 +13,7 @@ from types import ModuleType
 import pynvml
 import pytest
 
-from tests.train_core.watch.energy.hosts import RANGE_JOULES, two_sockets
+from tests.train_core.watch.hosts import RANGE_JOULES, two_sockets
 from tests.train_core.watch.nvml_library import KNOWN, WITHOUT_ENERGY, FakeLibrary
 from train_core.watch.energy_counters import FollowedCounter, amd_counter, nvml_counter, rapl_counters
 
