@@ -205,6 +205,14 @@ def main() -> None:
         _complain(_complaint_of(error))
     except TrisweepError as error:
         _complain(str(error))
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing in OUR_PACKAGES:
+            raise
+        _complain(
+            f"{missing} is not installed for this Python, {sys.executable}: install all that Trisweep needs with"
+            " `pip install` of its wheel or checkout, without --no-deps."
+        )
     except BrokenPipeError:
         # Whoever read has had enough, as `head` has. Python would complain once more when it closes stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -260,6 +268,8 @@ def _complaint_of(error: Any) -> str:
     return f"{said}{stop} `{command} --help` says what it takes." if said else ""
 
 
+OUR_PACKAGES = ("conf", "train_core", "sweeps", "launcher", "results", "calibrate", "diagnose", "cli")
+"""One that lacks a module of these is damaged, which is a defect and keeps its traceback."""
 OF_HYDRA = {
     **dict.fromkeys(("-m", "--multirun"), "Points come from the axes of a sweep's file, such as sweep/NAME.yaml"),
     **dict.fromkeys(("-cd", "-cn", "-cp", "--config-name", "--config-path"), "Folders are named with --config-dir"),

@@ -13,7 +13,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("conf", "train_core", "sweeps", "launcher", "results", "calibrate", "diagnose", "cli", "benchmarks")
+PACKAGES = (
+    "trisweep",
+    "conf",
+    "train_core",
+    "sweeps",
+    "launcher",
+    "results",
+    "calibrate",
+    "diagnose",
+    "cli",
+    "benchmarks",
+)
 FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 INITS = sorted(path for path in FILES if path.name == "__init__.py")
 LEAST_WORDS = 5

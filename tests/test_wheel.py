@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-OURS = ("conf", "train_core", "sweeps", "launcher", "results", "calibrate", "cli")
+OURS = ("conf", "train_core", "sweeps", "launcher", "results", "calibrate", "diagnose", "cli")
 PROGRAM = """from conf import LOSS
 for step in range(1, 5):
     print(f"step {step} loss {LOSS} time 0.01 s")
@@ -93,6 +93,23 @@ def test_a_sweep_runs_with_its_own_packages_and_another_program_with_its_own(bin
     assert done.returncode == 0, done.stdout + done.stderr
     lines = [line for metrics in elsewhere.rglob("metrics.jsonl") for line in metrics.read_text().splitlines()]
     assert {json.loads(line)["loss"] for line in lines} == {2.5}
+
+
+def test_the_face_works_there_and_names_a_module_that_would_be_hidden(bin_folder: Path, tmp_path: Path) -> None:
+    use = "import trisweep; print(trisweep.plan('smoke').best.fits, trisweep.__file__)"
+    planned = run(bin_folder / "python", "-c", use, cwd=tmp_path)
+    assert planned.returncode == 0, planned.stderr
+    fits, where = planned.stdout.split()
+    assert fits == "True"
+    assert Path(where).is_relative_to(bin_folder.parent)
+    (tmp_path / "results.py").write_text("")
+    refused = run(bin_folder / "python", "-c", use, cwd=tmp_path)
+    assert f"results is {tmp_path}/results.py, and Trisweep has a package of that name" in refused.stderr
+
+
+def test_the_recipe_of_the_container_copies_all_that_a_wheel_is_made_of() -> None:
+    recipe = (ROOT / "apptainer.def").read_text()
+    assert [name for name in (*OURS, "trisweep") if f" {name} /opt/trisweep/{name}\n" not in recipe] == []
 
 
 def test_commands_work_in_a_folder_with_a_conf_of_its_own(bin_folder: Path, elsewhere: Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from conf.plan.knobs import KNOBS, Knob, KnobValue, labelled_values, layers_in_short
-from conf.units import GIBIBYTE, JOULES_PER_KWH, MILLION, SECONDS_PER_HOUR, TERA, count_of
+from conf.units import JOULES_PER_KWH, MILLION, SECONDS_PER_HOUR, count_of
 from results.render.json_and_csv import csv_cell
 from results.render.table import Table, breakable, text
 from results.render.units import seconds, significant, tflops
@@ -60,11 +60,11 @@ def _predicted_cells(candidate: Candidate) -> PlanRow:
         "predicted_step_seconds": seconds,
         **terms,
         "predicted_tokens_per_second": tokens_per_step(space) / seconds,
-        "predicted_model_tflops_per_device": candidate.model_flops_per_second_per_device / TERA,
-        "predicted_mfu_percent": 100 * candidate.model_flops_utilization,
-        "predicted_peak_memory_gib": candidate.peak_memory_bytes / GIBIBYTE,
+        "predicted_model_flops_per_second_per_device": candidate.model_flops_per_second_per_device,
+        "predicted_model_flops_utilization": candidate.model_flops_utilization,
+        "predicted_peak_memory_bytes": candidate.peak_memory_bytes,
         "predicted_worst_stage": candidate.worst_stage,
-        "memory_capacity_gib": space.setting.cluster.device.memory_bytes / GIBIBYTE,
+        "memory_capacity_bytes": space.setting.cluster.device.memory_bytes,
     }
 
 
@@ -92,7 +92,7 @@ def judged_row(judged: Judged, training: Training) -> PlanRow:
         **search_row(judged.candidate, training),
         "predicted_low_step_seconds": judged.interval.low_seconds,
         "predicted_high_step_seconds": judged.interval.high_seconds,
-        "predicted_memory_percent": 100 * judged.predicted.memory_share,
+        "predicted_memory_share": judged.predicted.memory_share,
         "outside": "; ".join(judged.interval.outside),
     }
 
@@ -176,9 +176,9 @@ def mixed_row(plan: MixedStrategy, spaces: Sequence[Space], training: Training) 
         "predicted_step_seconds": plan.step_seconds,
         **terms,
         "predicted_tokens_per_second": tokens / plan.step_seconds,
-        "predicted_model_tflops_per_device": _flops_per_device(plan, spaces) / TERA,
+        "predicted_model_flops_per_second_per_device": _flops_per_device(plan, spaces),
         "predicted_worst_stage": plan.worst_stage,
-        "predicted_worst_stage_gib": plan.worst_stage_bytes / GIBIBYTE,
+        "predicted_worst_stage_bytes": plan.worst_stage_bytes,
         "predicted_dollars_per_million_tokens": None if rate is None else rate * plan.step_seconds / tokens * MILLION,
         "predicted_joules_per_token": sum(watts(space) for space in spaces) * plan.step_seconds / tokens,
         "predicted_hours": hours,

@@ -9,13 +9,14 @@ from rich.console import RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from conf.plan.setup_parts import SetupParts
 from conf.types.schema import DOCUMENTS, DataSpec, PrecisionPlan
-from conf.units import GIBIBYTE, SECONDS_PER_HOUR
+from conf.units import SECONDS_PER_HOUR
 from results.render.legend import names_in_short
 from results.render.table import Table, breakable, columns_with_room, text
 from results.render.units import count, gib, percent, seconds, significant, tflops
 from results.tables.search_rows import layout, layout_knobs, training_costs
-from sweeps.planner.choosing.choice import Candidate, Choice, Judged, gain_in_words, rivals_of
+from sweeps.planner.choosing.choice import Candidate, Choice, Judged, gain_in_words, judge, rivals_of
 from sweeps.planner.choosing.explain import Alternative, Explanation
 from sweeps.planner.choosing.objectives import ScalingKind, Training, dollars_per_second
 from sweeps.planner.choosing.scaling import ScalingPoint
@@ -143,7 +144,11 @@ def scaling_table(points: Sequence[ScalingPoint], kind: ScalingKind) -> Table:
     return Table((*numeric, "layout"), tuple(rows), frozenset(numeric), title=TITLES[kind])
 
 
-def scaling_document(points: Sequence[ScalingPoint], kind: ScalingKind) -> dict[str, object]:
+def scaling_document(points: Sequence[ScalingPoint], kind: ScalingKind, parts: SetupParts) -> dict[str, object]:
+    """The curve for JSON; `parts` is the configuration of what its plans share."""
+    planned = [point.candidate for point in points if point.candidate]
+    intervals = {id(each.candidate): each.interval for each in judge(planned, parts)}
+    of_points = [intervals.get(id(point.candidate)) for point in points]
     return {
         "kind": kind,
         "points": [
@@ -152,9 +157,11 @@ def scaling_document(points: Sequence[ScalingPoint], kind: ScalingKind) -> dict[
                 "global_batch_size": point.global_batch_size,
                 "layout": layout(point.candidate) if point.candidate else None,
                 "predicted_step_seconds": point.candidate.step_seconds if point.candidate else None,
-                "predicted_efficiency_percent": None if point.efficiency is None else 100 * point.efficiency,
+                "predicted_low_step_seconds": interval.low_seconds if interval else None,
+                "predicted_high_step_seconds": interval.high_seconds if interval else None,
+                "predicted_scaling_efficiency": point.efficiency,
             }
-            for point in points
+            for point, interval in zip(points, of_points, strict=True)
         ],
     }
 
@@ -234,18 +241,16 @@ def explanation_document(explanation: Explanation) -> dict[str, object]:
         "predicted_step_seconds": predicted.step_seconds,
         **{f"predicted_{name}": value for name, value in explanation.terms.items()},
         "predicted_worst_stage": predicted.worst_stage,
-        "predicted_peak_memory_gib": predicted.peak_memory_bytes / GIBIBYTE,
-        "memory_capacity_gib": predicted.memory_capacity_bytes / GIBIBYTE,
-        "predicted_memory_gib": {
-            name.removesuffix("_bytes"): value / GIBIBYTE for name, value in explanation.memory.items()
-        },
+        "predicted_peak_memory_bytes": predicted.peak_memory_bytes,
+        "memory_capacity_bytes": predicted.memory_capacity_bytes,
+        "predicted_memory_bytes": {name.removesuffix("_bytes"): value for name, value in explanation.memory.items()},
         "alternatives": [
             {
                 "knob": each.knob,
                 "value": each.value,
                 "predicted_step_seconds": each.estimate.step_seconds if each.estimate else None,
-                "predicted_peak_memory_gib": each.estimate.peak_memory_bytes / GIBIBYTE if each.estimate else None,
-                "predicted_slower_percent": None if each.slower is None else 100 * each.slower,
+                "predicted_peak_memory_bytes": each.estimate.peak_memory_bytes if each.estimate else None,
+                "predicted_slower_share": each.slower,
                 "infeasible_reason": each.reason,
             }
             for each in explanation.alternatives

@@ -10,7 +10,7 @@ import csv
 import difflib
 import io
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -103,8 +103,32 @@ def read_table(path: Path) -> ConfigurationTable:
         lines = list(_lines(_text(path)))
     except csv.Error as error:
         raise UsageError(f"{path} is not CSV: {error}", "Save it as comma-separated values in UTF-8.") from None
+    return _table(str(path), lines)
+
+
+def table_of(rows: Iterable[Mapping[str, object]]) -> ConfigurationTable:
+    """The same of rows in memory, whose lines are counted as those of a file.
+
+    Raises UsageError where columns are missing.
+    """
+    rows = list(rows)
+    header = list(dict.fromkeys(str(name) for row in rows for name in row))
+    cells = ([_cell(row.get(name)) for name in header] for row in rows)
+    return _table("The table", [(1, header), *enumerate(cells, start=FIRST_LINE)])
+
+
+def _cell(value: object) -> str:
+    """A value as a file would hold it; what is missing in a frame of pandas is an empty cell."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    is_missing = value is None or value != value  # NaN alone differs from itself
+    # A column of whole numbers with a gap holds floats in a frame.
+    return "" if is_missing else f"{value:.17g}" if isinstance(value, float) else str(value)
+
+
+def _table(name: str, lines: Sequence[tuple[int, Sequence[str]]]) -> ConfigurationTable:
     header = [name.strip() for name in lines[0][1]] if lines else []
-    _require_columns(path, header)
+    _require_columns(name, header)
     # A table that was written by an earlier prediction can be read again: its old predictions are dropped.
     kept = [index for index, name in enumerate(header) if name not in PREDICTED_COLUMNS]
     columns = tuple(header[index] for index in kept)
@@ -147,7 +171,7 @@ def _lines(text: str) -> Iterator[tuple[int, list[str]]]:
         last = reader.line_num
 
 
-def _require_columns(path: Path, header: Sequence[str]) -> None:
+def _require_columns(path: str, header: Sequence[str]) -> None:
     missing = [column for column in REQUIRED_COLUMNS if column not in header]
     missing += [] if any(column in header for column in DEVICE_COLUMNS) else [" or ".join(DEVICE_COLUMNS)]
     if missing:

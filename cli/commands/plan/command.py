@@ -41,9 +41,7 @@ def plan(
     """Predict the points of a sweep on paper, or search all plans of a model for the best."""
     if sbatch and as_program is None:
         raise UsageError("--sbatch puts a command of --as into a job", "Add --as PROGRAM, such as --as megatron-lm.")
-    composition = _with_usual_values(_composition(name, overrides or [], as_program, as_json), options)
-    if options.ask_for_a_search:
-        composition = _as_points_have_it(composition, options)
+    composition = asked_composition(_composition(name, overrides or [], as_program, as_json), options)
     if cfg:
         print_config(composition)
         return
@@ -51,7 +49,7 @@ def plan(
         from cli.commands.plan.as_program import print_as
 
         print_as(composition, options, sbatch=sbatch)
-    elif options.ask_for_a_search or composition.overrides.stated_value("sweep") is None:
+    elif is_search(composition, options):
         from cli.commands.plan.search import run_search
 
         run_search(composition, options.as_json() if as_json else options)
@@ -69,6 +67,20 @@ def _composition(name: str | None, overrides: Sequence[str], as_program: str | N
     from cli.commands.plan.as_program import with_trainer
 
     return composition_of(sweep, with_trainer(as_program, texts))
+
+
+def asked_composition(composition: Composition, options: SearchOptions) -> Composition:
+    """The configuration that is planned: with usual values for what nobody gave, and a searched sweep's largest point.
+
+    Raises ConfigError where an option names a cluster that does not exist.
+    """
+    composition = _with_usual_values(composition, options)
+    return _as_points_have_it(composition, options) if options.ask_for_a_search else composition
+
+
+def is_search(composition: Composition, options: SearchOptions) -> bool:
+    """True if all plans are searched, false if the points of a sweep are predicted."""
+    return options.ask_for_a_search or composition.overrides.stated_value("sweep") is None
 
 
 def _with_usual_values(composition: Composition, options: SearchOptions) -> Composition:

@@ -81,19 +81,30 @@ def run_search(composition: Composition, options: SearchOptions) -> None:
         problem = "--format csv prints a line for each plan, and nothing else"
         raise UsageError(problem, f"Leave out {' and '.join(given)}, or take --json.")
     wanted = request_of(composition, options)
-    training = training_of(wanted, options)
-    # Many numbers of devices take seconds.
-    waits = len(wanted.spaces) > MOST_SEARCHED_WHOLE and complaints.is_terminal
-    message = f"Searching all plans on {len(wanted.spaces):,} numbers of devices ..."
     try:
-        with complaints.status(message) if waits else nullcontext():
-            choice = choose(wanted, options, training, options.num_shown)
+        answer = search(composition, options, wanted)
     except InfeasiblePlan:
         # Somebody who asks about a plan learns here why it does not fit, although nothing else does either.
         named = [_explanation_of(plan, composition, wanted.spaces[0]) for plan in options.explain or () if plan != BEST]
         print_explanations(named, options.chosen_format)
         raise
-    answer = SearchOutput(
+    print_answer(answer, options.chosen_format)
+
+
+def search(composition: Composition, options: SearchOptions, wanted: Request) -> SearchOutput:
+    """The answer of a search over the devices of one cluster or several.
+
+    Raises:
+        ConfigError: something is unknown, contradicts itself, or cannot be.
+        InfeasiblePlan: no plan fits, or none keeps the limits.
+    """
+    training = training_of(wanted, options)
+    # Many numbers of devices take seconds.
+    waits = len(wanted.spaces) > MOST_SEARCHED_WHOLE and complaints.is_terminal
+    message = f"Searching all plans on {len(wanted.spaces):,} numbers of devices ..."
+    with complaints.status(message) if waits else nullcontext():
+        choice = choose(wanted, options, training, options.num_shown)
+    return SearchOutput(
         request=wanted,
         training=training,
         objective=options.chosen_objective,
@@ -104,7 +115,6 @@ def run_search(composition: Composition, options: SearchOptions) -> None:
         explanations=_explanations(composition, options, wanted, choice.best[0]),
         scaling=None if options.scaling is None else (options.scaling, _curve(options.scaling, wanted.spaces)),
     )
-    print_answer(answer, options.chosen_format)
 
 
 def choose(wanted: Request, options: SearchOptions, training: Training, top: int) -> Choice:
@@ -296,7 +306,7 @@ def _document(answer: SearchOutput) -> dict[str, object]:
         document["explanations"] = [explanation_document(each) for each in answer.explanations]
     if answer.scaling is not None:
         kind, points = answer.scaling
-        document["scaling"] = scaling_document(points, kind)
+        document["scaling"] = scaling_document(points, kind, answer.request.settings)
     return document
 
 

@@ -79,7 +79,7 @@ def test_the_overrides_of_a_plan_compose_to_the_experiment_that_was_predicted(pl
     for one in best:
         predicted = estimate(load([*GPT_22B, *one["overrides"]]).experiment())
         assert predicted.step_seconds == one["predicted_step_seconds"]
-        assert predicted.peak_memory_bytes / 2**30 == one["predicted_peak_memory_gib"]
+        assert predicted.peak_memory_bytes == one["predicted_peak_memory_bytes"]
 
 
 def test_csv_is_a_line_for_every_plan_with_columns_that_say_what_is_predicted(plan: Plan) -> None:

@@ -1,0 +1,161 @@
+"""`import trisweep` returns what the commands print, with few packages for a plan, and beside modules of the user's."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+import trisweep as face
+from cli.main import app
+from cli.output.console import console
+
+ROOT = Path(__file__).parents[2]
+SMALL = ("model=gpt-22b", "cluster=selene", "precision=bf16", "batch.global_batch_size=256")
+TABLE = {
+    "gpu": "A100-80GB",
+    "num_gpus": 8,
+    "layers": 24,
+    "hidden": 2048,
+    "heads": 16,
+    "seq": 2048,
+    "global_batch": 64,
+    "micro_batch": 4,
+    "tp": 1,
+    "pp": 1,
+}
+BLOCKED = """
+import sys
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {names}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Blocked())
+"""
+PLANS = """
+import trisweep
+assert trisweep.plan("22b", top=1, search=True).best.step_seconds > 0
+assert trisweep.plan("22b").best.fits
+assert trisweep.estimate([{row}]).best.fits
+from cli.main import app
+for words in (["plan", "22b"], ["plan", "model=gpt-22b", "cluster=selene", "--as", "megatron-lm"], ["list", "model"]):
+    app(words, standalone_mode=False)
+"""
+
+
+def run(code: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], cwd=cwd, capture_output=True, text=True, check=False)
+
+
+def heavy_modules() -> set[str]:
+    """The modules of all dependencies but those that docs/how-to/install.md names for a plan."""
+    stated = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    needed = {re.split("[<>=]", each)[0].lower() for each in stated}
+    (line,) = re.findall(r"pip install (hydra-core .*)", (ROOT / "docs" / "how-to" / "install.md").read_text())
+    light = set(line.split())
+    assert light < needed
+    owners = packages_distributions()
+    return {name for name, names in owners.items() if (needed - light) & {each.lower() for each in names}}
+
+
+@pytest.mark.slow
+def test_a_plan_needs_only_the_packages_that_the_page_names(tmp_path: Path) -> None:
+    heavy = heavy_modules()
+    assert {"torch", "mlflow", "shap", "sklearn", "scipy", "pandas"} <= heavy
+    done = run(BLOCKED.format(names=heavy) + PLANS.format(row=TABLE), tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "torchrun" in done.stdout
+
+
+def test_a_command_that_lacks_a_package_names_it_and_says_what_to_install(tmp_path: Path) -> None:
+    code = "import sys; sys.argv = ['trisweep', 'plan', '22b']; from cli.main import main; main()"
+    done = run(BLOCKED.format(names={"hydra"}) + code, tmp_path)
+    assert done.returncode == 2
+    assert "hydra is not installed" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_a_search_returns_what_the_command_prints(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console, "stderr", console.stderr)  # which --json changes for the rest of its process
+    plans = face.plan(*SMALL, devices=64, top=3)
+    printed = CliRunner().invoke(app, ["plan", *SMALL, "--devices", "64", "--top", "3", "--json"])
+    families = json.loads(printed.stdout)["families"]
+    assert [plan.layout for plan in plans] == [family["layout"] for family in families]
+    assert [list(plan.overrides) for plan in plans] == [family["overrides"] for family in families]
+    assert plans.best is plans[0]
+    frame = plans.to_dataframe()
+    assert set(families[0]) - {"departures", "overrides"} <= set(frame.columns)
+    assert frame.predicted_step_seconds.tolist() == [family["predicted_step_seconds"] for family in families]
+
+
+@pytest.mark.slow
+def test_the_points_of_a_sweep_come_best_first_and_say_why_others_do_not_fit() -> None:
+    points = face.plan("175b")
+    rates = [point.model_flops_per_second_per_device or 0.0 for point in points if point.fits]
+    assert rates == sorted(rates, reverse=True)
+    assert len(points) > len(rates) > 0
+    assert all(point.why_not for point in points if not point.fits)
+
+
+@pytest.mark.slow
+def test_a_table_is_priced_alike_from_a_file_a_frame_and_rows(tmp_path: Path) -> None:
+    frame = pd.DataFrame([TABLE, TABLE | {"micro_batch": 8, "num_gpus": None}])
+    frame.to_csv(tmp_path / "in.csv", index=False)
+    of_file, of_frame = face.estimate(tmp_path / "in.csv"), face.estimate(frame)
+    of_rows = face.estimate([TABLE, TABLE | {"micro_batch": 8, "num_gpus": None}])
+    assert of_file[0].step_seconds == of_frame[0].step_seconds == of_rows[0].step_seconds
+    assert not of_frame[1].fits
+    assert of_frame[1].why_not == of_rows[1].why_not == of_file[1].why_not
+    with pytest.raises(face.UsageError, match="The table lacks the columns layers"):
+        face.estimate([{"gpu": "A100-80GB"}])
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")  # MLflow's own
+def test_a_sweep_is_measured_and_loaded_with_its_ranking_and_frames(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    points = "sweep.points=[{parallel.world_size: 1},{parallel.world_size: 3, parallel.tensor_parallel_size: 2}]"
+    swept = face.sweep("smoke", points, here=True, quiet=True, search="grid")
+    assert capfd.readouterr().out == ""
+    results = face.load("runs/smoke-local")
+    assert results.points == swept.points == face.load("smoke").points
+    assert [trial.outcome for trial in results.trials] == ["COMPLETED", "INFEASIBLE"]
+    assert results.trials[1].cause
+    assert results.best is not None
+    low, high = results.intervals[results.best.label] or (0.0, 0.0)
+    assert low < results.best.values["throughput"] < high
+    frame, steps = results.to_dataframe(), results.steps_dataframe()
+    assert frame.trial_id.tolist() == [trial.trial_id for trial in results.trials]
+    assert set(steps.trial_id) == {results.trials[0].trial_id}
+    shown = results._repr_html_()
+    assert results.best.label in shown
+    assert shown.count("<tr>") == 1 + len(results.trials)
+
+
+def test_a_notebook_gets_no_markup_out_of_a_name() -> None:
+    from trisweep.rows import PredictedPlan, PredictedPlans
+
+    shown = PredictedPlans([PredictedPlan.of("<script>", {"predicted_step_seconds": 1.0})])._repr_html_()
+    assert "&lt;script&gt;" in shown
+    assert "<script>" not in shown
+
+
+@pytest.mark.slow
+def test_a_wrong_key_and_a_sweep_that_is_not_there_are_errors_of_the_face(tmp_path: Path) -> None:
+    with pytest.raises(face.ConfigError, match="modell = 'x'"):
+        face.plan(modell="x", cluster="frontier")
+    with pytest.raises(face.InfeasiblePlan):
+        face.plan(*SMALL, "model=gpt-1t", devices=8)
+    with pytest.raises(face.TrisweepError):
+        face.load(tmp_path)
