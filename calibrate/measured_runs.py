@@ -105,7 +105,7 @@ def rows_of_table(path: Path, cluster: str | None) -> Evidence:
         first = refused[0] if refused else unread
         because = f": {first.removesuffix('.')}" if first else ""
         problem = f"No row of {path} holds a measured step that can be priced{because}"
-        raise UsageError(problem, "Give iter_time_s, or a rate, beside the columns of docs/estimate.md.")
+        raise UsageError(problem, "Give iter_time_s, or a rate, in addition to the columns of docs/estimate.md.")
     if cluster is None and len(clusters) > 1:
         raise UsageError(f"{path} has rows of {', '.join(clusters)}", "Name one of them, such as cluster=NAME.")
     chosen = cluster or clusters[0]

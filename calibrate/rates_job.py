@@ -145,7 +145,7 @@ def _wait(folder: RatesFolder, submission: Submission, tell: Tell) -> None:
         except SlurmSilent:
             tell(f"job {submission.job_id}: Slurm does not answer")
         else:
-            # The accounting learns of a job late, so that a young one which is not known yet is no failure.
+            # The accounting learns of a job late, so a young one that is not known yet is not a failure.
             forgotten = state is None and time.time() - submission.submitted > FORGOTTEN_SECONDS
             # The rates may have appeared while Slurm was asked, hence the second look.
             if (forgotten or (state and is_settled(state))) and not folder.rates.exists():

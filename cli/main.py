@@ -148,7 +148,7 @@ def _named_plainly(parameters: list[Any]) -> list[Any]:
 
 
 def _word(parameter: Any) -> str | None:
-    """None leaves it to Typer, as for what is no option: its own name says what it is."""
+    """None leaves it to Typer, as for what is not an option: its own name says what it is."""
     kind = str(getattr(getattr(parameter, "type_descriptor", parameter), "annotation", "")).lower()
     words = (word for part, word in WORDS.items() if part in kind)
     return next(words, None) if parameter.param_type_name == "option" else None

@@ -54,10 +54,12 @@ def further_overrides(overrides: Sequence[str] | None) -> Overrides:
 
 
 def refuse_trials_among(overrides: Sequence[str]) -> None:
-    """Raises UsageError for a word that is no override where trials are named by an option."""
+    """Raises UsageError for a word that is not an override where trials are named by an option."""
     word = next((text for text in overrides if "=" not in text and not text.startswith(("+", "~"))), None)
     if word is not None:
-        raise UsageError(f"{word} is no override, and names no trial by itself", f"A trial is named by --trial {word}.")
+        raise UsageError(
+            f"{word} is not an override, and does not name a trial by itself", f"A trial is named by --trial {word}."
+        )
 
 
 def _folder_at(path: Path) -> SweepFolder | None:
@@ -82,7 +84,7 @@ def _require_no_output_dir(name: str) -> None:
 
     if inside := sorted(str(path.parent) for path in Path(name).glob(f"*/{RECORD}")):
         which = inside[0] if len(inside) == 1 else f"one of them: {listed(inside, MOST_NAMED)}"
-        raise UsageError(f"{name} is no sweep, but holds {count_of(len(inside), 'sweep')}", f"Name {which}.")
+        raise UsageError(f"{name} is not a sweep, but holds {count_of(len(inside), 'sweep')}", f"Name {which}.")
 
 
 def state_document(sweep: Sweep, trials: Sequence[TrialReading], trainings: Sequence[Reading]) -> dict[str, Any]:

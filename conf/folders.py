@@ -38,7 +38,7 @@ _given: tuple[Path, ...] = ()
 def further_folders(paths: Iterable[str | Path]) -> Iterator[None]:
     """Within it, these folders come before all others, in their order.
 
-    Raises ConfigError where one is no folder of configuration.
+    Raises ConfigError where one is not a folder of configuration.
     """
     with draft_first(*(_config_folder(at_home(path, OPTION).absolute(), OPTION) for path in paths)):
         yield
@@ -58,7 +58,7 @@ def draft_first(*new: Path) -> Iterator[None]:
 def keep_folders(paths: Iterable[str], named_by: str) -> None:
     """Put these folders before all others from now on, as they were for the command that is taken up.
 
-    Raises ConfigError where one is no folder of configuration any more.
+    Raises ConfigError where one is not a folder of configuration any more.
     """
     global _given
     _given = (*(_config_folder(Path(path), named_by) for path in paths), *_given)
@@ -91,7 +91,7 @@ def _current_folder() -> Path:
 def own_folders() -> tuple[Path, ...]:
     """A person's own folders, those first whose files hold before others'.
 
-    Raises ConfigError where one does not exist, is no folder, or a `trisweep.yaml` is wrong.
+    Raises ConfigError where one does not exist, is not a folder, or a `trisweep.yaml` is wrong.
     """
     variable = [(VARIABLE, at_home(text, VARIABLE)) for text in os.environ.get(VARIABLE, "").split(":") if text]
     file = nearest_site_file(_current_folder())

@@ -21,7 +21,7 @@ PLAIN = re.compile(r"[\w/+.$%*@?|:-]+( +[\w/+.$%*@?|:-]+)*", re.ASCII)
 OTHER_TYPES = re.compile(
     r"null|true|false|[+-]?(inf|nan|(\d[\d_]*\.?|\.\d)[\d_]*(e[+-]?[\d_]+)?)", re.ASCII | re.IGNORECASE
 )
-"""Texts that Hydra takes for what is no text."""
+"""Texts that Hydra takes for something other than text."""
 
 
 @dataclass(frozen=True, slots=True)

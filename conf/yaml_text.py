@@ -29,7 +29,7 @@ KINDS = {
     r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))",
     "merge": "<<",
 }
-"""Patterns of what is no text, by the name of its tag."""
+"""Patterns of values that are not text, by the name of their tag."""
 
 
 def _reader(base: Any) -> Any:

@@ -191,7 +191,7 @@ class Validated(Frozen):
 
     Attributes:
         half: how far the logarithm of an interval's end is from that of the prediction; `width_of` widens it. A new
-            machine errs as a generation that was left out does. Of few generations it is no mere 80 % quantile over
+            machine errs as a generation that was left out does. Of few generations it is not a mere 80 % quantile over
             tables, but one for `generations` + 1 of them: with five the level is 0.8 x 6 / 5 = 0.96.
         rivals: by how much the ratio of two predictions of one model on one machine was off, in four of five pairs.
         rows, tables, generations: how many it rests on.

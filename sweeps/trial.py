@@ -72,7 +72,7 @@ REQUIRED_GROUPS = {name for name, field in Experiment.model_fields.items() if fi
 class PartReader:
     """Makes each part once, however many trials name it.
 
-    What is no such part raises a ValueError, LookupError, TypeError or AttributeError.
+    Anything else raises a ValueError, LookupError, TypeError or AttributeError.
     """
 
     def __init__(self, parts: Sequence[Any]) -> None:
@@ -107,7 +107,7 @@ class PartReader:
 
 @cache
 def _adapter(name: str) -> TypeAdapter[Any]:
-    """Return the reader of a group of an experiment; a name that is no group's raises a KeyError."""
+    """Return the reader of a group of an experiment; a name that no group has raises a KeyError."""
     field = Experiment.model_fields[name]
     group: Any = Annotated[(field.annotation, *field.metadata)] if field.metadata else field.annotation
     return TypeAdapter(group)
@@ -291,7 +291,7 @@ def _without_parts(trial: Trial, parts: PartWriter) -> dict[str, Any]:
 
 
 def record_of(text: str) -> SweepRecord:
-    """The record that a text says. What is no whole record raises as `PartReader` does."""
+    """The record that a text says. An incomplete record raises as `PartReader` does."""
     content = from_json(text)
     if PARTS not in content:  # each trial holds all of its parts, as a person may have written it
         return SweepRecord.model_validate_json(text)
@@ -429,7 +429,7 @@ class SweepFolder:
             raise unreadable(self.record, error) from None
         except OSError as error:
             problem = f"{self.record} cannot be read ({error.strerror})"
-            raise UsageError(problem, "Make it readable, or move it aside and run the sweep again.") from None
+            raise UsageError(problem, "Make it readable, or move it away and run the sweep again.") from None
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             remedy = "Run the sweep again: it writes this file anew, with its own points; no measurement is lost."
             raise UsageError(f"{self.record} cannot be read ({_where(error)})", remedy) from None

@@ -109,7 +109,7 @@ class Optimizer:
 
     Attributes:
         loss_scale: the factor that every loss is multiplied by before backward.
-        num_updates: how often the weights have been updated; an overflow is no update.
+        num_updates: how often the weights have been updated; an overflow is not an update.
         wait_for_copies: has the device wait for a checkpoint's copies of the states, before these change.
     """
 

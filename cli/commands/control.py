@@ -164,7 +164,7 @@ def retry(
     else:
         command = begun_command(sweep) or next_command("advance", sweep)
         words = [command, *map(shell_word, further.without({"output_dir"}).texts)]
-        print_unwrapped(f"{to_run}. If nobody carries the sweep out: {' '.join(words)}")
+        print_unwrapped(f"{to_run}. If nothing carries the sweep out: {' '.join(words)}")
     if others:
         one, left = next_command("retry", sweep, "--trial", "ID"), count_of(len(others), "failed trial")
         print_unwrapped(f"{left} of earlier commands left alone; `{one}` runs one of them again.")

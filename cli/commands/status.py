@@ -72,7 +72,9 @@ def _print_tables(stored: Sweep, trials: Sequence[TrialReading], trainings: Sequ
         console.print(heading(f"\nTrainings from {stored.record.name}", f" in {where}"))
         console.print(status_table(trainings, console.width, sought=("loss",)))
     for damaged in damaged_trainings(stored.folder.path.parent):
-        print_unwrapped(f"{shown_path(damaged.trial)} is damaged: of which sweep this training is nobody can say.")
+        print_unwrapped(
+            f"{shown_path(damaged.trial)} is damaged, so the sweep that this training belongs to is not known."
+        )
 
 
 def job_lines(sweep: Sweep, patience: float) -> list[str]:

@@ -274,7 +274,7 @@ def no_option(group: str, value: str, key: str | None = None) -> ConfigError:
     has_all_words = meant is not None and {*value.split("-")} <= {*meant.split("-")}
     if of is not None and not has_all_words:
         remedy = f"It is an option of group {of}: write {of}={value}."
-    problem = "is not an option of this group" if key is None else f"is no {group}"
+    problem = "is not an option of this group" if key is None else f"is not a known {group}"
     return ConfigError(key or group, value, problem, remedy)
 
 

@@ -64,7 +64,7 @@ ORDERS = tuple(
             "Use {fits} or less; benchmarks force 1.",
         ),
         "precision.wide_layers < model.num_layers": (
-            "leaves none of {most} with narrow products, as so many stay wide at each end",
+            "leaves none of {most} with low-precision matmuls, as so many layers keep full precision at each end",
             "Use {fits} or less, or precision.matmul_recipe=null.",
         ),
         "cluster.reserved_memory_bytes < cluster.device.memory_bytes": (

@@ -132,12 +132,12 @@ class Settings(ExperimentParts):
             raise ConfigError("tracking.experiment", value.experiment, "is empty", "Give tracking.experiment=NAME.")
         if value.kind == "sqlite" and value.uri:
             problem = "is an address, and tracking=sqlite keeps a file in the output folder"
-            remedy = "Give tracking=database or tracking=server beside it, or leave it out."
+            remedy = "Give tracking=database or tracking=server with it, or leave it out."
             raise ConfigError("tracking.uri", without_credentials(value.uri), problem, remedy)
         address = OF_SERVER if value.kind == "server" else OF_DATABASE
         if value.uri and not address.match(value.uri):
             remedy = f"Give one such as {'https://host' if value.kind == 'server' else 'postgresql://host/name'}."
-            problem = f"is no address of a tracking {value.kind}"
+            problem = f"is not an address of a tracking {value.kind}"
             raise ConfigError("tracking.uri", without_credentials(value.uri), problem, remedy)
         return value
 

@@ -147,7 +147,7 @@ KNOBS = (
         "sequence_parallel",
         plain=False,
         values=(False, True),
-        meaning="sequence parallelism: tensor-parallel ranks share out the activations between the matrices",
+        meaning="sequence parallelism: tensor-parallel ranks shard the activations between the matrices",
     ),
     Knob(
         "zero_stage",
@@ -156,9 +156,9 @@ KNOBS = (
         plain=0,
         values=(0, 1, 2, 3),
         value_meanings={
-            "1": "ZeRO stage 1: replicas share out the optimizer's state",
-            "2": "ZeRO stage 2: replicas share out the optimizer's state and the gradients",
-            "3": "ZeRO stage 3: replicas share out the optimizer's state, the gradients and the weights",
+            "1": "ZeRO stage 1: replicas shard the optimizer's state",
+            "2": "ZeRO stage 2: replicas shard the optimizer's state and the gradients",
+            "3": "ZeRO stage 3: replicas shard the optimizer's state, the gradients and the weights",
         },
     ),
     Knob(
@@ -215,7 +215,7 @@ KNOBS = (
         "zero_group_size",
         "zg{}",
         shown="in rows of a search",
-        meaning="ZeRO group of {}: replicas that share out among themselves",
+        meaning="ZeRO group of {}: replicas that shard among themselves",
     ),
     Knob(
         "offload_optimizer",

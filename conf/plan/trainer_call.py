@@ -328,7 +328,7 @@ def _words(value: Plain, stated: object, key: str) -> list[str]:
     """A list is as many words as it has entries; anything else is one."""
     if value is None:
         remedy = "Move it to trainer.flags, where null leaves a flag out, or give it a value."
-        raise ConfigError(key, stated, "is null here, and is no word", remedy)
+        raise ConfigError(key, stated, "is null here, which is not a word", remedy)
     return [text_of(entry) for entry in value] if isinstance(value, tuple) else [text_of(value)]
 
 

@@ -360,7 +360,7 @@ class ModelSpec(Frozen):
     @model_validator(mode="after")
     def _own_biases_and_norms_fit(self) -> ModelSpec:
         for key, beside_gpt, latent_has in (
-            ("qkv_bias", "is no choice for model.family = gpt, which has biases everywhere", "no such biases"),
+            ("qkv_bias", "cannot be chosen with model.family = gpt, which has biases everywhere", "no such biases"),
             ("qk_norm", "is RMSNorm, and model.family = gpt has LayerNorm", "norms of its own"),
         ):
             remedy = f"Use model.{key}=false"

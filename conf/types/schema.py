@@ -214,7 +214,7 @@ class PrecisionPlan(Frozen):
     def _something_is_narrow(self) -> PrecisionPlan:
         if self.matmul_recipe is None and (self.emulate or self.wide_layers):
             key = "emulate" if self.emulate else "wide_layers"
-            problem = "says something of narrow products, and precision.matmul_recipe = null"
+            problem = "is about low-precision matmuls, and precision.matmul_recipe = null"
             remedy = f"Give precision.matmul_recipe=fp8-tensorwise, or leave precision.{key} out."
             raise ConfigError(f"precision.{key}", getattr(self, key), problem, remedy)
         return self

@@ -104,7 +104,7 @@ def require_tree(stages: Mapping[str, StageSpec]) -> None:
             raise ConfigError(f"{key}.load", stage.load, "is nothing that a program is told", remedy)
         if stage.load is not None and stage.load not in earlier:
             remedy = f"Load one of {', '.join(earlier)}."
-            raise ConfigError(f"{key}.load", stage.load, "is no stage before this one", remedy)
+            raise ConfigError(f"{key}.load", stage.load, "is not a stage before this one", remedy)
         if stage.best is not None and stage.after != TRAIN:
             remedy = f"Write `after: {TRAIN}`, and let the other stage follow this one."
             raise ConfigError(f"{key}.best", stage.best, f"chooses among trials of {TRAIN} alone", remedy)
@@ -119,7 +119,7 @@ def earlier_stages(name: str, stages: Mapping[str, StageSpec]) -> Iterator[str]:
     while at != TRAIN:
         after, key = stages[at].after, f"{STAGES}.{at}.after"
         if after != TRAIN and after not in stages:
-            raise ConfigError(key, after, "is no stage of this sweep", nearest(after, [TRAIN, *stages]))
+            raise ConfigError(key, after, "is not a stage of this sweep", nearest(after, [TRAIN, *stages]))
         if after in passed:
             circle = " after ".join([*passed[passed.index(after) :], after])
             raise ConfigError(key, after, f"closes a circle: {circle}", f"Begin with one that says `after: {TRAIN}`.")

@@ -161,7 +161,7 @@ class MetricsSpec(Frozen):
             raise ConfigError("metrics", self.places, "says not one place where figures are found", remedy)
         if self.file is not None and (not self.file or NOT_A_FILE.search(self.file)):
             remedy = "Give a path inside the trial's folder, such as scores.json."
-            raise ConfigError("metrics.file", self.file, "is no file of the trial's folder", remedy)
+            raise ConfigError("metrics.file", self.file, "is not a file inside the trial's folder", remedy)
         if self.line is not None and not _compile("metrics.line", self.line).groupindex:
             remedy = r"Name what it finds, such as 'score (?P<score>\S+)'."
             raise ConfigError("metrics.line", self.line, "names no figure", remedy)
@@ -278,7 +278,7 @@ class TrainerSpec(Frozen):
         for name in self.files:
             if not name or NOT_A_FILE.search(name):
                 remedy = "Give a path inside the trial's folder, such as config.json."
-                raise ConfigError("trainer.files", name, "is no file of the trial's folder", remedy)
+                raise ConfigError("trainer.files", name, "is not a file inside the trial's folder", remedy)
         for name in self.environment:
             if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
                 remedy = "Use letters, digits and underscores, and begin with no digit."
@@ -314,4 +314,4 @@ def _compile(key: str, pattern: str) -> re.Pattern[str]:
     try:
         return re.compile(pattern)
     except re.error as error:
-        raise ConfigError(key, pattern, f"is no regular expression ({error})", "Correct it.") from None
+        raise ConfigError(key, pattern, f"is not a regular expression ({error})", "Correct it.") from None

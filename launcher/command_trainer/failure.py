@@ -152,7 +152,7 @@ def misread(book: StepParser) -> str:
         which = "trainer.log.decimal=comma" + (" or trainer.log.decimal=point" if len(readings) > 1 else "")
         return f"{written}, which may mean {' or '.join(readings)}: give {which}"
     where = ", ".join(f"trainer.log.patterns.{name}" for name in _finders(book, (quantity,)))
-    return f"{written}, a notation that nobody here knows: have it print a plain number, or correct {where}"
+    return f"{written}, in an unknown notation: have it print a plain number, or correct {where}"
 
 
 def unmeasured_failure(book: StepParser, logs: Sequence[Path]) -> RankFailure:

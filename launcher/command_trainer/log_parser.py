@@ -343,7 +343,7 @@ def _in_file(path: Path) -> dict[str, float]:
     except OSError as error:
         raise NoMetrics(f"it left no file of figures in its folder ({where}: {error.strerror})") from None
     except ValueError as error:
-        raise NoMetrics(f"its file of figures is no JSON ({where}: {error})") from None
+        raise NoMetrics(f"its file of figures is not JSON ({where}: {error})") from None
     found = dict(_numbers(content)) if isinstance(content, dict) else {}
     if not found:
         raise NoMetrics(f"its file of figures holds no number under a name ({where})")

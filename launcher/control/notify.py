@@ -83,7 +83,7 @@ def tell_webhook(spec: NotifySpec, sweep: Sweep, step: SweepStep) -> None:
                 if problem := _post(url, _body(spec, sweep, notice, step.readings)):
                     LOG.warning("%s was not told of `%s`: %s", urlsplit(url).hostname, notice.event, problem)
     except OSError as error:
-        LOG.warning("nobody was told how the sweep stands: %s", error.strerror or type(error).__name__)
+        LOG.warning("the message on how the sweep stands was not sent: %s", error.strerror or type(error).__name__)
 
 
 def _address(url_file: str) -> str | None:
@@ -93,10 +93,10 @@ def _address(url_file: str) -> str | None:
         line = path.read_text().partition("\n")[0].strip()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no text"
-        LOG.warning("nobody was told: notify.url_file = %s cannot be read (%s)", path, why)
+        LOG.warning("no message was sent: notify.url_file = %s cannot be read (%s)", path, why)
         return None
     if not WEB_ADDRESS.fullmatch(line):
-        LOG.warning("nobody was told: the first line of notify.url_file = %s is no https://HOST/PATH", path)
+        LOG.warning("no message was sent: the first line of notify.url_file = %s is not https://HOST/PATH", path)
         return None
     return line
 

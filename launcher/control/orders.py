@@ -94,7 +94,7 @@ def retry(sweep: Sweep, readings: Sequence[TrialReading]) -> list[str]:
     """
     if measured := [each.name for each in readings if each.performance]:
         verb = "is" if len(measured) == 1 else "are"
-        remedy = "The sweep's own command runs measured points once more with --remeasure, beside what is there."
+        remedy = "The sweep's own command measures points once more with --remeasure; what is there stays."
         raise UsageError(f"{listed(measured, MOST_NAMED)} {verb} measured, and what was measured is kept", remedy)
     # With the attempt that is meant, so that the order is spent as soon as a later one begins.
     entries = (Retried(trial_id=each.name, submitted=submission_time_of(each)) for each in readings)

@@ -53,7 +53,7 @@ def take_up(folder: SweepFolder, further: Overrides | None = None) -> tuple[Comp
     """
     begun = History.kept_in(folder).begun
     if begun is None:
-        raise UsageError(f"Nobody has begun the sweep in {folder.path}", "Give `trisweep sweep` first.")
+        raise UsageError(f"No sweep has been started in {folder.path}", "Give `trisweep sweep` first.")
     composition = _compose_again(folder, begun, further)
     sweep = Sweep(folder, folder.read_record())
     rules = rules_for(composition, sweep.record, on_slurm=begun.on_slurm)

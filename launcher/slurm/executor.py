@@ -137,7 +137,7 @@ class SlurmExecutor:
         """
         # No other job ever has this name. A number says less: Slurm gives it out again once it has lost its memory.
         job_name = f"{self.name}-{secrets.token_hex(TOKEN_BYTES)}"
-        assert not shape.parts or len(work) == 1, "a heterogeneous job is no array"
+        assert not shape.parts or len(work) == 1, "a heterogeneous job cannot be an array"
         # They are on disk before sbatch is called, so that a submitter that dies leaves no job that nobody knows.
         intents, script = self._intents(job_name, work, shape), self.logs / f"{job_name}.sh"
         write_work(self._pickle(job_name), function, work)

@@ -140,7 +140,7 @@ def require_sqlite(path: Path) -> None:
         # A file that is locked or may not be opened raises an OperationalError, and nothing is wrong with its content.
         raise (UsageError if isinstance(error, sqlite3.OperationalError) else DamagedStore)(
             f"The MLflow store {path} cannot be opened ({error})",
-            f"{KEPT}: move a damaged store aside, and `trisweep reindex` makes it anew.",
+            f"{KEPT}: move a damaged store away, and `trisweep reindex` makes it anew.",
         ) from None
 
 
@@ -194,7 +194,7 @@ def remedy_of(message: str, uri: str) -> str | None:
     if match is None:
         act = next((act for fault, act in KNOWN_FAULTS.items() if fault.search(message)), None)
         return act and f"{act}, then give the same command again: {KEPT[0].lower()}{KEPT[1:]}."
-    anew = f"{KEPT}, so a store of sweeps alone may be moved aside instead, and `trisweep reindex` makes it anew."
+    anew = f"{KEPT}, so a store that holds only sweeps may be moved away instead, and `trisweep reindex` makes it anew."
     import mlflow
 
     # One that has had this layout of its tables can upgrade it.

@@ -209,5 +209,5 @@ def _explain_failures(tracking: TrackingSpec, output_dir: Path) -> Iterator[None
         raise UsageError(
             f"tracking.kind = {tracking.kind!r}: MLflow refused the import ({first_line[:300]})",
             remedy_of(str(error), tracking_uri(tracking, output_dir))
-            or "The sweep's folders keep everything: import again once the store works, or move a damaged store aside.",
+            or "The sweep's folders keep everything: import again once the store works, or move a damaged store away.",
         ) from error

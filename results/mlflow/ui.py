@@ -163,7 +163,7 @@ def _wait_until_it_answers(process: subprocess.Popen[str], port: int, log: IO[st
     log.seek(0)
     raise UsageError(
         f"The MLflow UI did not start: {_last_error(log.read())}",
-        "If the store is damaged, move it aside: `trisweep reindex` makes it anew from the sweeps' folders.",
+        "If the store is damaged, move it away: `trisweep reindex` makes it anew from the sweeps' folders.",
     )
 
 

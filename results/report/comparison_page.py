@@ -135,7 +135,7 @@ def sought_finding(both: SweepComparison) -> str:
     if any(each is not None for each in clear):
         sure = f"the 95 % intervals of both do not overlap in {sum(map(bool, clear))}"
     else:
-        sure = "of single runs nobody knows what is chance"
+        sure = "each ran once, so how much is chance is not known"
     counted = f"Of {count_of(len(pairs), 'point')} that both measured"
     return f"{counted}, B is by {words} {found}; {sure}."
 
@@ -151,7 +151,7 @@ def _speed_blocks(both: SweepComparison) -> Iterator[Block]:
     points = both.comparable
     if points:
         yield Paragraph(
-            "The ratio is B's tokens a second over A's. Beside it stands what it would be by the slowest and the"
+            "The ratio is B's tokens a second over A's. Next to it stands what it would be by the slowest and the"
             " fastest timed steps of both; where that holds 1, the difference is not clear."
         )
         yield _ratios(points)

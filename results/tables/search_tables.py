@@ -193,7 +193,7 @@ def _casts_sentence(alternatives: Sequence[Alternative], step: float) -> Iterato
     compiled = steps.get("compile_layers", step)
     remedy = f", and with training.compile_layers=true {seconds(compiled)} s" if compiled < step else ""
     yield (
-        f"  To cast operands takes longer than narrow products save: the same plan is predicted to take"
+        f"  Casting operands takes longer than low-precision matmuls save: the same plan is predicted to take"
         f" {seconds(wide)} s with precision.matmul_recipe=null{remedy}."
     )
 
@@ -297,7 +297,7 @@ def unpriced_sentences(data: DataSpec, precision: PrecisionPlan) -> Iterator[str
     if precision.emulate:
         yield f"! precision.emulate=true is priced as products in {precision.dtype}; an emulation takes longer."
     elif precision.wide_layers:
-        yield f"! precision.wide_layers={precision.wide_layers} is priced as if all layers multiplied narrow operands."
+        yield f"! precision.wide_layers={precision.wide_layers} is priced as if all layers multiplied in low precision."
 
 
 def padded_vocabulary_sentence(stated: int, padded: int) -> str:

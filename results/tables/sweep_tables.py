@@ -70,7 +70,7 @@ def ranking_table(record: SweepRecord, readings: Sequence[TrialReading]) -> Tabl
     title = f"{_measured_where(readings)}, ranked by {'TFLOPS per device' if by_rate else ' and '.join(words)}"
     caption = _rate_caption(record, readings, points)
     if not by_rate:
-        equal = " =: another may be as good. ?: nobody knows how far chance goes." if len(words) == 1 else ""
+        equal = " =: another may be as good. ?: how much is chance is not known." if len(words) == 1 else ""
         caption = f"95 %: interval. n: runs.{equal}{_names((), record.labels)}"
     return _table(title, caption, record.labels.heading if by_rate else "trial", columns, rows)
 
@@ -112,7 +112,7 @@ def _peak_note(readings: Sequence[TrialReading]) -> str:
     noise = noise_of(readings)
     if noise is None:
         return ""
-    return f" that was measured beside the run (these vary x{noise:.2g}: MFUs are not comparable)"
+    return f" that was measured with the run (these vary x{noise:.2g}: MFUs are not comparable)"
 
 
 def _measured_where(readings: Sequence[TrialReading]) -> str:

@@ -171,7 +171,7 @@ class Journal:
             return []
         except OSError as error:
             problem = f"{self.path} cannot be read ({error.strerror})"
-            remedy = "It says what was asked and started: make it readable, or move it aside."
+            remedy = "It says what was asked and started: make it readable, or move it away."
             raise UsageError(problem, remedy) from None
         if not self._offset:
             self._begin = whole.partition(b"\n")[0][:BEGIN_BYTES]

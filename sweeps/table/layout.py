@@ -113,7 +113,7 @@ def _attention_of(row: Row) -> tuple[LatentAttentionSpec | None, int | None]:
     sizes = match_in(row, LATENT_ATTENTION, "mla")
     if sizes is None or not all(int(size) for size in sizes.groups()[1:] if size):
         remedy = "Write 128+64 / v 128, q_lora 1536, kv_lora 512, or no."
-        raise ConfigError("mla", text_of(row, "mla"), "is no latent attention that can be read", remedy)
+        raise ConfigError("mla", text_of(row, "mla"), "cannot be read as latent attention", remedy)
     plain, rotary, value, key_value_rank = (int(sizes.group(number)) for number in (1, 2, 3, 5))
     query_rank = int(sizes.group(4)) if sizes.group(4) else None
     latent = LatentAttentionSpec(
@@ -130,7 +130,7 @@ def _window_of(row: Row) -> AttentionWindowSpec | None:
     sizes = match_in(row, WINDOW, "attention_window")
     if sizes is None or not int(sizes.group(1)):
         remedy = "Write 128 where all layers have it, 128, full every 2 where every second does not, or no."
-        raise ConfigError("attention_window", stated, "is no window that can be read", remedy)
+        raise ConfigError("attention_window", stated, "cannot be read as a window", remedy)
     return AttentionWindowSpec(size=int(sizes.group(1)), full_every=int(sizes.group(2)) if sizes.group(2) else None)
 
 

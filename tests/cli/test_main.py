@@ -46,11 +46,11 @@ def test_help_names_what_an_option_takes_in_plain_words(command: str) -> None:
             marks=pytest.mark.thorough,  # than train_core/data/test_indexed_dataset
         ),
         (["train", "--name", "x"], r"--name and --here apply only to a training from a sweep"),
-        (["train", "--from-best", "smok"], r"--from-best = 'smok': is no sweep\. Did you mean smoke\?"),
-        (["train", "--from-best", "smoke=3"], r"--from-best = 'smoke=3': is no sweep\. Did you mean smoke\?"),
+        (["train", "--from-best", "smok"], r"--from-best = 'smok': is not a known sweep\. Did you mean smoke\?"),
+        (["train", "--from-best", "smoke=3"], r"--from-best = 'smoke=3': is not a known sweep\. Did you mean smoke\?"),
         (
             ["train", "--from-best", "tiny"],
-            r"--from-best = 'tiny': is no sweep\. It is an option of group model: write",
+            r"--from-best = 'tiny': is not a known sweep\. It is an option of group model: write",
         ),
         (["train", "--from-best", "smoke", "--here"], r"No sweep smoke has been started in .*`trisweep sweep smoke`"),
         (

@@ -29,7 +29,7 @@ def test_a_sweeps_file_that_is_a_folder_is_named_with_what_to_do(folder: SweepFo
     path: Path = getattr(folder, name)
     path.unlink(missing_ok=True)
     path.mkdir()
-    with pytest.raises(UsageError, match=rf"{path.name} cannot be read \(Is a directory\).*move it aside"):
+    with pytest.raises(UsageError, match=rf"{path.name} cannot be read \(Is a directory\).*move it away"):
         Sweep.stored_in(folder)
 
 

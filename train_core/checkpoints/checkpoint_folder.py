@@ -141,7 +141,7 @@ def last_whole(
             found = checkpoint
             break
         passed_over.append((checkpoint, problem))
-    instead = "there is no earlier one that is whole" if found is None else f"going back to step {step_of(found)}"
+    instead = "there is no earlier complete one" if found is None else f"going back to step {step_of(found)}"
     for checkpoint, problem in passed_over if warns else ():
         LOGGER.warning("checkpoint %s %s; %s", checkpoint, problem, instead)
     return found

@@ -52,7 +52,7 @@ LAYERS_OF_OTHERS = {
     ),
     ".attention.wq.weight": (
         "has tensors by the names of Meta's and Mistral's own programs",
-        "Name the weights of the same model for transformers, which lie beside such a file as a rule.",
+        "Name the weights of the same model for transformers, which usually lie next to such a file.",
     ),
 }
 """What is wrong with files whose tensors have such names, and what to do."""

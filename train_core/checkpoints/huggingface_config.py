@@ -152,7 +152,7 @@ def warn_of_weights(experiment: Experiment, tokenizer: Callable[[], str | None])
         return
     weights = Path(load).expanduser()
     if others := left_aside(weights):
-        LOGGER.warning("%s: of the files there these are left aside: %s", weights, ", ".join(others))
+        LOGGER.warning("%s: these files there are not read: %s", weights, ", ".join(others))
     if (config := require_config(weights, experiment.model)) is not None:
         for difference in _differences(config, experiment.model):
             LOGGER.warning("%s names %s", config.path, difference)

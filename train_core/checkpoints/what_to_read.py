@@ -53,8 +53,8 @@ def whole_checkpoint(path: Path, unreadable: Mapping[Path, str]) -> Path:
         problem = f"the last one, {held[-1].name}, {unreadable.get(held[-1]) or damage(held[-1])}"
         raise ConfigError(KEY, str(path), f"holds no whole checkpoint: {problem}", "Name another folder, or null.")
     instead = last_whole(path.parent, unreadable)
-    remedy = "Name another one, or null." if instead is None else f"The last whole one beside it is {instead}."
-    raise ConfigError(KEY, str(path), f"is no whole checkpoint: it {problem}", remedy)
+    remedy = "Name another one, or null." if instead is None else f"The last complete one next to it is {instead}."
+    raise ConfigError(KEY, str(path), f"is not a complete checkpoint: it {problem}", remedy)
 
 
 Refusal = Callable[[Path, Facts], None]

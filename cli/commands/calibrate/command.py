@@ -104,6 +104,6 @@ def _chosen_cluster(texts: Sequence[str] | None) -> str | None:
     overrides = overrides_of(None, texts)
     other = next((each for each in overrides if each.key != "cluster" or not each.value), None)
     if other is not None:
-        problem = f"{other.text} was given beside --from-csv, but the rows of a table state their whole configuration"
+        problem = f"{other.text} was given with --from-csv, but the rows of a table state their whole configuration"
         raise UsageError(problem, "Leave it out; cluster=NAME alone says whose rows are taken.")
     return overrides.stated_value("cluster")

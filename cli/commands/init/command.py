@@ -50,7 +50,7 @@ def init(
     folder = at_home(folder, "folder")
     if partition is not None and partition not in (names := partitions()):
         remedy = f"Use one of {', '.join(names)}." if names else "Leave it out, or run this where Slurm answers."
-        raise ConfigError("--partition", partition, "is no partition that Slurm knows", remedy)
+        raise ConfigError("--partition", partition, "is not a partition that Slurm knows", remedy)
     described = machine(name, partition, like, nodes)
     site = read_site() if described.offer else None
     written, kept = _write(folder, texts(described, site))

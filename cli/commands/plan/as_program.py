@@ -86,7 +86,7 @@ def with_trainer(program: str, overrides: Sequence[str]) -> list[str]:
         remedy = f"Use one of {', '.join(programs)}."
         if program in IMPLEMENTATIONS:
             remedy += f" With --implementation {program} it takes that trainer's costs."
-        raise ConfigError("--as", program, "is no program that is known", remedy)
+        raise ConfigError("--as", program, "is not a known program", remedy)
     return [f"trainer={chosen}", *(text for text in overrides if Override.parse(text).key != "trainer")]
 
 

@@ -96,7 +96,7 @@ def _with_usual_values(composition: Composition, options: SearchOptions) -> Comp
     added = usual_overrides(composition, clusters)
     if not added:
         return composition
-    complaints.print(f"Nobody gave these, so that a usual training's are taken: {' '.join(added)}")
+    complaints.print(f"These were not given; the usual values are used: {' '.join(added)}")
     return compose(composition.overrides + Overrides.parse(added))
 
 

@@ -206,7 +206,7 @@ def _sureness(record: SweepRecord, points: Sequence[MeasuredPoint], where: str) 
 
 def _unsureness(record: SweepRecord, points: Sequence[MeasuredPoint], where: str) -> str:
     """Why nobody knows how the best value spreads, and what would tell."""
-    seen, nobody_knows = _what_was_seen(points), "so that nobody knows what is chance"
+    seen, nobody_knows = _what_was_seen(points), "so how much is chance is not known"
     if not where:
         return f"{seen} so far, {nobody_knows}."
     by_time, seed = all(map(is_of_time, record.objective)), f"{{{SEED}}}"

@@ -166,7 +166,7 @@ def _counted(best: MeasuredPoint, rivals: Sequence[MeasuredPoint]) -> str:
 
 def study_sentence(study: ScalingStudy, noise: float | None) -> str:
     last = study.last
-    varied = "so much the peaks vary that were measured beside the runs."
+    varied = "the peaks that were measured with the runs vary by as much."
     loudness = f" Noise x{significant(noise, 2)}: {varied}" if noise else ""
     shared = [str(point.num_ranks) for point in study.points if point.shares_devices]
     note = f" ({' and '.join(shared)} ranks shared {count_of(last.num_devices, 'device')})" if shared else ""
@@ -193,7 +193,7 @@ def predicted_study_sentence(study: ScalingStudy) -> str:
 def _figures(point: MeasuredPoint, relation: Scaling, noise: float | None, dollars: float | None) -> str:
     """The figures of a layout: TFLOPS with their interval, MFU and of which peak, efficiency and cost."""
     performance = point.performance
-    peak = f"{tflops(performance.peak_flops_per_second)} TFLOPS" + (" as measured beside this run" if noise else "")
+    peak = f"{tflops(performance.peak_flops_per_second)} TFLOPS" + (" as measured with this run" if noise else "")
     parts = [f"{tflops(point.values[0])} model TFLOPS per device ({_range(point)})"]
     if (share := share_of_peak(performance.model_flops_utilization)) != ABSENT:
         parts.append(f"MFU {share} % (of a peak of {peak})")

@@ -73,7 +73,7 @@ def _blocks(subject: ReportSubject, compared: list[Pair], breakdowns: list[Trial
 def _finding(compared: Sequence[Pair]) -> str:
     errors = error_statistics(_seconds(compared))
     if errors is None:
-        return "No measured trial had a device for each of its ranks, so that no predicted time is held against one."
+        return "No measured trial had a device for each of its ranks, so no predicted time is compared with one."
     if errors.count == 1:
         (pair,) = compared
         return (

@@ -29,7 +29,7 @@ FAR_APART = 4
 FEWEST_ON_A_PLOT = 2
 MOST_COUNTED = 10
 COUNTED = (
-    "Measured by counters, over the timed steps; idle power is in all of it, and stands beside it where it was"
+    "Measured by counters, over the timed steps; idle power is in all of it, and is shown next to it where it was"
     " measured. Slurm's power is of whole nodes and of the whole job, start and end included; where there is none, the"
     " site accounts for no energy. What the declared watts would be is no measurement."
 )

@@ -23,7 +23,7 @@ from train_core.costs import Estimate
 from train_core.trial.measurement import Performance
 
 HARDWARE = (
-    "Rows that count hardware FLOPs count recomputation too: they may be held against hardware TFLOPS of the same model"
+    "Rows that count hardware FLOPs count recomputation too: compare them with hardware TFLOPS of the same model"
     " and device, never against model TFLOPS."
 )
 STATED_KNOBS = (

@@ -115,10 +115,10 @@ def test_a_cluster_may_be_like_another(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--like", "dgx-h10"), "--like = 'dgx-h10': is no cluster. Did you mean dgx-h100?"),
+        (("--like", "dgx-h10"), "--like = 'dgx-h10': is not a known cluster. Did you mean dgx-h100?"),
         (("--name", "../x"), "--name = '../x': is not a plain name"),
         (("--name", "null"), "--name = 'null': is not a plain name"),
-        (("--partition", "gpu"), "--partition = 'gpu': is no partition that Slurm knows"),
+        (("--partition", "gpu"), "--partition = 'gpu': is not a partition that Slurm knows"),
         (("file",), "cannot be written"),
         (("file/below",), "cannot be written"),
     ],

@@ -202,7 +202,9 @@ def test_an_evaluation_of_nothing_is_refused_where_it_is_planned_as_the_trainer_
 def test_an_address_to_which_no_store_answers_is_refused_before_anything_is_submitted(
     kind: str, uri: str, shown: str
 ) -> None:
-    with pytest.raises(ConfigError, match=rf"tracking\.uri = '{shown}': is no address of a tracking {kind}\. Give one"):
+    with pytest.raises(
+        ConfigError, match=rf"tracking\.uri = '{shown}': is not an address of a tracking {kind}\. Give one"
+    ):
         load([f"tracking={kind}", f"tracking.uri={uri}"])
     accepted = {"server": "http://me:pw@host:5000", "database": "mysql+pymysql://me:pw@host/runs"}[kind]
     assert load([f"tracking={kind}", f"tracking.uri={accepted}"]).tracking.uri == accepted

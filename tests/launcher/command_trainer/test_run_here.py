@@ -288,7 +288,7 @@ def test_an_evaluation_is_told_where_the_training_was(make_trial: MakeTrial) -> 
     ("program", "metrics", "cause"),
     [
         ("print(1)", {"file": "s.json"}, "it left no file of figures in its folder (metrics.file = 's.json'"),
-        ("import sys; open(sys.argv[2] + '/s.json', 'w').write('{')", {"file": "s.json"}, "no JSON"),
+        ("import sys; open(sys.argv[2] + '/s.json', 'w').write('{')", {"file": "s.json"}, "not JSON"),
         ("import sys; open(sys.argv[2] + '/s.json', 'w').write('[1]')", {"file": "s.json"}, "holds no number"),
         ("print('scores')", {"line": r"score (?P<score>\d+)"}, "no line of its log has a number where metrics.line"),
         ("raise SystemExit(3)", None, "the program exited with code 3"),

@@ -186,7 +186,7 @@ def test_a_file_without_an_address_costs_a_warning(
     end(0)
     tell_webhook(spec, sweep, step_of(sweep))
     (message,) = caplog.messages
-    assert message.startswith("nobody was told")
+    assert message.startswith("no message was sent")
 
 
 def test_nobody_listening_and_a_full_disk_end_nothing(

@@ -148,9 +148,7 @@ def with_losses(write_sweep: WriteSweep, name: str, **losses: float) -> Side:
 def test_sweeps_for_a_loss_are_compared_by_it(write_sweep: WriteSweep) -> None:
     before = with_losses(write_sweep, "before", one=4.0, two=3.0, three=2.0, four=math.nan)
     after = with_losses(write_sweep, "after", one=3.5, two=3.0, three=2.5, four=1.0)
-    said = (
-        "Of 4 points that both measured, B is by loss better in 2, worse in 1, equal in 1; of single runs nobody knows"
-    )
+    said = "Of 4 points that both measured, B is by loss better in 2, worse in 1, equal in 1; each ran once"
     assert finding(before, after).startswith(said)
     sections = comparison_sections(before, after)
     rows = rows_of(section_called("sought", sections), "sought-pairs")

@@ -360,7 +360,7 @@ def test_many_new_runs_are_few_transactions(write_sweep: WriteSweep, tmp_path: P
 @pytest.mark.slow
 def test_a_damaged_store_is_one_message_and_the_folders_rebuild_it(store: Store) -> None:
     database_path(store.output_dir).write_text("no database at all " * 100)
-    with pytest.raises(UsageError, match=r"cannot be opened \(file is not a database\).*move a damaged store aside"):
+    with pytest.raises(UsageError, match=r"cannot be opened \(file is not a database\).*move a damaged store away"):
         store.load()
     store.output_dir = store.output_dir / "fresh"
     assert store.load().created == 6

@@ -106,7 +106,7 @@ def test_a_record_with_stages_is_read_as_it_was_written() -> None:
 
 
 REFUSED: dict[str, tuple[str, ...]] = {
-    "sweep.stages.score.after = 'infr': is no stage of this sweep. Did you mean infer?": (
+    "sweep.stages.score.after = 'infr': is not a stage of this sweep. Did you mean infer?": (
         INFER,
         SCORE.replace("after:infer", "after:infr"),
     ),
@@ -116,7 +116,7 @@ REFUSED: dict[str, tuple[str, ...]] = {
     "sweep.stages.infer: trainer.command[0] = ": ("infer:{after:train,command:['{trian.folder}']}",),
     "sweep.stages.infer: training.num_stps = ": ("infer:{after:train,overrides:['training.num_stps=1']}",),
     "sweep.stages.infer: trainer.colour": ("infer:{after:train,command:[infer],trainer:{colour:red}}",),
-    "sweep.stages.decay.load = 'infer': is no stage before this one. Load one of train": (
+    "sweep.stages.decay.load = 'infer': is not a stage before this one. Load one of train": (
         INFER,
         "decay:{after:train,load:infer}",
     ),

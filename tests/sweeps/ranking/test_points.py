@@ -267,7 +267,7 @@ def test_one_run_of_each_leaves_chance_unknown(sweep: Sweep) -> None:
     first = [each for each in sweep.read() if each.trial.point[SEED] == 1 and not _diverged(each)]
     (best, _) = sought_points(sweep.record, first)
     assert best.interval is None
-    assert "nobody knows what is chance" in verdict(sweep.record, first).advice
+    assert "how much is chance is not known" in verdict(sweep.record, first).advice
 
 
 def test_a_hint_names_a_key_once_with_the_value_that_it_is_to_have(sweep: Sweep) -> None:
@@ -299,7 +299,7 @@ def test_no_further_runs_are_advised_while_some_have_not_ended(sweep: Sweep) -> 
     first = [each for each in sweep.read() if each.trial.point[SEED] == 1 and not _diverged(each)]
     waiting = replace(first[0], folder=sweep.folder.trial("another"))
     said = verdict(sweep.record, [*first, waiting])
-    assert said.advice == "One run of each so far, so that nobody knows what is chance."
+    assert said.advice == "One run of each so far, so how much is chance is not known."
     assert said.details[-1] == "The sweep is not finished: 1 trial has not ended."
 
 
@@ -340,7 +340,7 @@ def test_a_best_loss_that_ran_once_has_no_bounds_from_points_that_are_far_worse(
     assert places(points) == ["1?", "2=", "2="]
     said = verdict(sweep.record, readings)
     assert said.headline == "lr=0.5 reached the lowest loss, 0.03590, against 0.6500 to 0.6505 of the 2 others."
-    assert said.advice.startswith("lr=0.5 ran once, as did every point of like value, so that nobody knows what is")
+    assert said.advice.startswith("lr=0.5 ran once, as did every point of like value, so how much is chance is not")
     assert "search.num_seeds=3" in said.advice
     table = ranking_table(sweep.record, readings)
     assert [row[0].text for row in table.rows] == ["1?", "2=", "2="]

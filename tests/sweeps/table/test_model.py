@@ -70,7 +70,7 @@ def test_as_many_key_heads_as_heads_are_no_sign_of_a_llama() -> None:
 
 def test_latent_attention_that_cannot_be_read_is_refused() -> None:
     assert model(mla="no", head_dim="192").latent_attention is None
-    with pytest.raises(ConfigError, match="mla = 'yes': is no latent attention"):
+    with pytest.raises(ConfigError, match="mla = 'yes': cannot be read as latent attention"):
         model(mla="yes")
 
 

@@ -97,7 +97,7 @@ def test_no_flipped_bit_is_trained_on(file: str, trainer: Trainer, folder: Path)
         if isinstance(found, str):
             num_refused += 1
             assert file in found, found
-            assert f"The last whole one beside it is {path_of(folder, 1)}." in found
+            assert f"The last complete one next to it is {path_of(folder, 1)}." in found
         else:  # bytes between the tensors, which nobody reads
             assert equal(found, expected), f"bit {bit} of {file} was trained on"
         flip(last / file, bit)

@@ -338,7 +338,7 @@ def test_a_truncated_checkpoint_that_was_asked_for_is_refused(
     asked = tmp_path / "checkpoints" / "step-000001"
     (asked / "__0_0.distcp").unlink()
     (told,) = worlds(1).run(refusal, experiment_of({"checkpoint.load": str(asked)}), tmp_path)
-    assert "is no whole checkpoint: it lacks __0_0.distcp. Name another one, or null." in told
+    assert "is not a complete checkpoint: it lacks __0_0.distcp. Name another one, or null." in told
 
 
 def failure_to_save(world: World, experiment: Experiment, folder: Path) -> str:

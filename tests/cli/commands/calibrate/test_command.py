@@ -89,8 +89,8 @@ def run(own: Path, cwd: Path, *arguments: str) -> tuple[int, str, str]:
         (("--from-results", "smoke", "cluster=selene"), "No sweep smoke with trials on cluster selene"),
         (("--from-results", "smoke", "--here"), "--here was given, but --from-results measures nothing"),
         (("--propose", "smoke", "--output", "x"), "--output was given, but --propose writes nothing. Leave it out."),
-        (("--from-results", "nothing"), "--from-results = 'nothing': is no sweep. "),
-        (("--propose", "smok"), "--propose = 'smok': is no sweep. Did you mean smoke?"),
+        (("--from-results", "nothing"), "--from-results = 'nothing': is not a known sweep. "),
+        (("--propose", "smok"), "--propose = 'smok': is not a known sweep. Did you mean smoke?"),
     ],
 )
 def test_what_cannot_be_done_is_one_message_and_leaves_nothing_behind(
@@ -314,7 +314,7 @@ def test_what_is_proposed_is_of_the_cluster_that_was_named(own: Path, tmp_path: 
         (TABLE.replace(",30", ",thirty").replace(",40", ","), (), "line 2: iter_time_s = 'thirty': is not a number"),
         ("\n" + TABLE.replace(",30", ",thirty").replace(",40", ","), (), "line 3: iter_time_s = 'thirty'"),
         (TABLE, ("--from-results", "smoke"), "--from-results and --from-csv were given"),
-        (TABLE, ("cluster=selene", "clustr=frontier"), "clustr=frontier was given beside --from-csv, but the rows"),
+        (TABLE, ("cluster=selene", "clustr=frontier"), "clustr=frontier was given with --from-csv, but the rows"),
         (TABLE, ("--nodes", "7", "--here"), "--nodes and --here were given, but --from-csv measures nothing"),
         (TABLE.replace("selene,48", "frontier,48").replace("bf16,40", "fp16,40"), (), "has rows of frontier, selene"),
         ("a,b\n1,2\n", (), "lacks the columns"),

@@ -151,8 +151,8 @@ def test_a_plan_with_a_pinned_value_is_no_faster_than_the_best_of_all(plan: Plan
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--as", "megatron"], "--as = 'megatron': is no program that is known. Use one of command, deepspeed"),
-        (["--as", "trisweep"], "is no program that is known"),
+        (["--as", "megatron"], "--as = 'megatron': is not a known program. Use one of command, deepspeed"),
+        (["--as", "trisweep"], "is not a known program"),
         (["--as", "fsdp"], "With --implementation fsdp it takes that trainer's costs"),
         (["--as", "megatron-lm", "--pareto"], "--as prints one command, and no table"),
         (["--as", "megatron-lm", "--top", "3", "--format", "csv", "--budget", "9"], "Leave out --top, --format."),

@@ -100,7 +100,7 @@ def test_the_pictures_can_be_drawn(found: Section) -> None:
 def test_ranks_that_shared_a_device_are_held_against_nothing(write_sweep: WriteSweep) -> None:
     """Their measured terms and their memory are shown nevertheless."""
     shown = shown_of(section, write_sweep(TRIALS, {"two": taking(1.0, 1, terms(1.0))}))
-    assert "no predicted time is held against one" in shown.finding
+    assert "no predicted time is compared with one" in shown.finding
     (row,) = rows_of(shown, "terms-beside")
     assert row["seconds are"] == "measured"
     (beside,) = rows_of(shown, "beside")
