@@ -1,0 +1,211 @@
+"""What slows a run beside its configuration: what its log shows as it happens, and variables set for debugging.
+
+These are no part of the prediction. Some have a price in the log itself; those without one are named only where a run
+is slower than predicted, or has no prediction.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from math import sqrt
+
+from conf.types.cluster_spec import LinkSpec
+from conf.units import GIBIBYTE
+from diagnose.evidence import FileEvidence, is_on, setting_of
+from diagnose.measured import SHIFT, MeasuredSteps
+from diagnose.runs import LogLine, UserRun
+from diagnose.suspects import Case, Suspect
+from diagnose.understood import price_of, with_links
+
+LEAST_SHARE = 0.03
+GIGABITS = 8e-9
+DEBUGGING = {
+    "CUDA_LAUNCH_BLOCKING": "the host waits for every kernel before it launches the next",
+    "HIP_LAUNCH_BLOCKING": "the host waits for every kernel before it launches the next",
+    "AMD_SERIALIZE_KERNEL": "kernels do not run beside each other",
+    "TORCH_NCCL_BLOCKING_WAIT": "the host waits for every collective",
+    "NCCL_BLOCKING_WAIT": "the host waits for every collective",
+    "TORCH_DISTRIBUTED_DEBUG": "every collective is checked against those of all ranks",
+    "PYTORCH_NO_CUDA_MEMORY_CACHING": "every tensor is allocated anew by the driver",
+    "NCCL_P2P_DISABLE": "devices of a node talk through the host's memory, not directly",
+    "NCCL_SHM_DISABLE": "devices of a node talk through the network",
+    "NCCL_IB_DISABLE": "the network is used by sockets, without InfiniBand or RoCE",
+    "NCCL_NET_GDR_DISABLE": "what goes over the network is copied through the host's memory",
+    "detect_anomaly": "every operation of the backward pass is checked",
+    "deterministic_mode": "kernels are the deterministic ones, which are slower",
+    "barrier_with_L1_time": "all ranks wait for each other at every timer",
+    "log_params_norm": "the norm of all parameters is computed for every line",
+    "log_num_zeros_in_grad": "zeros in all gradients are counted for every line",
+    "profile": "the profiler records every step",
+}
+"""Variables and settings that cost time while they are on, and why."""
+FUSIONS = (
+    *("no_masked_softmax_fusion", "no_bias_gelu_fusion", "no_bias_swiglu_fusion", "no_bias_dropout_fusion"),
+    *("no_rope_fusion", "no_gradient_accumulation_fusion", "no_persist_layer_norm"),
+)
+EVERY_STEP = 10
+"""What is saved at least every so many steps is saved too often for its steps to be told from it."""
+READING = re.compile(r"batch[-_]generator|data[-_ ]?load|get[-_]batch|data[-_]time")
+FRAGMENTED, NEARLY_FULL = 0.6, 0.9
+
+
+def suspects_of_log(run: UserRun, measured: MeasuredSteps | None, case: Case | None) -> list[Suspect]:
+    """Whatever the log and the environment show, with a price where the log has one."""
+    found = [*_debugging(run), *_fusions(run), *_sockets(run, measured, case), *_recompilation(run)]
+    if measured is not None:
+        found += [*_interruptions(run, measured), *_pace(measured), *_reading(run, measured), *_gaps(measured, case)]
+    return found
+
+
+def _suspect(name: str, title: str, evidence: FileEvidence, remedy: str, seconds: float | None = None) -> Suspect:
+    return Suspect(name, title, (evidence,), seconds, remedy, is_measured=seconds is not None)
+
+
+def _debugging(run: UserRun) -> Iterator[Suspect]:
+    for name, title in DEBUGGING.items():
+        if found := is_on(run, name) or _is_detailed(run, name):
+            yield _suspect(name, title, found, f"unset {name}" if name.isupper() else f"leave out {name}")
+
+
+def _is_detailed(run: UserRun, name: str) -> FileEvidence | None:
+    found = setting_of(run, name) if name == "TORCH_DISTRIBUTED_DEBUG" else None
+    if found is None or found[1].value.upper() != "DETAIL":
+        return None
+    return FileEvidence(f"{name} = {found[1].value}", found[1].at)
+
+
+def _fusions(run: UserRun) -> Iterator[Suspect]:
+    off = [(name, found) for name in FUSIONS if (found := is_on(run, name))]
+    if off:
+        names = ", ".join(name for name, _ in off)
+        title = "operations that one kernel could do go through memory each"
+        yield _suspect("fusions off", title, FileEvidence(f"{names} set", off[0][1].at), f"leave out {names}")
+
+
+def _sockets(run: UserRun, measured: MeasuredSteps | None, case: Case | None) -> Iterator[Suspect]:
+    line = next(iter(run.marks.get("socket", [])), None)
+    if line is None or (case and case.configuration.setup.num_nodes == 1):
+        return
+    title = "NCCL talks over sockets: the fast network is not used"
+    if (rate := _fitting_network(measured, case)) is not None:
+        title += f"; {rate:,.0f} Gb/s a node would explain the step"
+    evidence = FileEvidence(line.text.strip()[:90], line)
+    yield _suspect(
+        "sockets", title, evidence, "NCCL_DEBUG=INFO says why; NCCL_IB_HCA and NCCL_SOCKET_IFNAME choose ports"
+    )
+
+
+def _fitting_network(measured: MeasuredSteps | None, case: Case | None) -> float | None:
+    """Gigabits a second of a node with which the step would take what it took; None where none would explain it."""
+    if measured is None or case is None:
+        return None
+    cluster, least = case.configuration.setup.cluster, 0.001
+    links = cluster.links
+
+    def seconds(share: float) -> float:
+        widest = links[-1].bandwidth_bytes_per_second * share
+        slower: tuple[LinkSpec, ...] = (
+            *links[:-1],
+            links[-1].model_copy(update={"bandwidth_bytes_per_second": widest}),
+        )
+        return price_of([with_links(case.configuration, slower)])[0].step_seconds
+
+    if len(links) < 2 or not seconds(1.0) < measured.step_seconds < seconds(least):
+        return None
+    low, high = least, 1.0
+    for _ in range(20):
+        middle = sqrt(low * high)
+        low, high = (middle, high) if seconds(middle) > measured.step_seconds else (low, middle)
+    return links[-1].bandwidth_bytes_per_second * high * cluster.devices_per_node * GIGABITS
+
+
+def _recompilation(run: UserRun) -> Iterator[Suspect]:
+    if lines := run.marks.get("recompilation"):
+        title = f"the compiler starts again ({len(lines)} lines)"
+        evidence = FileEvidence(lines[0].text.strip()[:90], lines[0])
+        yield _suspect("recompilation", title, evidence, "constant shapes, or mark what is dynamic")
+
+
+def _interruptions(run: UserRun, measured: MeasuredSteps) -> Iterator[Suspect]:
+    """Saving, evaluation, and single slow steps that no line explains."""
+    num_steps = sum(step.covers for step in measured.steady)
+    if measured.spikes and measured.spikes.share >= LEAST_SHARE:
+        spikes, first = measured.spikes, measured.spikes.lines[0]
+        beside = [(kind, line) for kind, lines in run.marks.items() for line in lines if _is_near(line, spikes.lines)]
+        kind = beside[0][0] if beside else ""
+        each = f"every {spikes.every:,} steps" if spikes.every else f"{len(spikes.lines)} times"
+        title = f"{each} steps are slower{f', at lines of {kind}' if kind else ''}: {spikes.share:.0%} of the time"
+        seconds = spikes.extra_seconds / (num_steps + sum(step.covers for step in spikes.lines))
+        evidence = FileEvidence(f"step {first.number:,} takes {first.seconds:.3g} s", first.at)
+        yield _suspect("slow steps", title, evidence, f"less of {kind}" if kind else "look at what runs then", seconds)
+    saved = run.marks.get("saving", [])
+    if saved and num_steps / len(saved) <= EVERY_STEP:
+        title = f"it saves every {max(1, round(num_steps / len(saved)))} steps, so that steps hold the saving"
+        yield _suspect("frequent saving", title, FileEvidence(saved[0].text.strip()[:90], saved[0]), "save less often")
+
+
+def _is_near(line: LogLine, steps: tuple[object, ...]) -> bool:
+    """True if the line stands right above or below that of a slow step."""
+    places = [at for step in steps if isinstance(at := getattr(step, "at", None), LogLine)]
+    return any(at.file == line.file and abs((at.line or 0) - (line.line or 0)) <= 5 for at in places)
+
+
+def _pace(measured: MeasuredSteps) -> Iterator[Suspect]:
+    pace = measured.pace
+    if pace is None or (pace.at is not None and not pace.gets_slower):
+        return
+    extra = (pace.slower_seconds - measured.step_seconds) * pace.slower_share
+    at = pace.at or measured.steady[0].at
+    evidence = FileEvidence(f"{measured.step_seconds:.3g} s, and {pace.slower_seconds:.3g} s", at)
+    title = f"its steps {pace.kind}: {pace.slower_share:.0%} of them are slower"
+    what = "a device that throttles or fails, from that line on" if pace.kind == SHIFT else "other jobs, heat, or data"
+    yield _suspect("uneven pace", title, evidence, f"look for {what}", extra)
+
+
+def _reading(run: UserRun, measured: MeasuredSteps) -> Iterator[Suspect]:
+    waits = {name: seconds for name, seconds in run.timers.items() if READING.search(name.lower())}
+    name, seconds = max(waits.items(), key=lambda each: each[1], default=("", 0.0))
+    if LEAST_SHARE * measured.step_seconds <= seconds <= measured.step_seconds:
+        evidence = FileEvidence(f"timer {name}: {seconds:.3g} s of a step", measured.steady[-1].at)
+        found = _suspect("reading data", "steps wait for their data", evidence, "more workers of the loader", seconds)
+        yield replace(found, is_inside_step=True)
+    workers = setting_of(run, "dataloader_num_workers", "num_workers")
+    if workers and workers[1].value == "0":
+        title = "the process that trains reads its data itself"
+        evidence = FileEvidence(f"{workers[0]} = 0", workers[1].at)
+        yield _suspect("no reading beside", title, evidence, f"{workers[0]} = 2 or more")
+
+
+def _gaps(measured: MeasuredSteps, case: Case | None) -> Iterator[Suspect]:
+    reserved, held = measured.reserved_bytes, measured.allocated_bytes
+    if case is None or reserved is None or held is None:
+        return
+    if held < FRAGMENTED * reserved and reserved > NEARLY_FULL * case.predicted.memory_capacity_bytes:
+        says = f"{held / GIBIBYTE:.1f} GiB are held and {reserved / GIBIBYTE:.1f} reserved"
+        title = "memory is full of gaps, so that the allocator asks the driver anew"
+        remedy = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+        yield _suspect("fragmented memory", title, FileEvidence(says, measured.steady[-1].at), remedy)
+
+
+def flags_without_effect(run: UserRun, case: Case | None) -> list[FileEvidence]:
+    """Settings that change nothing in such a plan, each said with why: no suspects, and no remedy either."""
+    if case is None:
+        return []
+    setup = case.configuration.setup
+    asked = {
+        "overlap_grad_reduce": (setup.num_replicas == 1, "there is one replica, whose gradients nobody reduces"),
+        "overlap_param_gather": (setup.num_replicas == 1, "there is one replica, which gathers nothing"),
+        "overlap_comm": (setup.num_replicas == 1, "there is one replica, whose gradients nobody reduces"),
+        "use_distributed_optimizer": (setup.num_replicas == 1, "there is one replica to share out among"),
+        "use_flash_attn": (setup.precision.dtype == "fp32", "fused attention takes 16 bits, and this is fp32"),
+        "sequence_parallel": (setup.parallel.tensor_parallel_size == 1, "there is one tensor rank"),
+        "tp_comm_overlap": (setup.parallel.tensor_parallel_size == 1, "there is one tensor rank"),
+    }
+    found = ((is_on(run, name), because) for name, (is_moot, because) in asked.items() if is_moot)
+    return [
+        FileEvidence(f"{evidence.says} has no effect: {because}", evidence.at)
+        for evidence, because in found
+        if evidence
+    ]
