@@ -37,6 +37,8 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## /{sub(/%/, "NAME", $$1); printf "  %-14s %s\n", $$1, $$2}' Makefile
 
 .venv/bin/python:
+	@command -v "$(PYTHON)" >/dev/null || \
+	  { echo "PYTHON=$(PYTHON): there is no such command. Name a Python of 3.11 or newer, with its path if need be." >&2; exit 2; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Python 3.11 or newer is needed; $(PYTHON) is older. Use make PYTHON=python3.12 ..." >&2; exit 2; }
 ifeq ($(TORCH),site)
@@ -114,7 +116,7 @@ test: check ## check, then run the tests, on a real Slurm too, without what is l
 test-fast: .venv/.installed-dev ## tests that need no root, no cluster, no server and no browser: two minutes
 	$(PYTEST) --fast
 
-# Python 3.14 counts as soon as it is there; each environment takes 3 GB and is kept, so that a second run only tests.
+# Each environment takes 3 GB and is kept, so that a second run only tests.
 test-pythons: ## the fast tests with every Python from 3.11 to 3.14 of this machine, each in .pythons/VERSION
 	@for version in 3.11 3.12 3.13 3.14; do \
 	  python$$version -c '' 2>/dev/null || { echo "Python $$version: not here"; continue; }; \

@@ -78,13 +78,20 @@ def pytest_collection(session: pytest.Session) -> None:
         session.config.get_terminal_writer().line(f"Skipped here: {words}")
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say at the end, too, what was not run and how to have it: nobody scrolls back past thousands of tests."""
+    for words in [] if config.getoption("fast") else _lacking():
+        terminalreporter.write_line(f"Not run here: {words}")
+
+
 def _lacking() -> Iterator[str]:
+    can_install = os.geteuid() == 0 and shutil.which("apt-get") is not None
     if os.geteuid():
-        yield "tests on a real Slurm cluster, which only root can start"
-    elif not (shutil.which("slurmctld") or shutil.which("apt-get")):
+        yield "tests on a real Slurm cluster, which only root can start: give make test as root"
+    elif not (shutil.which("slurmctld") or can_install):
         yield "tests on a real Slurm cluster: neither Slurm nor Debian's apt-get, to install it with, is here"
-    if _find_chromium() is None:
-        yield "pages in a browser: no Chromium is installed"
+    if _find_chromium() is None and not can_install:
+        yield "pages in a browser: install Chromium with the system's packages (as root on Debian, make test does)"
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -265,6 +272,12 @@ def no_cluster_of_others(request: pytest.FixtureRequest, monkeypatch: pytest.Mon
 
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome")
 INSTALL_SECONDS = 280
+INSTALL_CHROMIUM = (
+    "command -v chromium || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive"
+    " apt-get install -y -qq --no-install-recommends chromium; }"
+)
+LOCK_OF_PACKAGES = "/tmp/slurm_test_clusters.lock"
+"""That of tests/slurm/cluster.sh: apt-get of another worker would refuse beside it."""
 
 
 def _find_chromium() -> str | None:
@@ -273,17 +286,18 @@ def _find_chromium() -> str | None:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """The system's Chromium. Continuous integration installs it, a person is told to.
+    """The system's Chromium, which is installed where root and Debian's apt-get are, as Slurm is for its tests.
 
     Every module starts its own: while one runs, Playwright's event loop keeps others from running in this process.
     """
     found = _find_chromium()
-    if found is None and os.environ.get("CI") and os.geteuid() == 0 and shutil.which("apt-get"):
-        install = "apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium"
-        subprocess.run(["sh", "-c", install], capture_output=True, timeout=INSTALL_SECONDS, check=True)
+    said = ""
+    if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
+        install = ["flock", "-o", LOCK_OF_PACKAGES, "sh", "-c", INSTALL_CHROMIUM]
+        said = subprocess.run(install, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False).stderr
         found = _find_chromium()
     if found is None:
-        pytest.skip("no Chromium on this machine: install it with the system's packages")
+        pytest.skip(f"no Chromium on this machine: install it with the system's packages. {said[-200:]}".rstrip())
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
