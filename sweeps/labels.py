@@ -29,8 +29,10 @@ SHORT_NAMES = {
     "training.learning_rate": "lr",
     "training.learning_rate_warmup_steps": "warmup",
     "training.min_learning_rate": "min-lr",
+    "training.learning_rate_decay_steps": "decay",
     "training.num_steps": "steps",
     "training.num_warmup_steps": "untimed",
+    "training.schedule": "rate",
     "training.seed": "seed",
     "training.weight_decay": "wd",
 }

@@ -6,7 +6,7 @@ Each floor imports only those below it, which contracts in pyproject.toml hold:
     job, rehearsal                         ranks as processes; the step at full size without devices
     training                               the trainer, its loop, what is measured of it
     checkpoints, data, watch               what a training saves, reads, and is watched by
-    optimizer, expert_load                 the update; how even the loads of experts are, and what evens them out
+    optimizers, expert_load                the update; how even the loads of experts are, and what evens them out
     process                                the rank's process: its place, device and signals
     parallel                               the parallel axes
     model                                  the plain model

@@ -100,7 +100,7 @@ def _say_where(training: StoredTraining) -> None:
     print(f"Folder: {training.folder.path}", flush=True)
     if training.done and training.done < num_steps:
         print(f"Resumed from step {training.done} of {num_steps}, its last whole checkpoint.", flush=True)
-    for line in extension_lines(training.schedules, num_steps):
+    for line in extension_lines(training.schedules, training.experiment.training):
         print(line, flush=True)
 
 

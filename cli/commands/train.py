@@ -124,7 +124,7 @@ def _train_best(overrides: Overrides, name: str | None, *, here: bool, dry_run: 
     # A folder that was there already keeps the plan that its training was begun with.
     write = partial(write_request, run, sweep, own)
     print_unwrapped(_introduction(run))
-    for line in extension_lines(run.schedules, run.experiment.training.num_steps):
+    for line in extension_lines(run.schedules, run.experiment.training):
         print_unwrapped(line)
     # MLflow is brought up to date even after Ctrl-C or a failure, as the steps until then are worth a look.
     is_taken = True

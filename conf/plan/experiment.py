@@ -34,6 +34,7 @@ from conf.types.schema import (
 )
 from conf.types.stage_spec import StagePlace
 from conf.types.trainer_spec import TRISWEEP, TrainerSpec
+from conf.units import count_of
 
 NARROW_MULTIPLE = 16
 """Kernels for 8 bits take operands whose rows are a multiple of so many elements."""
@@ -51,6 +52,7 @@ USUAL_VALUES = {
         ("precision", PrecisionPlan),
         ("model", ModelSpec),
         ("checkpoint", CheckpointPlan),
+        ("training", TrainingPlan),
     )
 }
 """Values that keys have by themselves, which no fingerprint names, so that a further key changes none. Ten thousand
@@ -111,8 +113,6 @@ class Experiment(Setup, ExperimentParts):
         content["data"]["max_bytes"] = self.data.max_bytes or 1
         content["model"]["head_size"] = self.model.query_size // self.model.num_attention_heads
         content["model"]["rotary_base"] = self.model.rotary_base or ROTARY_BASE
-        if not self.training.deterministic:  # likewise
-            del content["training"]["deterministic"]
         _leave_out_usual_values(content)
         if self.stage is None:
             del content["stage"]
@@ -176,6 +176,7 @@ def _check_training(experiment: Experiment) -> None:
         problem = f"would compile anew for every cut into documents: {DOCUMENTS} = true"
         remedy = f"Set training.compile_layers=false, or {DOCUMENTS}=false."
         raise InfeasiblePlan("training.compile_layers", True, problem, remedy)
+    require_falling(training)
     require_compilable(training, experiment.parallel.recompute)
     require_whole_attention(training, experiment.parallel.context_parallel_size)
 
@@ -210,6 +211,18 @@ def _widths_of_products(model: ModelSpec, num_ranks: int) -> Iterator[tuple[str,
     if experts is not None:
         yield "model.experts.ffn_hidden_size", experts.ffn_hidden_size
         yield "the shared expert's width of a tensor rank", experts.shared_ffn_hidden_size // num_ranks
+
+
+def require_falling(training: TrainingPlan) -> None:
+    """Raises ConfigError for a decay of a schedule that has none, and InfeasiblePlan for one longer than its room."""
+    key, steps = "training.learning_rate_decay_steps", training.learning_rate_decay_steps
+    if steps is not None and training.schedule != "wsd":
+        problem = f"is of training.schedule = wsd, and it is {training.schedule}"
+        raise ConfigError(key, steps, problem, "Leave it out, or use training.schedule=wsd.")
+    room = training.num_steps - training.learning_rate_warmup_steps
+    if steps is not None and steps > room:
+        problem = f"is more than the {count_of(room, 'step')} after the warm-up"
+        raise InfeasiblePlan(key, steps, problem, f"Use {room} or less, a shorter warm-up, or more steps.")
 
 
 def require_whole_attention(training: TrainingPlan, context_parallel_size: int) -> None:

@@ -17,7 +17,7 @@ from conf.plan.chunks import group_sizes, pipeline_layout
 from conf.plan.setup import Setup
 from conf.plan.templates import Names, Plain, fill_text, template_value, text_of
 from conf.types.model_spec import ExpertsSpec, ModelSpec
-from conf.types.schema import ROTARY_BASE, Value
+from conf.types.schema import ROTARY_BASE, TrainingPlan, Value
 from conf.types.trainer_spec import OF_A_RANK, Limit, LookUp, TrainerSpec
 
 JOB_NAMES = ("node_rank", "master_addr", "master_port", "trial_folder", "python", *OF_A_RANK, "huggingface_starter")
@@ -133,7 +133,7 @@ def plan_names(setup: Setup) -> dict[str, Plain]:
         "model.attention_window": model.narrow_window,
         "model.linear_attention": "given" if model.linear_attention else None,
         "last_token": model.vocab_size - 1,
-        **_learning_rate_names(tree),
+        **_learning_rate_names(getattr(setup, "training", None)),
         "loss_scale_power": _power_of_two(setup.precision.initial_loss_scale),
         # Each shares out a whole state; None where all replicas are one group.
         "num_zero_groups": num_groups,
@@ -143,20 +143,21 @@ def plan_names(setup: Setup) -> dict[str, Plain]:
     }
 
 
-def _learning_rate_names(tree: Mapping[str, Any]) -> dict[str, Plain]:
+def _learning_rate_names(training: TrainingPlan | None) -> dict[str, Plain]:
     """The schedule as programs take it that check its order; nothing of a plan that is not trained.
 
     The least rate is no higher than the highest, and `decay_steps` is null, or ends a decay that the warm-up outlasts.
     """
-    training = tree.get("training")
-    if not training:
+    if training is None:
         return {}
-    highest, warmup = training["learning_rate"], training["learning_rate_warmup_steps"]
-    least = min(training["min_learning_rate"], highest)
+    highest, warmup, num_steps = training.learning_rate, training.learning_rate_warmup_steps, training.num_steps
+    least = min(training.min_learning_rate, highest)
     return {
         "least_learning_rate": least,
         "min_learning_rate_share": least / highest,
-        "decay_steps": warmup + 1 if warmup >= training["num_steps"] else None,
+        "decay_steps": warmup + 1 if warmup >= num_steps else None,
+        "wsd_decay_steps": training.num_decay_steps,
+        "wsd_decay_share": training.num_decay_steps / num_steps,
     }
 
 

@@ -38,6 +38,7 @@ Dtype = Literal["fp32", "bf16", "fp16"]
 ContextExchange = Literal["ring", "gather"]
 ExpertDispatcher = Literal["alltoall", "deepep", "hybridep"]
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
+RateSchedule = Literal["constant", "linear", "cosine", "wsd", "inverse-square-root"]
 Family = Literal["gpt", "llama"]
 MatmulRecipe = Literal["fp8-delayed", "fp8-tensorwise", "fp8-rowwise", "fp8-blockwise", "mxfp8", "nvfp4"]
 Value = bool | int | float | str | None
@@ -292,9 +293,13 @@ class TrainingPlan(Frozen):
         num_warmup_steps: first steps that are left out of the timing; in YAML, null means 3, or all but one of fewer
             steps.
         learning_rate: its highest value, after the warm-up.
-        min_learning_rate: its value at the last step; in YAML, null means a tenth of learning_rate.
-        learning_rate_warmup_steps: linear warm-up, then a cosine down to min_learning_rate at num_steps; in YAML, null
-            means 2, or all but one of fewer steps.
+        min_learning_rate: its lowest value, which `linear`, `cosine` and `wsd` come to at the last step; in YAML, null
+            means a tenth of learning_rate.
+        learning_rate_warmup_steps: linear warm-up, before whatever schedule; in YAML, null means 2, or all but one of
+            fewer steps.
+        schedule: the learning rate after the warm-up: `constant`; `linear` or `cosine` down to num_steps; `wsd` stays,
+            and falls linearly in the last steps; `inverse-square-root` falls with the root of the step.
+        learning_rate_decay_steps: last steps in which `wsd` falls; null means a tenth of num_steps.
         weight_decay: of AdamW; norms and biases are left out.
         adam_beta1: share of the gradients' running mean that a step keeps.
         adam_beta2: the same of their running square.
@@ -325,6 +330,13 @@ class TrainingPlan(Frozen):
     evaluate_every: Count | None
     num_evaluation_batches: Count
     seed: Annotated[int, Field(ge=0)]
+    schedule: RateSchedule = "cosine"
+    learning_rate_decay_steps: Count | None = None
+
+    @property
+    def num_decay_steps(self) -> int:
+        """The last steps, in which the rate of `wsd` falls."""
+        return self.learning_rate_decay_steps or max(1, self.num_steps // 10)
 
     @model_validator(mode="before")
     @classmethod

@@ -54,6 +54,17 @@ def test_a_warm_up_ends_before_the_decay_does(trainer: str, steps: int, warmup: 
     assert warmup < ends
 
 
+def test_a_schedule_has_the_words_of_each_program() -> None:
+    wsd = ("training.num_steps=100", "training.schedule=wsd")
+    found = words("megatron-lm", *SMALL, *wsd)
+    assert found[found.index("--lr-decay-style") + 1] == "WSD"
+    assert number_of(found, "--lr-wsd-decay-iters") == 10
+    assert "--lr-wsd-decay-iters" not in words("megatron-lm", *SMALL)
+    found = words("torchtitan", *TITAN, "parallel.zero_stage=3", "batch.global_batch_size=32", *wsd)
+    assert found[found.index("--lr_scheduler.decay_type") + 1] == "linear"
+    assert number_of(found, "--lr_scheduler.decay_ratio") == 0.1
+
+
 def test_torchtitans_rate_ends_where_the_plans_does() -> None:
     rates = ("training.learning_rate=4e-4", "training.min_learning_rate=1e-4")
     found = words("torchtitan", *TITAN, "parallel.zero_stage=3", "batch.global_batch_size=32", *rates)
@@ -113,6 +124,16 @@ REFUSED = {
             *("parallel.pipeline_parallel_size=8", "parallel.zero_stage=0", "precision=fp32"),
         ),
         "parallel.pipeline_parallel_size = 8: .* no fewer micro-batches than there are stages",
+    ),
+    "a rate that stays": (
+        "torchtitan",
+        (*TITAN, "batch.global_batch_size=32", "parallel.zero_stage=3", "training.schedule=constant"),
+        "training.schedule = 'constant': .* a line, a cosine or a root",
+    ),
+    "a rate that stays and falls": (
+        "deepspeed",
+        (*SMALL, "training.schedule=wsd"),
+        "training.schedule = 'wsd': .* its schedules are",
     ),
     "replicas beside tensor ranks without shards": (
         "torchtitan",

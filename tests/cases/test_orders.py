@@ -17,7 +17,7 @@ from sweeps.planner.request import search_request
 from sweeps.points.plan import plan_sweep
 from sweeps.trial import Trial, record_of, text_of
 from tests.composed import compose_tree, load
-from train_core.optimizer import learning_rate_at
+from train_core.optimizers.learning_rate import learning_rate_at
 
 TINY = ["model=tiny", "cluster=local", "data=synthetic", "batch.global_batch_size=4", "parallel.world_size=1"]
 RATES = ["training.num_steps=8", "training.num_warmup_steps=1", "training.learning_rate_warmup_steps=0"]

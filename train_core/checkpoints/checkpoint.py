@@ -55,7 +55,7 @@ from train_core.checkpoints.what_to_read import (
 from train_core.checkpoints.writer import Progress, Writer
 from train_core.costs.counts.parameters import num_parameters
 from train_core.expert_load import RouterBiases
-from train_core.optimizer import Optimizer
+from train_core.optimizers.optimizer import Optimizer
 from train_core.parallel.clock import Clock, Line
 from train_core.parallel.collectives import Axis
 from train_core.parallel.data_parallel import Replicas

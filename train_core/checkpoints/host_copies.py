@@ -19,7 +19,7 @@ from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata
 from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
 
 from train_core.checkpoints.boxes import Box
-from train_core.optimizer import AdamState, Optimizer
+from train_core.optimizers.optimizer import AdamState, Optimizer
 
 Wait = Callable[[], object]
 

@@ -132,6 +132,8 @@ SCHEDULE = (
     "training.learning_rate",
     "training.min_learning_rate",
     "training.learning_rate_warmup_steps",
+    "training.schedule",
+    "training.learning_rate_decay_steps",
     "training.weight_decay",
     "training.adam_beta1",
     "training.adam_beta2",

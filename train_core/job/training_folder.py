@@ -18,8 +18,10 @@ from conf.compose.complaints import validate
 from conf.compose.tree import with_values
 from conf.errors import TrisweepError, UsageError
 from conf.plan.experiment import Experiment
+from conf.types.schema import TrainingPlan
 from conf.units import count_of
 from train_core.checkpoints.checkpoint_folder import last_whole, step_of
+from train_core.optimizers.learning_rate import learning_rate_at
 from train_core.trial.folder import TrialFolder
 
 NUM_STEPS = "training.num_steps"
@@ -72,12 +74,14 @@ def training_in(root: Path, experiment: Experiment) -> StoredTraining:
     return StoredTraining(extended.folder, experiment, extended.done, (*extended.schedules, before))
 
 
-def extension_lines(schedules: Sequence[tuple[int, int]], num_steps: int) -> list[str]:
-    """The lines for a person about a training of `num_steps` steps that was extended."""
+def extension_lines(schedules: Sequence[tuple[int, int]], plan: TrainingPlan) -> list[str]:
+    """The lines for a person about a training that was extended, and had other learning rates until then."""
     return [
         f"Extended at step {done}: up to there learning rates fell as in a training of {count_of(before, 'step')}, so"
-        f" that its losses are not those of {num_steps} steps from the start."
+        f" that its losses are not those of {plan.num_steps} steps from the start."
         for before, done in schedules
+        # Schedules that part do so for good: `constant` and the stable part of `wsd` know nothing of the end.
+        if learning_rate_at(done, plan) != learning_rate_at(done, plan.model_copy(update={"num_steps": before}))
     ]
 
 

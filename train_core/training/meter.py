@@ -30,7 +30,7 @@ from train_core.costs import (
 from train_core.data.batches import Batches
 from train_core.expert_load import ExpertLoads, StepLoad
 from train_core.model.initialize import DTYPES
-from train_core.optimizer import StepResult
+from train_core.optimizers.optimizer import StepResult
 from train_core.parallel.collectives import Axis, all_reduce
 from train_core.parallel.groups import gather, gather_objects, total
 from train_core.parallel.schedules import forward_only

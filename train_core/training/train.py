@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from conf.plan.experiment import Experiment
 from train_core.data.byte_pairs import keep_tokenizer
 from train_core.expert_load import ExpertLoads
-from train_core.optimizer import StepResult
+from train_core.optimizers.optimizer import StepResult
 from train_core.process.gpu_settings import same_bits
 from train_core.process.stop import StopAsked, Stopped, never
 from train_core.process.world import World

@@ -17,7 +17,7 @@ from train_core.data.batches import Batches
 from train_core.data.byte_pairs import tokenizer_of
 from train_core.expert_load import RouterBiases
 from train_core.model.initialize import DTYPES
-from train_core.optimizer import Optimizer, StepResult
+from train_core.optimizers.optimizer import Optimizer, StepResult
 from train_core.parallel.data_parallel import Replicas, replicas_of
 from train_core.parallel.groups import build_mesh
 from train_core.parallel.mesh import Mesh

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from conf.errors import TrainingError
 from train_core.axes import ENDS, Layout
-from train_core.optimizer import StepResult, flat_norm
+from train_core.optimizers.optimizer import StepResult, flat_norm
 from train_core.parallel.groups import gather_objects
 from train_core.parallel.main_gradient import MainGradient, main_gradient
 from train_core.parallel.mesh import Mesh

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Sequence
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 
@@ -22,6 +23,7 @@ from conf.plan.trainer_call import JOB_NAMES, Call, call_of
 from launcher.command_trainer.log_parser import StepParser
 from tests.composed import load
 from train_core.costs import num_parameters
+from train_core.optimizers.learning_rate import learning_rate_at
 
 STEPS = ["training.num_steps=3", "training.num_warmup_steps=1"]
 LLAMA = ["model=llama-2-7b", "cluster=dgx-h100", "precision=bf16", "batch.global_batch_size=64"]
@@ -191,6 +193,24 @@ def test_deepspeeds_schedule_has_a_share_as_its_optimizer_tells_no_rate() -> Non
     assert has(call("hf-deepspeed", *LLAMA, *rates).words, "--lr_scheduler_kwargs", '{"min_lr_rate": 0.25}')
 
 
+@pytest.mark.parametrize("trainer", ["hf-trainer", "hf-deepspeed"])
+@pytest.mark.parametrize("schedule", ["constant", "cosine", "wsd"])
+def test_the_rates_of_a_schedule_are_those_of_the_plan(trainer: str, schedule: str) -> None:
+    from transformers.optimization import get_scheduler
+
+    plan = ["training.num_steps=12", "training.learning_rate_warmup_steps=4", f"training.schedule={schedule}"]
+    plan += ["training.learning_rate_decay_steps=3"] if schedule == "wsd" else []
+    training, words = experiment_of(trainer, *LLAMA, *plan).training, call(trainer, *LLAMA, *plan).words
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=training.learning_rate)
+    told = dict(pairwise(words))
+    options = json.loads(told.get("--lr_scheduler_kwargs", "{}"))
+    rates = get_scheduler(told["--lr_scheduler_type"], optimizer, 4, 12, options).lr_lambdas[0]
+    # Theirs count from 0. The warm-up of `wsd` begins elsewhere, which `differs` says.
+    steps = range(4 if schedule == "wsd" else 1, 13)
+    theirs = [rates(step) * training.learning_rate for step in steps]
+    assert theirs == pytest.approx([learning_rate_at(step, training) for step in steps])
+
+
 @pytest.mark.parametrize(
     ("trainer", "plan", "words"),
     [
@@ -201,6 +221,8 @@ def test_deepspeeds_schedule_has_a_share_as_its_optimizer_tells_no_rate() -> Non
         ("hf-deepspeed", ["parallel.offload_optimizer=true"], "on the device"),
         ("hf-trainer", ["model=mixtral-8x7b"], "its layers have no experts"),
         ("hf-trainer", ["training.dropout=0.1"], "drop in attention alone"),
+        ("hf-trainer", ["training.schedule=linear"], "have no least one"),
+        ("hf-deepspeed", ["training.schedule=inverse-square-root"], "have no least one"),
     ],
 )
 def test_a_plan_that_the_trainer_cannot_carry_out_says_why(trainer: str, plan: list[str], words: str) -> None:

@@ -128,11 +128,26 @@ class AdamW:
 
 
 def learning_rate(step: int, plan: TrainingPlan) -> float:
-    """A straight line up to the end of the warm-up, then half a wave down to the least rate at the last step."""
-    top, bottom, warmup = plan.learning_rate, plan.min_learning_rate, plan.learning_rate_warmup_steps
+    """A straight line up to the end of the warm-up, then what the schedule says."""
+    top, bottom, warmup, last = (
+        plan.learning_rate,
+        plan.min_learning_rate,
+        plan.learning_rate_warmup_steps,
+        plan.num_steps,
+    )
     if step <= warmup:
         return top * step / warmup
-    return bottom + (top - bottom) * (1 + math.cos(math.pi * (step - warmup) / (plan.num_steps - warmup))) / 2
+    match plan.schedule:
+        case "constant":
+            return top
+        case "linear":
+            return bottom + (top - bottom) * (last - step) / (last - warmup)
+        case "wsd":
+            falling = last // 10 or 1 if plan.learning_rate_decay_steps is None else plan.learning_rate_decay_steps
+            return bottom + (top - bottom) * min(1.0, (last - step) / falling)
+        case "inverse-square-root":
+            return max(bottom, top / math.sqrt(step) * math.sqrt(max(warmup, 1)))
+    return bottom + (top - bottom) * (1 + math.cos(math.pi * (step - warmup) / (last - warmup))) / 2
 
 
 def global_batch(experiment: Experiment, step: int) -> np.ndarray:

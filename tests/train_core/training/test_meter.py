@@ -15,7 +15,7 @@ from conf.plan.experiment import Experiment
 from tests.steps import STEP
 from tests.train_core.conftest import ExperimentOf, Worlds
 from train_core.costs import DoneShares, estimate, model_flops
-from train_core.optimizer import StepResult
+from train_core.optimizers.optimizer import StepResult
 from train_core.parallel.collectives import Axis
 from train_core.process.world import World
 from train_core.training.meter import DoneStep, Meter

@@ -19,7 +19,7 @@ from tests.train_core.conftest import ExperimentOf, Worlds
 from train_core.axes import Layout
 from train_core.model.initialize import initial_value
 from train_core.model.transformer import Layer
-from train_core.optimizer import StepResult, learning_rate_at
+from train_core.optimizers.optimizer import StepResult
 from train_core.parallel.collectives import Axis
 from train_core.parallel.data_parallel import flatten
 from train_core.parallel.groups import build_mesh, total
@@ -30,16 +30,6 @@ from train_core.training.trainer import Trainer
 
 CPU = torch.device("cpu")
 ALONE = World(0, 1, CPU, "gloo")
-
-
-def test_the_learning_rate_warms_up_and_ends_at_its_minimum(experiment_of: ExperimentOf) -> None:
-    values = {"training.num_steps": 10, "training.learning_rate_warmup_steps": 4, "training.learning_rate": 1.0}
-    plan = experiment_of(values | {"training.min_learning_rate": 0.1}).training
-    rates = [learning_rate_at(step, plan) for step in range(1, 11)]
-    assert rates[:4] == [0.25, 0.5, 0.75, 1.0]
-    assert rates[3:] == sorted(rates[3:], reverse=True)
-    assert rates[-1] == pytest.approx(0.1)
-    assert rates[6] == pytest.approx(0.55)
 
 
 def test_weights_decay_and_biases_and_norms_do_not(experiment_of: ExperimentOf) -> None:

@@ -9,7 +9,7 @@ import torch
 
 from tests.train_core.conftest import ExperimentOf, Worlds
 from tests.train_core.watch.hosts import Host, two_sockets
-from train_core.optimizer import StepResult
+from train_core.optimizers.optimizer import StepResult
 from train_core.parallel.collectives import Axis
 from train_core.process.world import World
 from train_core.training.meter import Meter

@@ -14,7 +14,7 @@ from torch import Tensor
 from conf.errors import TrainingError
 from conf.plan.experiment import Experiment
 from tests.train_core.conftest import ExperimentOf, Worlds
-from train_core.optimizer import Optimizer
+from train_core.optimizers.optimizer import Optimizer
 from train_core.process.world import World
 from train_core.rehearsal.stage import resident_gradients
 from train_core.training.train import train

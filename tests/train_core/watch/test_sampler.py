@@ -10,7 +10,7 @@ import torch
 
 from tests.audit import audited
 from tests.train_core.conftest import ExperimentOf, Worlds
-from train_core.optimizer import StepResult
+from train_core.optimizers.optimizer import StepResult
 from train_core.parallel.collectives import Axis
 from train_core.process.world import World
 from train_core.training.meter import Meter

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from conf.plan.experiment import Experiment
 from conf.types.schema import TrainingPlan
+from train_core.optimizers.learning_rate import learning_rate_at
 from train_core.parallel.collectives import all_reduce
 from train_core.parallel.data_parallel import Replicas
 from train_core.parallel.mesh import Mesh
@@ -83,17 +84,6 @@ class StepResult(NamedTuple):
     def is_finite(self) -> bool:
         """True if the step has changed the weights: where gradients overflow, their norm is not finite either."""
         return math.isfinite(self.loss) and math.isfinite(self.gradient_norm)
-
-
-def learning_rate_at(step: int, plan: TrainingPlan) -> float:
-    """Linear warm-up over the first steps, then a cosine down to the minimum at the last; `step` counts from 1."""
-    warmup = plan.learning_rate_warmup_steps
-    if step <= warmup:
-        return plan.learning_rate * step / warmup
-    # At least 1, for a plan that ends with its warm-up has no steps to divide by.
-    progress = (step - warmup) / max(1, plan.num_steps - warmup)
-    cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
-    return plan.min_learning_rate + (plan.learning_rate - plan.min_learning_rate) * cosine
 
 
 def flat_norm(flat: Tensor) -> Tensor:

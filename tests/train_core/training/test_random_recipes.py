@@ -1,0 +1,40 @@
+"""Random layouts with random schedules and optimizers train like an oracle that was written anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.train_core.conftest import Worlds
+from tests.train_core.training.random_layouts import Case, Values, case_of
+from tests.train_core.training.test_random_layouts import require_training_like_the_oracle
+
+SCHEDULES = ("constant", "linear", "wsd", "inverse-square-root")
+
+
+def recipe(random: Random, values: Values) -> Values:
+    schedule = random.choice(SCHEDULES)
+    room = values["training.num_steps"] - values["training.learning_rate_warmup_steps"]
+    drawn: Values = {"training.schedule": schedule}
+    if schedule == "wsd":
+        drawn["training.learning_rate_decay_steps"] = random.choice((None, random.randint(1, room)))
+    return drawn
+
+
+CASES = [case_of(number, recipe) for number in range(1000, 1030)]
+
+
+@pytest.mark.one_in(10)
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+def test_a_random_recipe_trains_like_the_oracle(
+    case: Case, worlds: Worlds, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    require_training_like_the_oracle(case.experiment, worlds, tmp_path, record_property)
+
+
+def test_recipes_are_drawn_in_all_options() -> None:
+    assert {case.experiment.training.schedule for case in CASES} == set(SCHEDULES)
