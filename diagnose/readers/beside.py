@@ -1,0 +1,89 @@
+"""Lines of a log beside those about steps: memory, timers, sentences about the configuration, dictionaries, marks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from diagnose.readers.marks import WORDS as MARK_WORDS
+from diagnose.readers.marks import kinds_of, mark
+from diagnose.readers.printed import REPR, SENTENCE_WORDS, read_reprs, read_sentences, read_variables
+from diagnose.readers.steps import PAIR, read_number
+from diagnose.readers.text import rank_of
+from diagnose.readers.trees import printed_tree, read_tree
+from diagnose.runs import LoggedMemory, LogLine, SaidBy, UserRun
+
+OF_MEMORY = re.compile(r"memory \(MB\) \| (.*)")
+OF_RANK = re.compile(r"\[Rank (\d+)\]")
+TIMERS = re.compile(r"\btime \(ms\) \| (.*)")
+TIMER = re.compile(r"([\w-]+): (\d+(?:\.\d+)?)")
+TIMER_RANGE = re.compile(r"^\s+([\w-]+) \.*: \(([\d.]+), (\d+(?:\.\d+)?)\)")
+VARIABLES = ("NCCL_", "CUDA_", "PYTORCH_", "NVTE_")
+MIB = 2.0**20
+MOST_OF_MEMORY = 4096
+
+
+def read_beside(run: UserRun, text: str, where: LogLine) -> bool:
+    """Take down what a line says that is of no step; False where it says nothing.
+
+    Args:
+        text: as it stands in the log; `where` has what the program itself printed.
+    """
+    answers = [reads(run, text, where) for words, reads in READERS if any(word in text for word in words)]
+    return any(answers)
+
+
+def _memory(run: UserRun, text: str, where: LogLine) -> bool:
+    if (match := OF_MEMORY.search(text)) is None or len(run.memory) >= MOST_OF_MEMORY:
+        return False
+    pairs = {name: value for name, value, _ in PAIR.findall(match[1])}
+    allocated, reserved = (_bytes(pairs.get(name)) for name in ("max allocated", "max reserved"))
+    rank = OF_RANK.search(text)
+    run.memory.append(LoggedMemory(int(rank[1]) if rank else rank_of(text), allocated, reserved, where))
+    return True
+
+
+def _bytes(mebibytes: str | None) -> float | None:
+    value = read_number(mebibytes, "memory_mib") if mebibytes else None
+    return None if value is None else value * MIB
+
+
+def _timers(run: UserRun, text: str, where: LogLine) -> bool:
+    found = {name: value for match in [TIMERS.search(text)] if match for name, value in TIMER.findall(match[1])}
+    if (match := TIMER_RANGE.match(where.text if where.text.startswith(" ") else f" {where.text}")) is not None:
+        found[match[1]] = match[3]  # the slowest rank's
+    run.timers |= {name: float(value) / 1e3 for name, value in found.items()}
+    return bool(found)
+
+
+def _sentences(run: UserRun, text: str, where: LogLine) -> bool:
+    return read_sentences(run, text, where)
+
+
+def _marks(run: UserRun, text: str, where: LogLine) -> bool:
+    answers = [mark(run, kind, where) for kind in kinds_of(where.text)]
+    return any(answers)
+
+
+def _dictionary(run: UserRun, text: str, where: LogLine) -> bool:
+    if ("': " not in text and '": ' not in text) or (content := printed_tree(text)) is None or len(content) < 2:
+        return False
+    read_tree(run, content, where.file, [text], SaidBy.RESOLVED, where.line or 1)
+    return True
+
+
+def _reprs(run: UserRun, text: str, where: LogLine) -> bool:
+    return REPR.search(text) is not None and read_reprs(run, text, where)
+
+
+READERS: tuple[tuple[tuple[str, ...], Callable[[UserRun, str, LogLine], bool]], ...] = (
+    (("memory (MB)",), _memory),
+    (("time (ms)", ": ("), _timers),
+    (SENTENCE_WORDS, _sentences),
+    (VARIABLES, read_variables),
+    (MARK_WORDS, _marks),
+    (("{",), _dictionary),
+    (("Args(", "Arguments(", "Config(", "Provider", "Strategy(", "Trainer("), _reprs),
+)
+"""Words of which a line has one, and what reads it."""
+BESIDE_WORDS = tuple(dict.fromkeys(word for words, _ in READERS for word in words))

@@ -1,0 +1,157 @@
+"""The steps of one start of a run: copies of several ranks once, and in bounded memory however long the log is."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from diagnose.readers.said import Columns
+from diagnose.runs import LoggedStep, LogLine, UserRun
+
+MOST_STEPS = 100_000
+REMEMBERED = 64
+"""Numbers of steps of which a copy by another rank may still come."""
+CLOCK = re.compile(r"(\d{4})-(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?")
+
+
+@dataclass(slots=True)
+class BookedStep:
+    """A step as its line says it, before rates are read as times."""
+
+    number: int
+    at: LogLine
+    found: dict[str, float]
+    when: float | None = None
+    covers: int = 1
+
+
+@dataclass
+class StepBook:
+    """All steps of one start.
+
+    Attributes:
+        speaker: who told of the first step; empty for lines without a prefix.
+        averages: true where a line's time is the mean of the steps since the one before.
+        gap: steps from one line to the next.
+    """
+
+    steps: list[BookedStep] = field(default_factory=list)
+    averages: bool = False
+    speaker: str | None = None
+    gap: int = 1
+    _known: dict[int, BookedStep] = field(default_factory=dict)
+
+    def is_restart(self, number: int, speaker: str) -> bool:
+        """True if a number can only be that of another start: it goes back farther than ranks are behind each other."""
+        if not self.steps or number in self._known:
+            return (
+                bool(self.steps)
+                and speaker == self.speaker
+                and bool(speaker)
+                and number < self.steps[-1].number - self.gap
+            )
+        return number <= self.steps[-1].number - 2 * self.gap and (number < min(self._known) or speaker == self.speaker)
+
+    def add(self, number: int, found: dict[str, float], at: LogLine, speaker: str, text: str) -> None:
+        """Take a step down; of copies by other ranks the figures that the first one lacks."""
+        if (known := self._known.get(number)) is not None:
+            known.found |= {name: value for name, value in found.items() if name not in known.found}
+            return
+        if self.steps and number < self.steps[-1].number:
+            return  # a late word of another rank
+        if self.speaker is None:
+            self.speaker = speaker
+        if self.steps:
+            self.gap = max(1, number - self.steps[-1].number)
+        when = _clock(text) if "seconds" not in found else None
+        step = BookedStep(number, at, found, when)
+        if self.averages and self.steps:
+            step.covers = self.gap
+        self.steps.append(step)
+        self._known[number] = step
+        if len(self._known) > REMEMBERED:
+            del self._known[next(iter(self._known))]
+        if len(self.steps) > MOST_STEPS:
+            self._halve()
+
+    def add_to_last(self, found: dict[str, float]) -> None:
+        """Take down what lines behind that of a step say of it."""
+        if self.steps:
+            self.steps[-1].found = found | self.steps[-1].found
+
+    def _halve(self) -> None:
+        """Make one of every two steps, so that a long log stays in memory: times are averaged, as a trainer's are."""
+        pairs = list(zip(self.steps[::2], self.steps[1::2], strict=False))
+        odd = self.steps[len(pairs) * 2 :]
+        self.steps = [_joined(*pair) for pair in pairs] + odd
+
+
+def _joined(one: BookedStep, two: BookedStep) -> BookedStep:
+    covers = one.covers + two.covers
+    found = {
+        name: (one.found[name] * one.covers + value * two.covers) / covers
+        for name, value in two.found.items()
+        if name in one.found
+    }
+    return BookedStep(two.number, two.at, found, two.when, covers)
+
+
+def _clock(text: str) -> float | None:
+    match = CLOCK.search(text)
+    if match is None:
+        return None
+    *parts, fraction = match.groups()
+    try:
+        when = datetime(*map(int, parts))  # type: ignore[arg-type]
+    except ValueError:
+        return None
+    return when.timestamp() + float(f"0.{fraction or 0}")
+
+
+def settle_steps(run: UserRun, book: StepBook) -> None:
+    """Put the steps into a run, once its configuration is known: rates of one device become those of all, and times."""
+    if book.averages and len(book.steps) > 1:
+        first = book.steps[0]
+        first.covers = min(max(book.steps[1].covers, 1), max(first.number, 1))
+    columns = Columns(run)
+    devices, batch, seq = columns.count("num_gpus"), columns.count("global_batch"), columns.count("seq")
+    before: BookedStep | None = None
+    for step in book.steps:
+        run.steps.append(_logged(step, before, devices, batch, seq))
+        before = step
+
+
+def _logged(
+    step: BookedStep, before: BookedStep | None, devices: int | None, batch: int | None, seq: int | None
+) -> LoggedStep:
+    found = step.found
+    sequences = found.get("batch") or batch
+    tokens = found.get("tokens") or (
+        found["tokens_per_device"] * devices if "tokens_per_device" in found and devices else None
+    )
+    if tokens is None and "samples" in found and seq:
+        tokens = found["samples"] * seq
+    seconds = found.get("seconds", float("nan"))
+    if "seconds" not in found:
+        if tokens and sequences and seq:
+            seconds = sequences * seq / tokens
+        elif "samples" in found and sequences and found["samples"] > 0:
+            seconds = sequences / found["samples"]
+        elif found.get("batches"):
+            seconds = 1 / found["batches"]
+        elif before is not None and step.when and before.when and step.number > before.number:
+            seconds = (step.when - before.when) / (step.number - before.number)
+    return LoggedStep(
+        number=step.number,
+        seconds=seconds if seconds > 0 else float("nan"),
+        at=step.at,
+        covers=step.covers,
+        tflops=found.get("tflops"),
+        mfu=found.get("mfu"),
+        tokens_per_second=tokens,
+        memory_bytes=found.get("memory"),
+        memory_share=found.get("memory_share"),
+        loss=found.get("loss"),
+        batch=int(found["batch"]) if "batch" in found else None,
+    )

@@ -1,0 +1,72 @@
+"""Devices, nodes and their names, from launchers, schedulers and drivers, whatever the trainer."""
+
+from __future__ import annotations
+
+from conf.units import count_of
+from diagnose.readers.commands import gpus_of
+from diagnose.readers.said import Columns
+from diagnose.runs import Fact
+from sweeps.table.clusters import clusters_by_device, clusters_by_gpu, plain_name
+
+PER_NODE = ("nproc_per_node", "num_gpus_per_node", "sbatch.ntasks_per_node", "ntasks_per_node", "GPUS_PER_NODE", "NGPU")
+NODES = ("nnodes", "num_nodes", "num_machines", "sbatch.nodes", "nodes", "SLURM_NNODES", "SLURM_JOB_NUM_NODES")
+GIBIBYTE = 2.0**30
+
+
+def fill_devices(columns: Columns) -> None:
+    """Put `num_gpus`, `gpus_per_node` and `gpu` as far as anybody but a trainer's own arguments says them."""
+    settings = columns.settings
+    columns.whole("num_gpus", "world_size", "num_processes", "WORLD_SIZE", "ntasks", "sbatch.ntasks", "np")
+    per_node, nodes = settings.whole(*PER_NODE, "num_gpus"), settings.whole(*NODES)
+    slurm = settings.fact("sbatch.gpus_per_node", "sbatch.gres", "gpus_per_node", "gres")
+    if per_node in (None, 1) and slurm is not None and gpus_of(slurm.value):
+        per_node = int(gpus_of(slurm.value))
+        columns.take("gpus_per_node", Fact(str(per_node), slurm.said_by, slurm.at))
+    elif per_node is not None:
+        columns.put("gpus_per_node", per_node, *(name for name in (*PER_NODE, "num_gpus") if settings.whole(name)))
+    is_open = nodes is None and settings.is_known(*NODES)  # `--nnodes $NNODES`, which the script does not set
+    if per_node and not is_open:
+        said = settings.fact(*PER_NODE, "num_gpus", "sbatch.gpus_per_node", "sbatch.gres")
+        note = f"{count_of(nodes or 1, 'node')} of {per_node}"
+        columns.computed("num_gpus", per_node * (nodes or 1), said.at if said else None, note)
+    if (mesh := _mesh(columns)) is not None:
+        columns.take("num_gpus", mesh)
+    _fill_name(columns)
+
+
+def _mesh(columns: Columns) -> Fact | None:
+    """The devices that a printed mesh holds: the product of its axes, but for those that flatten others."""
+    axes = {
+        name: fact
+        for name, fact in columns.settings.known.items()
+        if name.startswith("mesh.") and name not in ("mesh.ep", "mesh.etp")  # which lie inside the others
+    }
+    product, last = 1, None
+    for name, fact in axes.items():
+        if not fact.value.isdigit() or name in ("mesh.world", "mesh.loss", "mesh.batch", "mesh.dp_cp"):
+            return None
+        product, last = product * int(fact.value), fact
+    return None if last is None else Fact(str(product), last.said_by, last.at, "the product of the printed mesh")
+
+
+def _fill_name(columns: Columns) -> None:
+    """The device by the name that its driver prints: that of a cluster file, else as it is printed, to be asked for."""
+    printed = columns.settings.fact("device_name")
+    if printed is None:
+        return
+    known = known_device(printed.value)
+    columns.take("gpu", printed._replace(value=known or printed.value, note="" if known else "no cluster file has it"))
+
+
+def known_device(printed: str) -> str | None:
+    """The name in tables of configurations of a device as its driver calls it; None where no cluster file has it."""
+    for name in (plain_name(printed), printed.lower()):
+        if found := clusters_by_gpu().get(name) or clusters_by_device().get(name):
+            return _named(found[0], printed)
+    return None
+
+
+def _named(cluster: str, printed: str) -> str:
+    from conf.compose.load import cluster_named
+
+    return cluster_named(cluster).device.name or printed

@@ -1,0 +1,118 @@
+"""Launch scripts and command lines: the flags that a program got, the launcher's, Slurm's lines and variables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from diagnose.readers.said import says
+from diagnose.readers.shell import Script, Word, script_of
+from diagnose.readers.text import at
+from diagnose.runs import LogLine, SaidBy, UserRun
+
+FLAG = re.compile(r"--?([A-Za-z][\w./-]*)(?:=(.*))?", re.DOTALL)
+OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_][\w.-]*(?:/[\w.-]+)?(?:@[\w.:]+)?)=(.*)", re.DOTALL)
+LAUNCHES = re.compile(
+    r"(?:\S*/)?(?:torchrun|srun|deepspeed|accelerate|mpirun|mpiexec|python[\d.]*|nemo|tune|litgpt|composer|bash|\S+\.py)$"
+)
+PROGRAM = re.compile(r"\S+\.py$|(?:\S*/)?(?:torchrun|deepspeed|accelerate|tune|litgpt|composer)$")
+SCHEDULED = re.compile(r"^#(?:SBATCH|PBS|BSUB)\s+(?:-l\s+)?(.+)$")
+SHORT_OF_SLURM = {"N": "nodes", "n": "ntasks", "G": "gpus", "np": "np", "ppn": "ppn"}
+ENVIRONMENT = re.compile(
+    r"(?:CUDA|NCCL|TORCH|PYTORCH|NVTE|UCX|OMP|XLA|HSA|RCCL|ROCR|HIP|FI|DS|TOKENIZERS|ACCELERATE|SLURM|GPU_MAX|LOGLEVEL)_\w+"
+)
+"""Variables that change how fast a training is, or say where it ran."""
+REST = re.compile(r"\d?[<>]|\$\{?\w*(?:ARGS|OPTS|FLAGS|EXTRA|OVERRIDES)|\$[@*\d]|\$\{\w+\[@\]\}", re.IGNORECASE)
+"""What stands behind a flag and is not its value: a redirection, or a variable of further flags that nobody sets."""
+ENDS_VALUES = (re.compile(FLAG.pattern + "$", re.DOTALL), PROGRAM, OVERRIDE, REST)
+PROGRAM_NAME = "program"
+MOST_OF_A_VALUE, MOST_VALUES = 400, 64
+
+
+def read_script(run: UserRun, source: str, text: str, first_line: int = 1) -> None:
+    """Take down what a launch script, or a command that a log repeats, says of a run."""
+    scheduled = _scheduled(run, source, text, first_line)
+    script = script_of(text, scheduled, first_line)
+    lines = text.split("\n")
+
+    def shown(word: Word) -> str:
+        place = word.line - first_line
+        return lines[place] if 0 <= place < len(lines) else word.text
+
+    for name, words in script.variables.items():
+        if ENVIRONMENT.fullmatch(name) and words and name not in scheduled:
+            says(
+                run,
+                name,
+                " ".join(word.text for word in words),
+                SaidBy.FLAG,
+                at(source, words[0].line, shown(words[0])),
+            )
+    for words in _launching(script):
+        read_flags(run, [(word.text, at(source, word.line, shown(word))) for word in words])
+
+
+def _launching(script: Script) -> Iterable[list[Word]]:
+    """The commands that start something; all that look like flags where none does, as in a part of a script."""
+    found = [words for words in script.commands if any(PROGRAM.match(word.text) for word in words)]
+    found = found or [words for words in script.commands if LAUNCHES.match(words[0].text)]
+    if found or any(word.text.startswith("--") for words in script.commands for word in words):
+        return found or script.commands
+    return [words for words in script.variables.values() if any(word.text.startswith("--") for word in words)]
+
+
+def _scheduled(run: UserRun, source: str, text: str, first_line: int) -> dict[str, str]:
+    """Take down what `#SBATCH` lines ask for; returns the variables that Slurm makes of it."""
+    found: dict[str, str] = {}
+    for offset, line in enumerate(text.split("\n")):
+        if (match := SCHEDULED.match(line.strip())) is None:
+            continue
+        for name, value in re.findall(r"--?([A-Za-z][\w-]*)[ =]*([^\s-][^\s]*)?", re.sub(r"\s#.*", "", match[1])):
+            key = SHORT_OF_SLURM.get(name, name).replace("-", "_")
+            found[key] = value
+            says(run, f"sbatch.{key}", value, SaidBy.FLAG, at(source, first_line + offset, line))
+    nodes, tasks = found.get("nodes", ""), found.get("ntasks_per_node", "")
+    made = {"SLURM_NNODES": nodes, "SLURM_JOB_NUM_NODES": nodes, "SLURM_NTASKS": found.get("ntasks", "")}
+    made |= {
+        "SLURM_NTASKS_PER_NODE": tasks,
+        "SLURM_GPUS_ON_NODE": gpus_of(found.get("gpus_per_node") or found.get("gres", "")),
+    }
+    made |= {"SLURM_GPUS_PER_NODE": made["SLURM_GPUS_ON_NODE"]}
+    return {name: value for name, value in made.items() if value.isdigit()}
+
+
+def gpus_of(text: str) -> str:
+    """The count in Slurm's `gpu:h100:8`, `h100:8` or `8`; empty where it has none."""
+    match = re.search(r"(?:^|:)(\d+)(?:\(|,|$)", text)
+    return match[1] if match else ""
+
+
+def read_flags(run: UserRun, words: list[tuple[str, LogLine]], said_by: SaidBy = SaidBy.FLAG) -> None:
+    """Take down the flags of one command, each with what follows it, and Hydra's `key=value`."""
+    rest = iter(range(len(words)))
+    for place in rest:
+        text, line = words[place]
+        if (flag := FLAG.fullmatch(text)) is not None:
+            values = (
+                [flag[2]] if flag[2] is not None else _values([word for word, _ in words[place + 1 :][:MOST_VALUES]])
+            )
+            if flag[2] is None:
+                for _ in values:
+                    next(rest)
+            says(run, _name(flag[1]), " ".join(values)[:MOST_OF_A_VALUE] or "True", said_by, line)
+        elif (override := OVERRIDE.fullmatch(text)) is not None:
+            says(run, override[1], override[2][:MOST_OF_A_VALUE].replace("\\", "").strip("\"'"), said_by, line)
+        elif text.endswith(".py"):
+            says(run, PROGRAM_NAME, text, said_by, line)
+
+
+def _values(words: list[str]) -> list[str]:
+    """The words that belong to a flag: one number, or texts up to the next flag, program or `key=value`."""
+    if words and words[0].replace(".", "", 1).isdigit():
+        return words[:1]
+    ends = (place for place, word in enumerate(words) if any(end.match(word) for end in ENDS_VALUES))
+    return words[: next(ends, len(words))]
+
+
+def _name(flag: str) -> str:
+    return PROGRAM_NAME if flag == "m" else flag.replace("-", "_")

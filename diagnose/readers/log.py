@@ -1,0 +1,216 @@
+"""A log, read line by line: where a start begins, and what each line says of it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from diagnose.readers.beside import BESIDE_WORDS, read_beside
+from diagnose.readers.book import StepBook
+from diagnose.readers.commands import read_script
+from diagnose.readers.printed import DUMP_BEGINS, DUMP_ENDS, read_dumped
+from diagnose.readers.said import says
+from diagnose.readers.steps import FORMATS, StepFormat, figures
+from diagnose.readers.text import at, rank_of, without_speaker
+from diagnose.readers.trees import printed_tree, read_tree
+from diagnose.runs import SaidBy, UserRun
+
+STARTS = ("using world size", "arguments -----", "Starting job", "***** Running training")
+UTILIZATION = re.compile(r"GPU utilization: ([\d.]+) ?MODEL_TFLOP/s/GPU")
+OPENS = re.compile(r"(?:^|[\s=:'\"(])\{\s*$")
+PROMPT = re.compile(r"^\s*(?:\++ |\$ |> |\S+@\S+[$#] |cmd ?= ?)*")
+COMMAND = re.compile(
+    r"(?:[A-Z_]+=\S+ )*(?:\S*/)?(?:torchrun|srun|deepspeed|accelerate|mpirun|python[\d.]*) .*|^\S+\.py +--?\w.*"
+)
+WORDS = tuple(
+    dict.fromkeys(
+        [*(each.opening for each in FORMATS), *BESIDE_WORDS, *STARTS, "..", ".py ", " --", "GPU utilization", "Train "]
+    )
+)
+"""A line without any of these says nothing here. None has a digit in it, so that all with the same words agree."""
+MOST_SHAPES, LEAST_IDLE = 50_000, 4
+MOST_COLLECTED, MOST_COMMAND, MOST_STARTS = 4000, 400, 64
+
+
+@dataclass
+class LogStart:
+    """One start of the run in a log, while it is read."""
+
+    run: UserRun
+    book: StepBook = field(default_factory=StepBook)
+    speaker: int | None = None
+
+
+@dataclass
+class LinesTogether:
+    """Lines that belong together: a dictionary over many lines, or a command with its continuations."""
+
+    first: int
+    rank: int | None
+    lines: list[str]
+    depth: int = 1
+
+
+class LogReader:
+    """Hears the lines of one log, in order; `starts` are what it has told of so far."""
+
+    def __init__(self, source: str, name: str) -> None:
+        self.source, self.name = source, name
+        self.starts = [LogStart(UserRun(name))]
+        self._format: StepFormat | None = None
+        self._in_dump = False
+        self._tree: LinesTogether | None = None
+        self._command: LinesTogether | None = None
+        self._pending: dict[str, float] = {}
+        self._dull, self._idle = set[bytes](), dict[bytes, int]()
+        self._shape, self._says_something = b"", True
+        self._highest_rank = -1
+
+    @property
+    def start(self) -> LogStart:
+        return self.starts[-1]
+
+    def is_dull(self, raw: bytes) -> bool:
+        """True of a line that says nothing here. Talkative programs repeat few lines with other numbers in them."""
+        if self._in_dump or self._tree is not None or self._command is not None:
+            return False
+        if not self._says_something:  # the line before had a word that counts, and said nothing all the same
+            self._idle[self._shape] = idle = self._idle.get(self._shape, 0) + 1
+            if idle >= LEAST_IDLE:
+                self._dull.add(self._shape)
+        self._shape, self._says_something = raw.translate(None, b"0123456789"), True
+        if self._shape in self._dull:
+            return True
+        text = self._shape.decode("utf-8", "replace")
+        if any(map(text.__contains__, WORDS)):
+            return False
+        if len(self._dull) + len(self._idle) >= MOST_SHAPES:
+            self._dull.clear()
+            self._idle.clear()
+        self._dull.add(self._shape)
+        return True
+
+    def hear(self, number: int, text: str) -> None:
+        """Take one line."""
+        if self._tree is not None and self._goes_on(self._tree, text):
+            return
+        if self._command is not None:
+            self._command.lines.append(text)
+            if not _is_continued(text) or len(self._command.lines) > MOST_COMMAND:
+                self._end_command()
+            return
+        if any(word in text for word in STARTS) and DUMP_ENDS.search(text) is None:
+            self._begin(text)
+        plain = without_speaker(text)
+        if self._in_dump or ".." in text:
+            self._in_dump = (self._in_dump or DUMP_BEGINS.search(text) is not None) and DUMP_ENDS.search(text) is None
+            if read_dumped(self.start.run, plain, at(self.source, number, plain)):
+                return
+        self._says_something = (
+            self._hear_step(number, text, plain)
+            or self._opens(number, text, plain)
+            or read_beside(self.start.run, text, at(self.source, number, plain))
+        )
+
+    def end(self) -> list[LogStart]:
+        """Every start, once the log has ended, wherever it was cut."""
+        if self._command is not None:
+            self._end_command()
+        if self._tree is not None:
+            self._end_tree()
+        return self.starts
+
+    def _begin(self, text: str) -> None:
+        """Open another start where a line says that one begins, and the one before has stepped or failed."""
+        start, rank = self.start, rank_of(text)
+        has_run = bool(start.book.steps) or bool({"out_of_memory", "error"} & start.run.marks.keys())
+        if has_run and start.speaker in (None, rank):
+            self._open(rank)
+        elif start.speaker is None:
+            start.speaker = rank
+
+    def _open(self, rank: int | None, keeps_settings: bool = False) -> None:
+        if len(self.starts) >= MOST_STARTS:
+            return
+        before = self.start.run
+        run = UserRun(f"{self.name}, start {len(self.starts) + 1}", before.program)
+        run.settings |= {name: fact for name, fact in before.settings.items() if keeps_settings or _is_of_machine(name)}
+        self.starts.append(LogStart(run, StepBook(averages=self.start.book.averages), rank))
+
+    def _hear_step(self, number: int, text: str, plain: str) -> bool:
+        """Take a line about a step, or what stands beside one; False where it is none."""
+        if "GPU utilization" in text and (match := UTILIZATION.search(text)):
+            self._pending = {"tflops": float(match[1])}
+            return True
+        if self._format is not None and self._format.program == "llm-foundry" and "rain " in text:
+            self.start.book.add_to_last(figures(plain, self._format))
+            return True
+        found = ((each, each.number.search(text)) for each in FORMATS if each.opening in text)
+        step_format, match = next(((each, match) for each, match in found if match), (None, None))
+        if step_format is None or match is None:
+            return False
+        self._format, rank = step_format, rank_of(text)
+        step = int(match[1].replace(",", "")) + 1 - step_format.first
+        speaker = "" if rank is None else str(rank)
+        if self.start.book.is_restart(step, speaker):
+            self._open(rank, keeps_settings=True)
+        run, book = self.start.run, self.start.book
+        run.program, book.averages = run.program or step_format.program, step_format.averages
+        book.add(step, figures(text, step_format) | self._pending, at(self.source, number, plain), speaker, text)
+        self._pending = {}
+        self._note_rank(rank, number, plain)
+        return True
+
+    def _note_rank(self, rank: int | None, number: int, plain: str) -> None:
+        if rank is not None and rank > self._highest_rank:
+            self._highest_rank = rank
+            says(self.start.run, "highest_rank", rank, SaidBy.COMPUTED, at(self.source, number, plain))
+
+    def _opens(self, number: int, text: str, plain: str) -> bool:
+        """True if a dictionary of many lines, or a command, begins in a line."""
+        if text.rstrip().endswith("{") and OPENS.search(text):
+            self._tree = LinesTogether(number, rank_of(text), [text])
+            return True
+        if ".py " not in text and " --" not in text:
+            return False
+        command = PROMPT.sub("", plain)
+        if COMMAND.match(command) is None:
+            return False
+        self._command = LinesTogether(number, rank_of(text), [command])
+        if not _is_continued(text):
+            self._end_command()
+        return True
+
+    def _goes_on(self, tree: LinesTogether, text: str) -> bool:
+        """Add a line to a dictionary that began on a line before; lines of other ranks are left out."""
+        if rank_of(text) not in (tree.rank, None):
+            return False
+        tree.lines.append(text)
+        tree.depth += text.count("{") - text.count("}")
+        if tree.depth <= 0 or len(tree.lines) > MOST_COLLECTED:
+            self._end_tree()
+        return True
+
+    def _end_tree(self) -> None:
+        tree, self._tree = self._tree, None
+        assert tree is not None
+        plain = [without_speaker(line) for line in tree.lines]
+        if (content := printed_tree("\n".join(plain))) is not None:
+            read_tree(self.start.run, content, self.source, plain, SaidBy.RESOLVED, tree.first)
+            return
+        for offset, line in enumerate(tree.lines[1:], 1):  # it was none, or is cut: each line for itself
+            self.hear(tree.first + offset, line.replace("{", " "))
+
+    def _end_command(self) -> None:
+        command, self._command = self._command, None
+        assert command is not None
+        read_script(self.start.run, self.source, "\n".join(command.lines), command.first)
+
+
+def _is_continued(text: str) -> bool:
+    return text.rstrip().endswith("\\")
+
+
+def _is_of_machine(name: str) -> bool:
+    """True of what another start of the same job on the same devices keeps."""
+    return name.isupper() or name.startswith(("device_", "sbatch.", "nccl_"))

@@ -1,0 +1,83 @@
+"""Configurations that are trees (JSON, YAML, TOML, a printed dictionary), as settings under dotted names."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import tomllib
+from collections.abc import Iterator
+from typing import Any
+
+from conf.errors import ConfigError
+from conf.yaml_text import yaml_content
+from diagnose.readers.said import says, text_of
+from diagnose.readers.text import KEY, at
+from diagnose.runs import SaidBy, UserRun
+
+MOST_DEPTH, MOST_LEAVES, MOST_OF_A_LIST = 12, 5000, 512
+DOTTED_LATER = re.compile(r"\bconfigs?: |args: |json = ")
+
+
+def tree_of(text: str, source: str, kind: str) -> Any:
+    """The content of a configuration file of a kind: json, toml or yaml.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    try:
+        if kind == "toml":
+            return tomllib.loads(text)
+        if kind == "json":
+            return json.loads(text)
+        return yaml_content(text.expandtabs(2), source, KEY)
+    except ConfigError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(
+            KEY, source, f"is not {kind.upper()} ({str(error)[:150]})", "Correct the file, or leave it out."
+        ) from None
+
+
+def printed_tree(text: str) -> dict[str, Any] | None:
+    """A dictionary as Python or JSON prints it; None where the text is none, or is cut."""
+    if "{" not in text:
+        return None
+    text = text[text.index("{") : text.rindex("}") + 1] if "}" in text else text
+    for read in (json.loads, ast.literal_eval):
+        try:
+            content = read(text)
+        except (ValueError, SyntaxError, RecursionError, MemoryError, TypeError):
+            continue
+        return content if isinstance(content, dict) else None
+    return None
+
+
+def leaves(content: Any, prefix: str = "", depth: int = 0) -> Iterator[tuple[str, object]]:
+    """Every value with its dotted name, in the order of the file; lists of plain values are one value."""
+    if isinstance(content, dict) and depth < MOST_DEPTH:
+        for name, value in content.items():
+            yield from leaves(value, f"{prefix}{'.' if prefix else ''}{name}", depth + 1)
+    elif prefix:
+        yield prefix, content[:MOST_OF_A_LIST] if isinstance(content, list) else content
+
+
+def read_tree(
+    run: UserRun, content: Any, source: str, lines: list[str], said_by: SaidBy, first_line: int = 1, prefix: str = ""
+) -> None:
+    """Take down every value of a tree, with the line on which its key stands."""
+    place = 0
+    for count, (name, value) in enumerate(leaves(content)):
+        if count >= MOST_LEAVES:
+            break
+        key = re.compile(rf"(?<![\w.-]){re.escape(name.rpartition('.')[2])}[\"']?\]? ?[:=]")
+        found = next((index for index in range(place, len(lines)) if key.search(lines[index])), None)
+        place = found if found is not None else place
+        where = at(source, first_line + place if lines else None, _part(lines[place], key) if found is not None else "")
+        says(run, prefix + name.replace("-", "_"), text_of(value), said_by, where)
+
+
+def _part(line: str, key: re.Pattern[str]) -> str:
+    """The part of a line with a key in it: a printed dictionary is one line of thousands of characters."""
+    match = key.search(line)
+    return line if match is None or len(line) < 200 else line[match.start() : match.end() + 60]
