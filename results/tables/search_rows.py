@@ -93,6 +93,7 @@ def judged_row(judged: Judged, training: Training) -> PlanRow:
         "predicted_low_step_seconds": judged.interval.low_seconds,
         "predicted_high_step_seconds": judged.interval.high_seconds,
         "predicted_memory_share": judged.predicted.memory_share,
+        "predicted_fit_probability": judged.candidate.fit_likelihood,
         "outside": "; ".join(judged.interval.outside),
     }
 

@@ -16,13 +16,13 @@ from results.render.legend import names_in_short
 from results.render.table import Table, breakable, columns_with_room, text
 from results.render.units import count, gib, percent, seconds, significant, tflops
 from results.tables.search_rows import layout, layout_knobs, training_costs
+from sweeps.memory_odds import NONE_LIKELY
 from sweeps.planner.choosing.choice import Candidate, Choice, Judged, gain_in_words, judge, rivals_of
 from sweeps.planner.choosing.explain import Alternative, Explanation
 from sweeps.planner.choosing.objectives import ScalingKind, Training, dollars_per_second
 from sweeps.planner.choosing.scaling import ScalingPoint
 from sweeps.planner.request import Request
 from train_core.costs.counts.flops import DoneShares, model_flops
-from train_core.costs.estimate import TIGHT_SHARE
 
 WIDE = 100
 FIRST_TO_GO, NEXT_TO_GO = ("TFLOPS", "J/token"), ("MFU %", "hours", "seconds", "80 %")
@@ -118,7 +118,7 @@ def _cells(candidate: Candidate, training: Training) -> dict[str, str]:
         "step s": seconds(candidate.step_seconds),
         "TFLOPS": tflops(candidate.model_flops_per_second_per_device),
         "MFU %": percent(candidate.model_flops_utilization),
-        "GiB": gib(candidate.peak_memory_bytes) + ("!" if candidate.is_tight else ""),
+        "GiB": gib(candidate.peak_memory_bytes) + ("" if candidate.is_likely else "!"),
         "$/Mtoken": significant(costs["predicted_dollars_per_million_tokens"]),
         "J/token": significant(costs["predicted_joules_per_token"]),
         "hours": significant(hours),
@@ -269,22 +269,26 @@ def notes(shown: Sequence[Judged], choice: Choice | None, request: Request) -> I
         yield from passed_over_sentences(choice)
     yield from _outside_sentences(shown)
     yield from _causal_sentence(shown[0].candidate)
-    yield from tight_sentences([judged.candidate for judged in shown])
+    yield from unlikely_sentences([judged.candidate for judged in shown])
     yield from unpriced_sentences(request.settings.data, request.settings.precision)
     if request.padding:
         yield padded_vocabulary_sentence(request.vocab_size, request.settings.model.vocab_size)
 
 
-def tight_sentences(shown: Sequence[Candidate]) -> Iterator[str]:
-    """Yield the sentence on those plans, by their numbers, that nearly fill the memory."""
-    full = [f"#{number}" for number, candidate in enumerate(shown, start=1) if candidate.is_tight]
-    if full:
-        yield tight_sentence(f"{', '.join(full)} {'needs' if len(full) == 1 else 'need'}")
+def unlikely_sentences(shown: Sequence[Candidate]) -> Iterator[str]:
+    """Yield the sentence on those plans, by their numbers, that may not fit."""
+    odds = [f"#{number} is {each.odds_in_words}" for number, each in enumerate(shown, start=1) if not each.is_likely]
+    if odds:
+        yield unlikely_sentence(", ".join(odds))
 
 
-def tight_sentence(needing: str) -> str:
-    """The sentence on what needs nearly all of the memory, such as `It needs`."""
-    return f"! {needing} more than {TIGHT_SHARE:.0%} of the memory; --headroom {1 - TIGHT_SHARE:.0%} leaves more free."
+def unlikely_sentence(odds: str) -> str:
+    """The sentence on what may not fit, such as `It is 60% likely to fit`."""
+    return f"! {odds}, by what predicted memory was off on published runs."
+
+
+def none_likely_sentence() -> str:
+    return f"{NONE_LIKELY.capitalize()}; what fits on paper is shown."
 
 
 def unpriced_sentences(data: DataSpec, precision: PrecisionPlan) -> Iterator[str]:
@@ -330,16 +334,16 @@ def _order_sentence(choice: Choice, shown: Sequence[Judged]) -> str:
 
 
 def passed_over_sentences(choice: Choice) -> Iterator[str]:
-    """Yield what is better on paper than the plan proposed, and what would be if it left less memory free."""
+    """Yield what is better on paper than the plan proposed, and what would be if it were likely to fit."""
     first, other = choice.best[0], choice.fastest
     if other.space.setting.cluster.name != first.space.setting.cluster.name or other.strategy != first.strategy:
         is_here = other.space.world_size == first.space.world_size
         devices = "" if is_here else f" on {other.space.world_size:,} devices of {other.space.setting.cluster.name}"
         yield f"{layout(other)}{devices} is {gain_in_words(other, first, choice.objective)}."
-    if choice.crowded is not None:
-        share = choice.crowded.peak_memory_bytes / first.space.setting.cluster.device.memory_bytes
-        gain = 1 - choice.crowded.step_seconds / first.step_seconds
-        yield f"--headroom 0 finds {layout(choice.crowded)}: {gain:.1%} faster on paper with {share:.0%} of the memory."
+    if choice.none_likely:
+        yield none_likely_sentence()
+    if (out := choice.crowded) is not None:
+        yield f"Left out: {layout(out)}, {gain_in_words(out, first, choice.objective)}. --headroom 0 lets it in."
 
 
 def _causal_sentence(plan: Candidate) -> Iterator[str]:

@@ -6,7 +6,7 @@ the assumption that it names is wrong.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice, product
 
@@ -18,6 +18,7 @@ from conf.types.schema import Value
 from conf.types.sweep_spec import SearchPlan
 from conf.types.trainer_spec import TrainerSpec
 from conf.units import count_of
+from sweeps.memory_odds import NONE_LIKELY
 from sweeps.planner.choosing.choice import Candidate, gain_in_words, price_plans
 from sweeps.planner.choosing.explain import neighbours
 from sweeps.planner.plans.space import MOST_ZERO_STAGE, Space, searched_schedules
@@ -57,25 +58,24 @@ class PlannedPoint:
 def planned_points(space: Space, parts: ExperimentParts, plan: SearchPlan) -> list[PlannedPoint]:
     """The `top_k` best plans that the trainer runs, then up to `num_probes` probes of the best.
 
-    The parallel plan of the parts has the pinned knobs and is plain elsewhere. Where no plan leaves the headroom of the
-    space free, those that fit without are taken.
+    The parallel plan of the parts has the pinned knobs and is plain elsewhere. Where no plan is likely to fit, those
+    that fit on paper are taken.
 
     Raises:
         InfeasiblePlan: no plan fits, or what else is configured goes with none of those that fit.
     """
-    ordered = _best(space, parts, plan.top_k)
-    if not ordered and space.headroom_bytes:
-        return planned_points(replace(space, headroom_bytes=0), parts, plan)
-    if not ordered:
-        raise _empty_error(space, parts, plan)
+    ordered, unlikely = _best_likely(space, parts, plan)
     best = [found.strategy for found in ordered[: plan.top_k]]
+    first, layers = ordered[0], parts.model.num_layers
     fastest = min(ordered, key=lambda found: found.step_seconds)
-    faster = f"; {fastest.strategy.label(parts.model.num_layers)} is {gain_in_words(fastest, ordered[0])}"
+    notes = [f"; {fastest.strategy.label(layers)} is {gain_in_words(fastest, first)}"] * (fastest.strategy != best[0])
+    better = [each for each in unlikely if each.counted_seconds < first.counted_seconds]
+    notes += [f"; left out: {out.strategy.label(layers)}, {gain_in_words(out, first)}" for out in better[:1]]
+    notes += [f"; {NONE_LIKELY}, and it is {first.odds_in_words}"] * (not first.is_likely)
     places = ["the best", *(f"number {rank}" for rank in range(2, len(best) + 1))]
-    notes = [faster if fastest.strategy != best[0] else "", *[""] * (len(best) - 1)]
     points = [
         PlannedPoint(strategy, f"predicted {place} of all plans that this trainer runs{note}")
-        for strategy, place, note in zip(best, places, notes, strict=True)
+        for strategy, place, note in zip(best, places, ["".join(notes), *[""] * (len(best) - 1)], strict=True)
     ]
     return points + list(islice(_probes(space, best, parts), plan.num_probes))
 
@@ -86,10 +86,24 @@ def best_runnable_plan(space: Space, parts: ExperimentParts, plan: SearchPlan) -
     Raises:
         InfeasiblePlan: as for `planned_points`.
     """
-    best = _best(space, parts, 1)
-    if not best:
-        raise _empty_error(space, parts, plan)
-    return best[0].strategy
+    return _best_likely(space, parts, plan.model_copy(update={"top_k": 1}))[0][0].strategy
+
+
+def _best_likely(
+    space: Space, parts: ExperimentParts, plan: SearchPlan
+) -> tuple[Sequence[Candidate], Sequence[Candidate]]:
+    """As `_best`: those that are likely to fit, and those left out; where none is likely, all that fit on paper.
+
+    Raises:
+        InfeasiblePlan: as for `planned_points`.
+    """
+    ordered = _best(space, parts, plan.top_k)
+    kept = [each for each in ordered if each.is_likely or not space.asks_likely]
+    if kept:
+        return kept, [each for each in ordered if each not in kept]
+    if space.asks_likely:
+        return _best_likely(space.on_paper(), parts, plan)
+    raise _empty_error(space, parts, plan)
 
 
 def _empty_error(space: Space, parts: ExperimentParts, plan: SearchPlan) -> InfeasiblePlan:
@@ -159,9 +173,13 @@ def _runnable(space: Space, parts: ExperimentParts, top_k: int) -> list[Candidat
 
 
 def _found(space: Space, number: int) -> list[Candidate]:
-    """The best plans that fit, and the fastest, whether they go with what else is configured or not."""
+    """The best plans that fit, the fastest, and the best of those that are not likely to.
+
+    They may not go with what else is configured.
+    """
     found = search_space(space, number)
-    return [each for ranked in (found.best, found.fastest) if ranked for each in price_plans(space, ranked)]
+    ranked = (found.best, found.fastest, found.crowded if space.asks_likely else None)
+    return [each for plans in ranked if plans for each in price_plans(space, plans)]
 
 
 def refused_key(strategy: Strategy, parts: ExperimentParts) -> str | None:

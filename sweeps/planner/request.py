@@ -40,8 +40,6 @@ KNOB_KEYS = {knob.key: knob.name for knob in KNOBS if knob.role != "given" and k
 PLAIN_BY_KEY = {knob.key: knob.plain for knob in KNOBS if knob.role != "given" and knob.group}
 """The knobs of a plan that pins nothing."""
 VOCABULARY = "model.vocab_size"
-HEADROOM = "5%"
-"""Memory that plans of a search leave free where nobody says how much. Predicted memory is off by 6 % in the mean."""
 NOT_IN_MIXED = (
     *("pipeline_parallel_size", "virtual_pipeline_size", "schedule", "layers_per_stage"),
     *("context_parallel_size", "expert_parallel_size", "expert_tensor_parallel_size"),
@@ -94,7 +92,7 @@ def search_request(
     devices: str | None = None,
     clusters: Sequence[str] = (),
     implementation: str | None = None,
-    headroom: str = HEADROOM,
+    headroom: str | None = None,
 ) -> Request:
     """The spaces for a configuration: one for every cluster and number of its devices.
 
@@ -104,7 +102,8 @@ def search_request(
             sweep say, else the whole cluster.
         clusters: files of conf/cluster to choose among; without any, the configuration's.
         implementation: the trainer whose costs are taken; None takes those of the configured one (`trainer.costs_of`).
-        headroom: memory that plans leave free, such as `6GiB` or `10%` of every device.
+        headroom: memory that plans leave free, such as `6GiB` or `10%` of every device; None takes those that are
+            likely to fit.
 
     Raises:
         ConfigError: something is unknown, or cannot be.
@@ -138,9 +137,9 @@ def search_request(
         sizes, lacking = _device_counts(cluster, parts, settings, asked.overrides)
         left_out += lacking
         for size in sizes:
-            free = headroom_bytes(headroom, cluster.device)
             setting = _setting(settings, cluster, trainer, knobs)
-            spaces.append(Space(setting, size, batch, across, knobs, free, compiles))
+            space = Space(setting, size, batch, across, knobs, compiles_layers=compiles)
+            spaces.append(_with_headroom(space, headroom))
     if not spaces:
         raise left_out[0].reason
     _require_expressible(settings, knobs)
@@ -350,6 +349,15 @@ def _require_expressible(settings: Settings, knobs: Mapping[str, KnobValue]) -> 
 
 UNITS = {"GiB": GIBIBYTE, "MiB": MEBIBYTE, "GB": 10**9, "MB": 10**6}
 AMOUNT = re.compile(rf"(\d+(?:\.\d+)?) ?({'|'.join(UNITS)}|%)|0")
+
+
+def _with_headroom(space: Space, text: str | None) -> Space:
+    """The space whose plans leave so much memory free; with None, so much that they are likely to fit."""
+    device = space.setting.cluster.device
+    if text is not None:
+        return replace(space, headroom_bytes=headroom_bytes(text, device))
+    free = device.memory_bytes - space.odds.room_bytes(device.memory_bytes)
+    return replace(space, headroom_bytes=free, asks_likely=True)
 
 
 def headroom_bytes(text: str, device: DeviceSpec) -> int:

@@ -35,8 +35,6 @@ from train_core.costs.trainers import TRISWEEP, Implementation
 from train_core.costs.work import Work, work_of
 from train_core.trial.measurement import BlockRates, flops_fields
 
-TIGHT_SHARE = 0.9
-"""Predicted memory is up to a tenth too small for single published rows (docs/validation.md)."""
 MOST_AT_ONCE = 256
 """Setups that are priced together, so that the columns of all their stages stay small."""
 
@@ -83,13 +81,8 @@ class Estimate(Frozen):
 
     @property
     def memory_share(self) -> float:
-        """The part of the worst stage's device that is taken; above `TIGHT_SHARE` a plan may fail that should fit."""
+        """The part of the worst stage's device that is taken."""
         return self.peak_memory_bytes / self.memory_capacity_bytes
-
-    @property
-    def is_tight(self) -> bool:
-        """True if it fits, but so closely that what the prediction leaves out may decide."""
-        return self.fits and self.memory_share > TIGHT_SHARE
 
     @property
     def fits(self) -> bool:

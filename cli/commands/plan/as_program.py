@@ -27,7 +27,8 @@ from conf.units import MINUTES_PER_HOUR, SECONDS_PER_HOUR, TERA, count_of
 from launcher.command_trainer.process import HUGGINGFACE_STARTER
 from results.analysis.findings.ranking import by_prediction
 from results.render.units import gib
-from results.tables.search_tables import padded_vocabulary_sentence, passed_over_sentences, tight_sentence
+from results.tables.search_tables import padded_vocabulary_sentence, passed_over_sentences, unlikely_sentence
+from sweeps.memory_odds import LIKELY, MemoryOdds
 from sweeps.planner.points import best_runnable_plan, refusal_of
 from sweeps.points.plan import plan_sweep
 from train_core.costs import IMPLEMENTATIONS, Estimate, estimate
@@ -225,8 +226,10 @@ def _comments(chosen: ChosenPlan) -> Iterator[str]:
     memory = f"{gib(predicted.peak_memory_bytes)} of {gib(predicted.memory_capacity_bytes)} GiB"
     figures = f"{predicted.step_seconds:.3g} s a step, {rate:.4g} TFLOPS a device, {memory}"
     yield from _comment(f"Predicted, not measured: {figures}, at the costs of {chosen.costs_of}.")
-    if predicted.is_tight:
-        yield from _comment(tight_sentence("It needs"))
+    odds = MemoryOdds.of(chosen.costs_of, experiment.parallel.world_size)
+    if odds.likelihood(predicted.peak_memory_bytes, predicted.memory_capacity_bytes) < LIKELY:
+        words = odds.in_words(predicted.peak_memory_bytes, predicted.memory_capacity_bytes)
+        yield from _comment(unlikely_sentence(f"It is {words}"))
     names = names_of(trainer, experiment, _job_names(experiment))
     for note in chosen.notes:
         yield from _comment(note)

@@ -93,7 +93,10 @@ class SearchOptions:
     ] = None
     top: Annotated[int | None, typer.Option(help=f"Show so many families; {DEFAULT_TOP} unless given.", min=1)] = None
     flat: Annotated[bool, typer.Option("--flat", help="Show the best plans, whatever their families.")] = False
-    headroom: Annotated[str | None, typer.Option(help="Memory that plans leave free: 6GiB, 10% or 0; else 5%.")] = None
+    headroom: Annotated[
+        str | None,
+        typer.Option(help="Memory that plans leave free: 6GiB, 10% or 0; else those that are 90% likely to fit."),
+    ] = None
     format: Annotated[str | None, typer.Option(help=FORMAT, callback=_known_word)] = None
 
     @property

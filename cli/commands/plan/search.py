@@ -36,7 +36,7 @@ from results.tables.search_tables import (
     scaling_document,
     scaling_table,
     search_table,
-    tight_sentences,
+    unlikely_sentences,
 )
 from sweeps.planner.choosing.choice import (
     MOST_SEARCHED_WHOLE,
@@ -53,7 +53,7 @@ from sweeps.planner.choosing.objectives import PlanObjective, ScalingKind, Train
 from sweeps.planner.choosing.scaling import ScalingPoint, doublings, scaling_curve
 from sweeps.planner.mixed import MixedChoice, choose_mixed
 from sweeps.planner.plans.space import Space
-from sweeps.planner.request import HEADROOM, Request, configured_strategy, mixed_request, search_request
+from sweeps.planner.request import Request, configured_strategy, mixed_request, search_request
 
 RANKED_BY: dict[PlanObjective, str] = {
     "time": "time of a step",
@@ -156,7 +156,7 @@ def request_of(composition: Composition, options: SearchOptions) -> Request:
         devices=options.devices,
         clusters=options.chosen_clusters,
         implementation=options.implementation,
-        headroom=HEADROOM if options.headroom is None else options.headroom,
+        headroom=options.headroom,
     )
 
 
@@ -331,7 +331,7 @@ def _print_tables(answer: SearchOutput) -> None:
     if answer.front is not None:
         title = "nothing beats these in time and money"
         console.print(search_table(answer.front, training, title))
-        for sentence in tight_sentences(answer.front):
+        for sentence in unlikely_sentences(answer.front):
             console.print(sentence)
     if answer.scaling is not None:
         kind, points = answer.scaling

@@ -11,6 +11,7 @@ from results.render.charts import Values, category, dots, layer, tooltip
 from results.render.section import Block, NamedTable, NumbersAre, Paragraph, Plot, ReportSubject, Section
 from results.render.table import Table, number
 from results.render.units import gib, percent, round_to_digits
+from sweeps.memory_odds import MemoryOdds
 from train_core.costs import MEMORY_KINDS, Estimate
 
 ON_GPU = (
@@ -48,7 +49,8 @@ def _finding(best: BestPlan, predicted: Estimate, measured: Sequence[int]) -> st
         f"Stage {predicted.worst_stage} of `{best.label}` is the fullest: predicted {needs} GiB of {has}, or"
         f" {percent(predicted.memory_share)} %"
     )
-    tight = ", which is so close that what a prediction leaves out may decide" if predicted.is_tight else ""
+    odds = MemoryOdds.of(predicted.implementation, best.trial.planned.parallel.world_size)
+    tight = f", {odds.in_words(predicted.peak_memory_bytes, predicted.memory_capacity_bytes)}"
     peak = f". Measured, the fullest rank took {gib(max(measured))} GiB" if measured else ""
     return f"{sentence}{tight}{peak}."
 

@@ -29,13 +29,12 @@ from sweeps.planner.choosing.objectives import (
     total_hours,
 )
 from sweeps.planner.choosing.pruned_search import Prospects
-from sweeps.planner.plans.plainness import DEPARTURE_SHARE, MOST_COUNTED, departures
+from sweeps.planner.plans.plainness import DEPARTURE_SHARE, MOST_COUNTED, UNLIKELY, departures
 from sweeps.planner.plans.space import Space
 from sweeps.planner.plans.strategy import Strategy, strategies_of
 from sweeps.planner.plans.whole_space import Found, Ranked, search_space
 from train_core.costs import Estimate, StepTime, estimates
 from train_core.costs.counts.flops import model_flops
-from train_core.costs.estimate import TIGHT_SHARE
 from train_core.costs.price import price
 from train_core.costs.setting import Setting
 from train_core.costs.terms import row_of
@@ -85,9 +84,17 @@ class Candidate:
         return self.model_flops_per_second_per_device / self.space.setting.peak_flops_per_second
 
     @property
-    def is_tight(self) -> bool:
-        """True if it fits, but so closely that what the prediction leaves out may decide."""
-        return self.peak_memory_bytes > TIGHT_SHARE * self.space.setting.cluster.device.memory_bytes
+    def is_likely(self) -> bool:
+        """True if it is likely to fit, by what predicted memory is off."""
+        return self.peak_memory_bytes <= self.space.odds.room_bytes(self.space.setting.cluster.device.memory_bytes)
+
+    @property
+    def fit_likelihood(self) -> float:
+        return self.space.odds.likelihood(self.peak_memory_bytes, self.space.setting.cluster.device.memory_bytes)
+
+    @property
+    def odds_in_words(self) -> str:
+        return self.space.odds.in_words(self.peak_memory_bytes, self.space.setting.cluster.device.memory_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +107,7 @@ class Choice:
         family_values: what the objective alone says of the best plan of each of them, but of those far behind.
         fastest: the best plan by the objective alone.
         crowded: the plan that is better than the first one on its devices and leaves too little memory free, if any.
+        none_likely: no plan is likely to fit, so that those are chosen among that fit on paper.
         num_left_out: families that were not priced, because their bounds tell that they can be none of the best; then
             the numbers of plans are of those that were.
         best_of_each: the best of each space, best first by the objective; of many spaces those that others do not beat
@@ -119,6 +127,7 @@ class Choice:
     best_of_each: tuple[Candidate, ...]
     fastest: Candidate
     crowded: Candidate | None
+    none_likely: bool
     search_seconds: float
 
 
@@ -134,6 +143,10 @@ def choose_plans(
     start = time.perf_counter()
     longest = [longest_step_seconds(space, training) for space in spaces]
     founds, num_left_out = _search_all(spaces, objective, top, longest)
+    none_likely = not any(found.num_fitting for found in founds) and any(space.asks_likely for space in spaces)
+    if none_likely:
+        spaces = [space.on_paper() for space in spaces]
+        founds, num_left_out = _search_all(spaces, objective, top, longest)
     best = _best_first(objective, spaces, [found.best for found in founds])
     if not best:
         raise _empty_error(spaces, founds, training)
@@ -157,6 +170,7 @@ def choose_plans(
         best_of_each=_candidates(spaces, [one for one in _best_first(objective, spaces, firsts) if one.is_first]),
         fastest=_fastest(objective, spaces, [found.fastest for found in founds]),
         crowded=price_plans(space, searched.crowded)[0] if searched.crowded else None,
+        none_likely=none_likely,
         search_seconds=time.perf_counter() - start,
     )
 
@@ -203,7 +217,9 @@ def best_of(spaces: Sequence[Space]) -> list[Candidate | None]:
     prospects = Prospects(spaces)
     alone = [prospects.search([number], "time", 1, [inf] * len(spaces))[0][0] for number in range(len(spaces))]
     return [
-        price_plans(space, found.best.first(1))[0] if found.best else None
+        price_plans(space, found.best.first(1))[0]
+        if found.best
+        else (best_of([space.on_paper()])[0] if space.asks_likely else None)
         for space, found in zip(spaces, alone, strict=True)
     ]
 
@@ -389,11 +405,12 @@ class Judged:
 
 
 def gain_in_words(better: Candidate, plan: Candidate, objective: PlanObjective = "time") -> str:
-    """What a plan that is better on paper than another gains, and by what it departs from plain plans beyond it."""
+    """What a plan gains that is better on paper than another, how likely it is to fit, and its further departures."""
     values = [objective_value(objective, each.space, each.step_seconds) for each in (better, plan)]
-    words = [each for each in better.departures if each not in plan.departures]
+    words = [each for each in better.departures if each not in (*plan.departures, UNLIKELY)]
     gain = f"{1 - values[0] / values[1]:.1%} {BETTER[objective]} on paper"
-    return gain + (f", with {', '.join(words)}" if words else "")
+    odds = "" if better.is_likely else f", {better.odds_in_words}"
+    return gain + odds + (f", with {', '.join(words)}" if words else "")
 
 
 def judge(candidates: Sequence[Candidate], parts: SetupParts) -> list[Judged]:

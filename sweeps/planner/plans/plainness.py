@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from train_core.costs.estimate import TIGHT_SHARE
+from sweeps.memory_odds import LIKELY, MemoryOdds
 from train_core.costs.setting import Booleans, Floats, Integers, Plans, Setting, repeats
 from train_core.costs.step.schedule import ZERO_BUBBLE
 
+UNLIKELY = f"less than {LIKELY:.0%} likely to fit"
 DEPARTURE_SHARE = 0.01
 MOST_COUNTED = 1 + 13 * DEPARTURE_SHARE
 """What a second counts at most: that of a plan with every departure."""
@@ -27,6 +28,7 @@ def departures(setting: Setting, plans: Plans, peak_bytes: Integers) -> dict[str
         peak_bytes: memory that each plan takes, of the shape that all columns make together.
     """
     p, layers = plans.pipeline_parallel_size, setting.model.num_layers
+    odds = MemoryOdds.of(setting.implementation.name, int(plans.world_size.flat[0]))
     return {
         "tensor ranks": plans.tensor_parallel_size > 1,
         "a pipeline": p > 1,
@@ -41,7 +43,7 @@ def departures(setting: Setting, plans: Plans, peak_bytes: Integers) -> dict[str
         "ZeRO groups": (plans.zero_stage > 0) & (setting.zero_group_size is not None),
         "the optimizer in the host's memory": (p > 0) & setting.offload_optimizer,
         "stages of a replica side by side": (p > 1) & setting.pipeline_before_data,
-        f"more than {TIGHT_SHARE:.0%} of the memory": peak_bytes > TIGHT_SHARE * setting.cluster.device.memory_bytes,
+        UNLIKELY: peak_bytes > odds.room_bytes(setting.cluster.device.memory_bytes),
     }
 
 

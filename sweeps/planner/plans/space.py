@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import product
 from math import gcd, isqrt, lcm
@@ -18,6 +18,7 @@ from conf.types.model_spec import ModelSpec
 from conf.types.recompute import MODES, RECOMPUTES, UNCOMPILED
 from conf.types.schema import Schedule
 from conf.types.trainer_spec import TRISWEEP
+from sweeps.memory_odds import MemoryOdds
 from sweeps.planner.plans.runnable import StageLayout, all_layouts, runs
 from sweeps.planner.plans.strategy import even_ends
 from train_core.costs.counts.parameters import largest_micro_batch_size, num_parameters
@@ -48,6 +49,7 @@ class Space:
         pinned: knobs that have only this value, by their name in `conf.plan.knobs`; `layers_per_stage: None` spreads
             evenly.
         headroom_bytes: memory of every device that plans must leave free.
+        asks_likely: the headroom is what makes plans likely to fit, and is given up where no plan leaves it free.
         compiles_layers: this package's own trainer compiles layers, and then recomputes no single operations.
     """
 
@@ -58,11 +60,21 @@ class Space:
     pinned: Mapping[str, KnobValue] = field(default_factory=dict)
     headroom_bytes: int = 0
     compiles_layers: bool = False
+    asks_likely: bool = False
 
     @property
     def room_bytes(self) -> int:
         """The bytes of a device's memory that a plan may take."""
         return self.setting.cluster.device.memory_bytes - self.headroom_bytes
+
+    @property
+    def odds(self) -> MemoryOdds:
+        """What is known of the memory that its plans need, beside the predicted."""
+        return MemoryOdds.of(self.setting.implementation.name, self.world_size)
+
+    def on_paper(self) -> Space:
+        """The space with every plan whose predicted memory a device has, however likely it is to fit."""
+        return replace(self, headroom_bytes=0, asks_likely=False)
 
     def features(self, *words: str, **has: bool) -> Beside:
         """The features, as `conf.plan.trainer_limits.beside` has them, of plans of which this is known."""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from sweeps.memory_odds import MemoryOdds
 from sweeps.planner.plans.strategy import Strategy
 from train_core.costs import Estimate
 
 
 def counted_seconds(strategy: Strategy, predicted: Estimate, num_layers: int) -> float:
     """A hundredth of the step more for each departure."""
-    return predicted.step_seconds * (1 + 0.01 * num_departures(strategy, predicted.memory_share, num_layers))
+    return predicted.step_seconds * (1 + 0.01 * num_departures(strategy, predicted, num_layers))
 
 
-def num_departures(strategy: Strategy, memory_share: float, num_layers: int) -> int:
+def num_departures(strategy: Strategy, predicted: Estimate, num_layers: int) -> int:
+    odds = MemoryOdds.of(predicted.implementation, strategy.parallel.world_size)
     parallel = strategy.parallel
     t, p, c, e = (getattr(parallel, f"{axis}_parallel_size") for axis in ("tensor", "pipeline", "context", "expert"))
     sizes = {t, c, e, strategy.batch.micro_batch_size}
@@ -28,6 +30,6 @@ def num_departures(strategy: Strategy, memory_share: float, num_layers: int) -> 
             parallel.zero_group_size is not None and parallel.zero_stage > 0,
             parallel.offload_optimizer,
             parallel.pipeline_before_data and p > 1,
-            memory_share > 0.9,
+            odds.likelihood(predicted.peak_memory_bytes, predicted.memory_capacity_bytes) < 0.9,
         )
     )

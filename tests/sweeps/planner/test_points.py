@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -45,7 +46,9 @@ def test_the_best_plans_are_taken_best_first_and_all_of_them_can_be_trained(plan
     num_layers = settings.model.num_layers
     counted = [counted_seconds(one.strategy, each, num_layers) for one, each in zip(best, predicted, strict=True)]
     assert counted == sorted(counted)
-    assert all(each.memory_share <= 0.95 for each in predicted)
+    odds = asked.spaces[0].odds
+    assert all(odds.likelihood(each.peak_memory_bytes, each.memory_capacity_bytes) >= 0.9 for each in predicted)
+    assert re.search(r"; left out: \S+, [\d.]+% faster on paper, \d\d% likely to fit", points[0].because)
     for point in points:
         point.strategy.experiment(settings)
 
@@ -257,3 +260,14 @@ def test_a_sweep_measures_the_plan_that_a_search_proposes_with_uneven_stages_too
     first = next(trial for trial in trials if "the best of all plans" in str(trial.chosen_because))
     assert first.estimate is not None
     assert first.estimate.step_seconds == best.step_seconds
+
+
+def test_where_no_plan_is_likely_to_fit_those_that_fit_on_paper_are_measured_and_that_is_said() -> None:
+    job = ["model=gpt-22b", "cluster=selene", "precision=bf16", "batch.global_batch_size=64", "parallel.world_size=16"]
+    sizes = ["parallel.tensor_parallel_size=4", "parallel.pipeline_parallel_size=2", "batch.micro_batch_size=8"]
+    even = ["parallel.layers_per_stage=null", "parallel.sequence_parallel=true", "parallel.virtual_pipeline_size=1"]
+    others = ["parallel.recompute=none", "parallel.zero_stage=1", "parallel.context_parallel_size=1"]
+    memory = [f"cluster.device.memory_bytes={74 * 2**30}", "parallel.offload_optimizer=false", "search=planner"]
+    asked = search_request(composed([*job, *sizes, *even, *others, *memory]))
+    first = planned_points(asked.spaces[0], asked.settings, asked.settings.search)[0]
+    assert re.search(r"; no plan is 90% likely to fit, and it is [1-8]\d% likely to fit$", first.because)

@@ -231,13 +231,14 @@ def test_time_against_money_over_clusters(plan: Plan) -> None:
 
 
 @pytest.mark.slow
-def test_plans_of_the_front_that_nearly_fill_the_memory_are_marked_as_in_the_other_table(plan: Plan) -> None:
+def test_plans_of_the_front_that_may_not_fit_are_marked_as_in_the_other_table(plan: Plan) -> None:
     sizes = ("parallel.tensor_parallel_size=4", "parallel.pipeline_parallel_size=2", "batch.micro_batch_size=8")
-    others = ("parallel.recompute=none", "parallel.zero_stage=1", f"cluster.device.memory_bytes={77 * 2**30}")
-    printed = plan(*GPT_22B, *sizes, *others, "parallel.virtual_pipeline_size=1", "--pareto", "--devices", "16")
+    others = ("parallel.recompute=none", "parallel.zero_stage=1", f"cluster.device.memory_bytes={74 * 2**30}")
+    even = ("parallel.layers_per_stage=null", "parallel.sequence_parallel=true", "parallel.virtual_pipeline_size=1")
+    printed = plan(*GPT_22B, *sizes, *others, *even, "--pareto", "--devices", "16")
     shown = printed.partition("nothing beats these in time and money")[2]
     assert len(re.findall(r"\d!", shown)) == 1
-    assert "! #1 needs more than 90% of the memory; --headroom 10% leaves more free." in shown
+    assert re.search(r"! #1 is \d+% likely to fit, by what predicted memory was off", " ".join(shown.split()))
 
 
 @pytest.mark.one_in(2)

@@ -86,22 +86,46 @@ def test_a_vocabulary_as_it_comes_from_a_tokenizer_is_padded_and_said_so(plan: P
 @pytest.mark.slow
 def test_headroom_is_left_free_by_every_plan(plan: Plan) -> None:
     free = {"6GiB": 6.0, "10%": 8.0}
-    for text, least in ((None, 4.0), *free.items()):
-        found = json.loads(plan(*GPT_22B, *(("--headroom", text) if text else ()), "--json"))
+    for text, least in free.items():
+        found = json.loads(plan(*GPT_22B, "--headroom", text, "--json"))
         for one in (*found["best"], *found["families"]):
             assert one["memory_capacity_bytes"] - one["predicted_peak_memory_bytes"] >= least * 10**9
 
 
 @pytest.mark.slow
-def test_a_plan_that_nearly_fills_the_memory_says_so(plan: Plan) -> None:
-    document = json.loads(plan(*GPT_22B, "--json"))
-    full = [f"#{place}" for place, one in enumerate(document["families"], 1) if one["predicted_memory_share"] > 0.9]
-    assert full
-    said = words(plan(*GPT_22B))
-    assert re.search(
-        rf"! {', '.join(full)} needs? more than 90% of the memory; --headroom 10% leaves more free\.", said
-    )
-    assert "!" not in plan(*GPT_22B, "--headroom", "10%").split("searched in")[0]
+def test_every_plan_is_likely_to_fit_and_one_line_says_what_was_left_out(plan: Plan) -> None:
+    job = ("175b", "--search")
+    document = json.loads(plan(*job, "--json"))
+    assert all(one["predicted_fit_probability"] >= 0.9 for one in (*document["best"], *document["families"]))
+    out = document["without_headroom"]
+    assert out["predicted_fit_probability"] < 0.9
+    said = words(plan(*job))
+    assert "!" not in said.split("searched in")[0]
+    gain = 100 - 100 * out["predicted_step_seconds"] / document["best"][0]["predicted_step_seconds"]
+    odds = f"{gain:.1f}% faster on paper, {out['predicted_fit_probability']:.0%} likely to fit"
+    assert f"Left out: {out['layout']}, {odds}" in said
+    assert "--headroom 0 lets it in." in said
+
+
+@pytest.mark.slow
+def test_plans_that_somebody_lets_in_are_marked_with_how_likely_they_are_to_fit(plan: Plan) -> None:
+    document = json.loads(plan(*GPT_22B, "--json", "--headroom", "0"))
+    odds = [
+        f"#{place} is {one['predicted_fit_probability']:.0%} likely to fit"
+        for place, one in enumerate(document["families"], 1)
+        if one["predicted_fit_probability"] < 0.9
+    ]
+    assert odds
+    assert f"! {', '.join(odds)}, by what predicted memory was off" in words(plan(*GPT_22B, "--headroom", "0"))
+
+
+def test_where_no_plan_is_likely_to_fit_those_that_fit_on_paper_are_shown_and_that_is_said(plan: Plan) -> None:
+    sizes = ("parallel.tensor_parallel_size=4", "parallel.pipeline_parallel_size=2", "batch.micro_batch_size=8")
+    others = ("parallel.recompute=none", "parallel.zero_stage=1", f"cluster.device.memory_bytes={74 * 2**30}")
+    even = ("parallel.layers_per_stage=null", "parallel.sequence_parallel=true", "parallel.virtual_pipeline_size=1")
+    said = words(plan(*GPT_22B, *sizes, *others, *even))
+    assert "No plan is 90% likely to fit; what fits on paper is shown." in said
+    assert re.search(r"! #1 is [1-8]\d% likely to fit", said)
 
 
 @pytest.mark.parametrize("text", ["6", "6 gigs", "-1GiB", "80GiB", "100%", ""])
