@@ -195,7 +195,7 @@ def node_of(machine: CheckedMachine) -> Node:
         return Node(with_values(tree, {**_sizes(machine), **_memory(first)}), cluster, "")
     remark = (
         f"No file in conf/device describes {first.name}, so predictions of time are guesses (those of memory are not)."
-        " To have them, add conf/device/NAME.yaml and conf/cluster/NAME.yaml with its data sheet."
+        " To have them, add conf/device/NAME.yaml with its data sheet, and conf/cluster/NAME.yaml with gpu_names."
     )
     return Node(with_values(tree, {**_sizes(machine), **_generic(first)}), None, remark)
 

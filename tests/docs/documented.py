@@ -24,7 +24,7 @@ STANDS_FOR = {
     "SITE": "frontier",
     "NAME": "175b",
     "PREFIX": "corpus",
-    "TRIAL": "tp1-pp1",
+    "TRIAL": "tp8-pp8",
 }
 """What a reader puts in the place of these words."""
 

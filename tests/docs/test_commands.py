@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,9 @@ from typer.testing import CliRunner
 
 from cli.main import app
 from cli.output.console import console
+from conf.compose.load import compose
+from conf.overrides import Overrides
+from sweeps.points.plan import plan_sweep
 from tests.docs.documented import ROOT, shown_commands
 
 RUN_HERE = ("plan", "estimate", "sweep")
@@ -135,6 +139,24 @@ def test_a_shown_command_that_takes_longer_has_these_options_and_is_run_by_anoth
     command = group.commands[words[0]]
     command.make_context(words[0], list(words[1:]))
     assert (ROOT / RUN_ELSEWHERE[words[0]]).exists()
+
+
+def named_trials() -> list[tuple[str, str]]:
+    """Each shown part of a trial's name, after the sweep that it is of."""
+    found = list[tuple[str, str]]()
+    for command, sweep, *rest in (words for words in words_of("trisweep") if len(words) > 2):
+        by_option = [after for word, after in pairwise(rest) if word == "--trial"]
+        by_place = [word for word in rest[:1] if command in ("logs", "rerun") and not word.startswith("-")]
+        found += [(sweep, name) for name in (*by_option, *by_place) if "=" not in name]
+    return list(dict.fromkeys(found))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("sweep", "name"), named_trials())
+def test_a_shown_part_of_a_name_means_one_trial_of_its_sweep(sweep: str, name: str) -> None:
+    """With a cluster, as the pages have it; `smoke` is measured as it stands."""
+    record = plan_sweep(compose(Overrides.choosing("sweep", sweep)), proxy=False, git_sha="")
+    assert sum(name in trial.trial_id for trial in record.trials if trial.selected) == 1
 
 
 @pytest.mark.parametrize("words", words_of("make"), ids=" ".join)

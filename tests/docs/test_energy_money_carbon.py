@@ -59,13 +59,12 @@ def test_a_trillion_tokens_of_the_175b_at_the_published_rate() -> None:
 
 
 def test_a_trillion_tokens_of_the_175b_as_predicted() -> None:
-    """The page rounds, and constants of the cost model are fitted anew from time to time."""
     experiment = load([*RECIPE, "data=synthetic", "cluster.device.price_per_hour=1"]).experiment()
     predicted = estimate(experiment, IMPLEMENTATIONS["megatron-deepspeed"])
     assert row("hardware TFLOPS per GCD")[1] == pytest.approx(
-        predicted.hardware_flops_per_second_per_device / 1e12, rel=0.03
+        predicted.hardware_flops_per_second_per_device / 1e12, rel=1e-3
     )
-    assert_column(declared_footprint(experiment, predicted), 1, rel=0.03)
+    assert_column(declared_footprint(experiment, predicted), 1, rel=1e-3)
 
 
 def assert_column(found: Footprint, column: int, rel: float) -> None:
