@@ -21,7 +21,11 @@ def test_a_generated_page_is_what_the_code_says_today(path: Path) -> None:
 
 
 def test_every_page_names_its_reader_in_its_first_sentence() -> None:
-    by_hand = [path for path in SHOWN if path not in PAGES and not path.read_text().startswith("<!-- Written by")]
+    by_hand = [
+        path
+        for path in SHOWN
+        if path not in PAGES and path.name != "README.md" and not path.read_text().startswith("<!-- Written by")
+    ]
     openings = {path.name: path.read_text().removeprefix("---").rpartition("\n---\n")[2][:120] for path in by_hand}
     assert [name for name, opening in openings.items() if "\n\nThis page is for " not in opening] == []
 
