@@ -1,12 +1,14 @@
 """The logs, scripts and configuration files of each trainer, as UserRuns.
 
 reading     `read_runs`: which file is what, which belong together, and what follows from all of them
-log         a log, line by line: where a start begins; `beside`: lines beside those about steps
-steps       lines about steps of every trainer; `book`: the steps of one start, copies of several ranks once
+log         a log, line by line: where a start begins; `beside`: what is said beside steps
+steps       lines about steps of every trainer; `bars`: bars, summaries; `unknown`: of other programs
+book        the steps of one start, copies of several ranks once
 printed     what a trainer prints of its configuration: dumps, sentences, dataclasses
 marks       lines that tell what happened beside the steps
 commands    launch scripts and command lines; `shell`: a script as its commands, variables put in
 trees       JSON, YAML, TOML and printed dictionaries as settings under dotted names
+families    whose words the settings are
 columns     from the settings of each trainer to the columns of `trisweep estimate`
 computed    what follows from printed figures: the device, the batch, the sequence
 given       what the command line says

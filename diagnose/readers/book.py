@@ -134,12 +134,12 @@ def _logged(
         tokens = found["samples"] * seq
     seconds = found.get("seconds", float("nan"))
     if "seconds" not in found:
-        if tokens and sequences and seq:
+        if found.get("batches"):
+            seconds = 1 / found["batches"]
+        elif tokens and sequences and seq:
             seconds = sequences * seq / tokens
         elif "samples" in found and sequences and found["samples"] > 0:
             seconds = sequences / found["samples"]
-        elif found.get("batches"):
-            seconds = 1 / found["batches"]
         elif before is not None and step.when and before.when and step.number > before.number:
             seconds = (step.when - before.when) / (step.number - before.number)
     return LoggedStep(

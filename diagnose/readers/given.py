@@ -10,10 +10,11 @@ from conf.compose.model_from import model_in
 from conf.errors import ConfigError
 from conf.folders import at_home, options, path_of
 from conf.nearest import nearest
-from conf.overrides import Override
+from conf.overrides import Override, Overrides
 from conf.plan.knobs import KNOBS
 from conf.yaml_text import file_text, yaml_content
 from diagnose.readers.said import text_of
+from diagnose.readers.unknown import USUAL
 from diagnose.runs import Fact, LogLine, SaidBy
 from sweeps.table.columns import DEVICE_COLUMNS, MEASURED_COLUMNS, OPTIONAL_COLUMNS, REQUIRED_COLUMNS
 from sweeps.table.configuration import MODEL_COLUMNS
@@ -36,8 +37,10 @@ def given_facts(texts: Iterable[str]) -> dict[str, Fact]:
         ConfigError: one is no `key=value`, or its key has no column.
     """
     facts: dict[str, Fact] = {}
-    for text in texts:
-        override = Override.parse(text)
+    for override in map(Override.parse, texts):
+        text = override.text
+        if override.key == "trainer":
+            continue
         if override.value is None:
             raise ConfigError("override", text, "is not key=value", "Write it as tp=8 or cluster=dgx-h100.")
         where = LogLine(COMMAND_LINE, None, text)
@@ -46,12 +49,17 @@ def given_facts(texts: Iterable[str]) -> dict[str, Fact]:
     return facts
 
 
+def chosen_trainer(texts: Iterable[str]) -> str:
+    """The file of group trainer whose patterns find steps in a log that is not known here: `trainer=NAME`."""
+    return Overrides.parse(texts).stated_value("trainer") or USUAL
+
+
 def _columns_of(override: Override) -> dict[str, str]:
     value = override.value or ""
-    if override.key == MODEL_FROM:
-        return columns_of_shape(model_in(at_home(value, MODEL_FROM)))
-    if override.key == "model":
-        return columns_of_shape(_chosen_model(value))
+    if override.key in (MODEL_FROM, "model"):
+        is_file = override.key == MODEL_FROM
+        shape = model_in(at_home(value, MODEL_FROM)) if is_file else _chosen_model(value)
+        return columns_of_shape({name: size for name, size in shape.items() if name != "seq_length"})
     key = override.key if override.key in KNOWN else BY_KEY.get(override.key)
     if key is None:
         raise ConfigError(override.key, value, "has no column", nearest(override.key, [*BY_KEY, *KNOWN]))

@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from diagnose.readers.bars import BAR_WORDS, LOSSES, BarReader
 from diagnose.readers.beside import BESIDE_WORDS, read_beside
 from diagnose.readers.book import StepBook
 from diagnose.readers.commands import read_script
-from diagnose.readers.printed import DUMP_BEGINS, DUMP_ENDS, read_dumped
+from diagnose.readers.printed import DUMP_BEGINS, DUMP_ENDS, REPR_OPENS, read_dumped, read_listed
 from diagnose.readers.said import says
 from diagnose.readers.steps import FORMATS, StepFormat, figures
 from diagnose.readers.text import at, rank_of, without_speaker
 from diagnose.readers.trees import printed_tree, read_tree
+from diagnose.readers.unknown import USUAL, patterns_of, step_in
 from diagnose.runs import SaidBy, UserRun
 
 STARTS = ("using world size", "arguments -----", "Starting job", "***** Running training")
@@ -24,7 +26,10 @@ COMMAND = re.compile(
 )
 WORDS = tuple(
     dict.fromkeys(
-        [*(each.opening for each in FORMATS), *BESIDE_WORDS, *STARTS, "..", ".py ", " --", "GPU utilization", "Train "]
+        [
+            *(*(each.opening for each in FORMATS), *BESIDE_WORDS, *STARTS, *BAR_WORDS, "{'loss'"),
+            *("..", ".py ", " --", "GPU utilization", "Train ", "tep", "ter "),
+        ]
     )
 )
 """A line without any of these says nothing here. None has a digit in it, so that all with the same words agree."""
@@ -34,28 +39,38 @@ MOST_COLLECTED, MOST_COMMAND, MOST_STARTS = 4000, 400, 64
 
 @dataclass
 class LogStart:
-    """One start of the run in a log, while it is read."""
+    """One start of the run in a log, while it is read; `unknown` has the steps of a program that nobody here knows."""
 
     run: UserRun
     book: StepBook = field(default_factory=StepBook)
     speaker: int | None = None
+    unknown: StepBook = field(default_factory=StepBook)
+
+    def __post_init__(self) -> None:
+        self.bars = BarReader(self.run, self.book)
 
 
 @dataclass
 class LinesTogether:
-    """Lines that belong together: a dictionary over many lines, or a command with its continuations."""
+    """Lines that belong together: a dictionary or a class over many lines, or a command with its continuations."""
 
     first: int
     rank: int | None
     lines: list[str]
     depth: int = 1
+    closing: str = "}"
 
 
 class LogReader:
     """Hears the lines of one log, in order; `starts` are what it has told of so far."""
 
-    def __init__(self, source: str, name: str) -> None:
-        self.source, self.name = source, name
+    def __init__(self, source: str, name: str, trainer: str = USUAL) -> None:
+        """Begin to read a log.
+
+        Args:
+            trainer: a file of group trainer, whose patterns find the steps of a program that is not known here.
+        """
+        self.source, self.name, self._patterns = source, name, patterns_of(trainer)
         self.starts = [LogStart(UserRun(name))]
         self._format: StepFormat | None = None
         self._in_dump = False
@@ -83,6 +98,7 @@ class LogReader:
             return True
         text = self._shape.decode("utf-8", "replace")
         if any(map(text.__contains__, WORDS)):
+            self._says_something = False  # until it has been heard
             return False
         if len(self._dull) + len(self._idle) >= MOST_SHAPES:
             self._dull.clear()
@@ -105,10 +121,13 @@ class LogReader:
         if self._in_dump or ".." in text:
             self._in_dump = (self._in_dump or DUMP_BEGINS.search(text) is not None) and DUMP_ENDS.search(text) is None
             if read_dumped(self.start.run, plain, at(self.source, number, plain)):
+                self._says_something = True
                 return
-        self._says_something = (
+        self._says_something |= (
             self._hear_step(number, text, plain)
+            or self._hear_bar(number, text, plain)
             or self._opens(number, text, plain)
+            or self._hear_unknown(number, text, plain)
             or read_beside(self.start.run, text, at(self.source, number, plain))
         )
 
@@ -118,6 +137,9 @@ class LogReader:
             self._end_command()
         if self._tree is not None:
             self._end_tree()
+        for start in self.starts:
+            if not start.book.steps:
+                start.book.steps = start.unknown.steps
         return self.starts
 
     def _begin(self, text: str) -> None:
@@ -161,6 +183,31 @@ class LogReader:
         self._note_rank(rank, number, plain)
         return True
 
+    def _hear_bar(self, number: int, text: str, plain: str) -> bool:
+        if not any(word in text for word in BAR_WORDS) and not LOSSES.search(text):
+            return False
+        rank = rank_of(text)
+        is_heard = self.start.bars.hear(plain, at(self.source, number, plain), "" if rank is None else str(rank))
+        if is_heard:
+            self.start.run.program = self.start.run.program or "hf-trainer"
+        return is_heard
+
+    def _hear_unknown(self, number: int, text: str, plain: str) -> bool:
+        """Take a line by patterns of steps, while no line of a known program has come."""
+        book = self.start.unknown
+        if self.start.book.steps:
+            return False
+        step, found = step_in(plain, self._patterns)
+        if step is None or not found:
+            return False
+        rank = rank_of(text)
+        speaker = "" if rank is None else str(rank)
+        if book.is_restart(step, speaker):
+            self._open(rank, keeps_settings=True)
+            book = self.start.unknown
+        book.add(step, found, at(self.source, number, plain), speaker, text)
+        return True
+
     def _note_rank(self, rank: int | None, number: int, plain: str) -> None:
         if rank is not None and rank > self._highest_rank:
             self._highest_rank = rank
@@ -168,6 +215,9 @@ class LogReader:
 
     def _opens(self, number: int, text: str, plain: str) -> bool:
         """True if a dictionary of many lines, or a command, begins in a line."""
+        if text.rstrip().endswith("(") and REPR_OPENS.search(text):
+            self._tree = LinesTogether(number, rank_of(text), [text], closing=")")
+            return True
         if text.rstrip().endswith("{") and OPENS.search(text):
             self._tree = LinesTogether(number, rank_of(text), [text])
             return True
@@ -186,7 +236,7 @@ class LogReader:
         if rank_of(text) not in (tree.rank, None):
             return False
         tree.lines.append(text)
-        tree.depth += text.count("{") - text.count("}")
+        tree.depth += text.count("{" if tree.closing == "}" else "(") - text.count(tree.closing)
         if tree.depth <= 0 or len(tree.lines) > MOST_COLLECTED:
             self._end_tree()
         return True
@@ -195,11 +245,14 @@ class LogReader:
         tree, self._tree = self._tree, None
         assert tree is not None
         plain = [without_speaker(line) for line in tree.lines]
-        if (content := printed_tree("\n".join(plain))) is not None:
+        if tree.closing == ")" and tree.depth <= 0:
+            read_listed(self.start.run, plain, at(self.source, tree.first))
+            return
+        if tree.closing == "}" and (content := printed_tree("\n".join(plain))) is not None:
             read_tree(self.start.run, content, self.source, plain, SaidBy.RESOLVED, tree.first)
             return
         for offset, line in enumerate(tree.lines[1:], 1):  # it was none, or is cut: each line for itself
-            self.hear(tree.first + offset, line.replace("{", " "))
+            self.hear(tree.first + offset, line.replace("{", " ").replace("(\n", " "))
 
     def _end_command(self) -> None:
         command, self._command = self._command, None

@@ -20,6 +20,14 @@ PLACES: dict[str, dict[str, str]] = {
         "global_batch": "--global-batch-size",
         "top_k": "--moe-router-topk",
     },
+    "hf-trainer": {
+        "seq": "cutoff_len, max_seq_length or block_size: the length to which sequences are padded or packed",
+        "num_gpus": "--num_processes of accelerate, --nproc_per_node of torchrun, or the banner's total batch size",
+        "micro_batch": "per_device_train_batch_size, or train_micro_batch_size_per_gpu",
+        "global_batch": "gradient_accumulation_steps, and the devices",
+    },
+    "nanotron": {"micro_batch": "tokens.micro_batch_size", "seq": "tokens.sequence_length"},
+    "nemo": {"num_gpus": "trainer.num_nodes and trainer.devices", "seq": "model.encoder_seq_length or data.seq_length"},
     "torchtitan": {
         "layers": "model.name and model.flavor of the TOML, or the line `Model ... size`",
         "hidden": "model.name and model.flavor of the TOML, or the line `Model ... size`",
@@ -90,4 +98,4 @@ def _unresolved(run: UserRun, place: str) -> Fact | None:
     """The fact that stands there with a variable in it that nobody sets."""
     names = [word.strip("-`,").replace("-", "_") for word in place.split()]
     known = (run.settings.get(name) for name in names)
-    return next((fact for fact in known if fact and "$" in fact.value), None)
+    return next((fact for fact in known if fact and ("$" in fact.value or fact.value == "auto")), None)

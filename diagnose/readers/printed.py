@@ -18,6 +18,8 @@ OF_NEOX = re.compile(r"\.{2,}(?:updated|default)\s*$")
 DUMP_BEGINS = re.compile(r"-{5,} ?[\w -]*arguments ?-{5,}", re.IGNORECASE)
 DUMP_ENDS = re.compile(r"-{3,} ?end of ", re.IGNORECASE)
 REPR = re.compile(r"\b([A-Z]\w*(?:Args|Arguments|Config|Provider\w*|Strategy|Trainer))\(")
+REPR_OPENS = re.compile(r"\b[A-Z]\w*(?:Args|Arguments|Config|Provider\w*|Strategy|Trainer)\(\s*$")
+LISTED_FIELD = re.compile(r"^\s*([a-z_]\w*)=(.*?),?\s*$")
 REPR_FIELD = re.compile(r"\b([a-z_]\w*)=('[^']*'|\"[^\"]*\"|\[[^\]]*\]|\{[^{}]*\}|<[^>]*>|[\w.+-]+(?:\([^()]*\))?)")
 
 SENTENCES: dict[str, tuple[str, ...]] = {
@@ -65,6 +67,9 @@ PATTERNS = {words: tuple(map(re.compile, patterns)) for words, patterns in SENTE
 PAIRS: dict[str, tuple[re.Pattern[str], str]] = {
     "using world size": (re.compile(r"\b(?:and )?([a-z]+(?:-[a-z]+)*)[ -]size: (\d+)"), "{}_size"),
     "mesh with par": (re.compile(r"\b(\w+)=(\d+)"), "mesh.{}"),
+    "Mcore default": (re.compile(r"\b([a-z_]\w*): (\S+) \(Mcore default"), "{}"),
+    "Config param ": (re.compile(r"Config param (\w+): (\S+)"), "{}"),
+    "Overriding: ": (re.compile(r"Overriding: (\w+) = (\S+)"), "{}"),
     "etting ": (re.compile(r"\b[Ss]etting (?:args\.|--)([\w-]+) to (\w[\w.]*)"), "{}"),
     "overriding": (re.compile(r"overriding (?:default )?arguments? for (\w+):\S+\s+with \w+:(\S+)"), "{}"),
     "number of param": (
@@ -133,6 +138,15 @@ def read_reprs(run: UserRun, text: str, where: LogLine) -> bool:
             value = match[2].strip("'\"")
             says(run, match[1], value, SaidBy.RESOLVED, at(where.file, where.line, f"{begin[1]}({match[0]}"))
     return True
+
+
+def read_listed(run: UserRun, lines: list[str], where: LogLine) -> None:
+    """Take down the fields of a class that is printed with one field on each line."""
+    for offset, line in enumerate(lines):
+        if (match := LISTED_FIELD.match(line)) is not None and match[2] and not match[2].endswith(("(", "{", "[")):
+            says(
+                run, match[1], match[2].strip("'\""), SaidBy.RESOLVED, at(where.file, (where.line or 1) + offset, line)
+            )
 
 
 def _end_of(text: str) -> int:

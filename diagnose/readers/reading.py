@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from conf.errors import ConfigError
+from diagnose.readers.bars import add_summary, read_trainer_state
 from diagnose.readers.book import settle_steps
 from diagnose.readers.columns.devices import fill_devices
-from diagnose.readers.columns.megatron import fill_megatron
-from diagnose.readers.columns.torchtitan import fill_torchtitan
 from diagnose.readers.commands import read_script
 from diagnose.readers.computed import compute_device, compute_sizes
-from diagnose.readers.given import given_facts
+from diagnose.readers.families import family_of
+from diagnose.readers.given import chosen_trainer, given_facts
 from diagnose.readers.log import LogReader, LogStart
-from diagnose.readers.said import Columns, SaidSettings, says
+from diagnose.readers.said import Columns, says
 from diagnose.readers.text import KEY, STDIN, lines_of, name_of, whole_text
 from diagnose.readers.trees import read_tree, tree_of
 from diagnose.runs import Fact, SaidBy, UserRun
 
 SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch", ".pbs", ".job", ".cmd")
 TREES = {".json": "json", ".yaml": "yaml", ".yml": "yaml", ".toml": "toml"}
+KINDS = {
+    "model": ("model_type", "architectures", "num_hidden_layers"),
+    "deepspeed": ("zero_optimization", "train_micro_batch_size_per_gpu", "gradient_clipping"),
+    "accelerate": ("distributed_type",),
+}
+"""Configurations that stand beside another one of the same form, and the keys that tell them."""
 SHEBANG = re.compile(r"#!.*\b(?:sh|bash|zsh)\b")
 
 
@@ -51,21 +56,21 @@ def read_runs(sources: Sequence[str | Path], overrides: Sequence[str] = ()) -> l
     Raises:
         ConfigError: a file cannot be read or understood, or an override has no column.
     """
-    given = given_facts(overrides)
+    given, trainer = given_facts(overrides), chosen_trainer(overrides)
     if not sources:
         raise ConfigError(
             KEY, "", "names no file", "Name a log, a launch script or a configuration, or - for standard input."
         )
-    return [_settled(start, given) for start in _joined([_read(str(source)) for source in sources])]
+    return [_settled(start, given) for start in _joined([_read(str(source), trainer) for source in sources])]
 
 
-def _read(source: str) -> ReadFile:
+def _read(source: str, trainer: str) -> ReadFile:
     suffix = Path(source).suffix.lower()
     if source != STDIN and suffix in TREES:
         return _read_tree(source, TREES[suffix])
     if source != STDIN and suffix in SCRIPTS:
         return _read_script(source)
-    reader = LogReader(source, name_of(source))
+    reader = LogReader(source, name_of(source), trainer)
     for number, text in lines_of(source, reader.is_dull):
         if number == 1 and source != STDIN and SHEBANG.match(text):
             return _read_script(source)
@@ -87,9 +92,13 @@ def _read_tree(source: str, kind: str) -> ReadFile:
     content = tree_of(text, source, kind)
     if not isinstance(content, dict) or not content:
         raise ConfigError(KEY, source, "is empty" if not content else "is a list", "Name the configuration of a run.")
-    run = UserRun(name_of(source))
-    read_tree(run, content, source, text.splitlines(), SaidBy.FILE)
-    return ReadFile(source, kind, [LogStart(run)])
+    start, lines = LogStart(UserRun(name_of(source))), text.splitlines()
+    history = content.pop("log_history", None)
+    read_tree(start.run, content, source, lines, SaidBy.FILE)
+    if isinstance(history, list):
+        read_trainer_state(start.run, start.book, history, source, lines)
+    kinds = (name for name, keys in KINDS.items() if any(key in content for key in keys))
+    return ReadFile(source, "state" if history is not None else next(kinds, kind), [start])
 
 
 def _joined(files: Sequence[ReadFile]) -> list[LogStart]:
@@ -108,7 +117,7 @@ def _joined(files: Sequence[ReadFile]) -> list[LogStart]:
             kin = [each for each in others if each.kind == file.kind]
             if len(kin) != len(logs) or kin[place] is file:
                 for start in log.starts:
-                    _add(start.run, file.starts[0].run)
+                    _add(start, file.starts[0])
     return [start for log in logs for start in log.starts]
 
 
@@ -126,7 +135,7 @@ def _whole_logs(logs: list[ReadFile]) -> list[ReadFile]:
                 or not _tells_of_it(stepless[0].starts[0].run)
             ):
                 for start in other.starts:
-                    _add(start.run, stepless[0].starts[0].run)
+                    _add(start, stepless[0].starts[0])
                 return [other]
     return logs
 
@@ -136,8 +145,11 @@ def _tells_of_it(run: UserRun) -> bool:
     return any(not name.isupper() and not name.startswith(("device_", "nccl_")) for name in run.settings)
 
 
-def _add(run: UserRun, other: UserRun) -> None:
+def _add(start: LogStart, beside: LogStart) -> None:
     """Put what another file says of a run beside what is known."""
+    run, other = start.run, beside.run
+    if not start.book.steps:
+        start.book = beside.book
     names = [each for each in dict.fromkeys([*run.name.split(" + "), *other.name.split(" + ")]) if each]
     run.name, run.program = " + ".join(names), run.program or other.program
     for name, fact in other.settings.items():
@@ -147,45 +159,20 @@ def _add(run: UserRun, other: UserRun) -> None:
     run.memory += other.memory
 
 
-FILLS: dict[str, Callable[[Columns], Any]] = {"megatron": fill_megatron, "torchtitan": fill_torchtitan}
-
-
 def _settled(start: LogStart, given: dict[str, Fact]) -> UserRun:
     """The run with its columns filled, from what is said, then from what follows, and its steps."""
-    run = start.run
+    run, book = start.run, start.book
     run.columns |= given
-    columns = Columns(run)
     family = family_of(run)
-    fill_devices(columns)
-    if family is not None:
-        FILLS[family](columns)
-    compute_device(columns, start.book.steps)
-    compute_sizes(columns, start.book.steps)
-    if family is not None:  # what was computed may say more
-        FILLS[family](columns)
+    columns = Columns(run, family.sections if family else ())
+    for _ in range(2):  # what was computed may say more
+        if family is not None:
+            family.fill(columns)
+        fill_devices(columns)
+        compute_device(columns, book.steps)
+        compute_sizes(columns, book.steps)
     if run.trainer is not None:
         columns.take("implementation", run.trainer)
-    settle_steps(run, start.book)
+    add_summary(run, book)
+    settle_steps(run, book)
     return run
-
-
-def family_of(run: UserRun) -> str | None:
-    """Whose words the settings of a run are; None where nothing tells it."""
-    settings = SaidSettings(run)
-    if run.program in FILLS:
-        return run.program
-    if re.search(r"pretrain_\w+\.py|megatron", settings.text("program")):
-        return "megatron"
-    if "torchtitan" in settings.text("program"):
-        return "torchtitan"
-    if settings.is_known(
-        "tensor_model_parallel_size",
-        "model_parallel_size",
-        "pipe_parallel_size",
-        "transformer_impl",
-        "micro_batch_size",
-    ):
-        return "megatron"
-    if any(name.startswith(("training.", "parallelism.", "activation_checkpoint.")) for name in run.settings):
-        return "torchtitan"
-    return "megatron" if settings.is_known("num_attention_heads") and settings.is_known("seq_length") else None

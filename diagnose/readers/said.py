@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from diagnose.runs import Fact, LogLine, SaidBy, UserRun
 
@@ -59,8 +59,15 @@ def number(text: str) -> float | None:
 class SaidSettings:
     """The settings of a run, asked for by any of the names that versions of a trainer have for one thing."""
 
-    def __init__(self, run: UserRun) -> None:
-        self.run, self.known = run, run.settings
+    def __init__(self, run: UserRun, sections: Sequence[str] = ()) -> None:
+        """Look settings up by their names, and by those inside of sections, such as `model.`, the first one first."""
+        inside = {
+            name.removeprefix(section): fact
+            for section in reversed(sections)
+            for name, fact in run.settings.items()
+            if name.startswith(section) and "." not in name.removeprefix(section)
+        }
+        self.run, self.known = run, inside | run.settings
 
     def fact(self, *names: str) -> Fact | None:
         """The most believed fact of several names that says something; None where all say nothing."""
@@ -82,14 +89,14 @@ class SaidSettings:
         return int(value) if value is not None and value > 0 and value == int(value) else None
 
     def truth(self, name: str, *negations: str) -> bool | None:
-        """Whether something is on; flags that turn it off may stand under names of their own. None: nobody says it."""
+        """Whether something is on; what says the contrary stands under names of its own. None: nobody says it."""
         answers = [(self.fact(name), False), *((self.fact(each), True) for each in negations)]
         for fact, is_negated in answers:
             word = fact.value.lower() if fact else ""
             if word in YES or word == "1":
                 return not is_negated
-            if (word in NO or word == "0") and not is_negated:
-                return False
+            if word in NO or word == "0":
+                return is_negated
         return None
 
     def is_known(self, *names: str) -> bool:
@@ -99,8 +106,8 @@ class SaidSettings:
 class Columns:
     """Fills the columns of `trisweep estimate` from the settings of a run; who says a setting says the column."""
 
-    def __init__(self, run: UserRun) -> None:
-        self.run, self.settings = run, SaidSettings(run)
+    def __init__(self, run: UserRun, sections: Sequence[str] = ()) -> None:
+        self.run, self.settings = run, SaidSettings(run, sections)
 
     def put(self, column: str, value: object, *names: str, note: str = "") -> None:
         """A column as it follows from the first named setting that is known; with none of them, nothing is put."""

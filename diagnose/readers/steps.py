@@ -32,17 +32,17 @@ class StepFormat(NamedTuple):
     pair: re.Pattern[str] | None = None
 
 
-FIGURE = r"([-+]?[.\d][\d.,_]*(?:[eE][-+]?\d+)?) ?([A-Za-z%/]*)"
+FIGURE = r"([-+]?[.\d][\d.,_]*(?:[eE][-+]?\d+)?)(?: ?(ms|s|[KMGBT]|%)(?![A-Za-z]))?"
 PAIR = re.compile(rf"([A-Za-z_][\w/ ().-]*?) ?[:=] *{FIGURE}")
 SPACED_PAIR = re.compile(rf"\b([a-z_]+):? {FIGURE}")
 SHARE = re.compile(r"[GM]i?B\(([\d.]+)%\)")
 FORMATS = (
-    StepFormat("megatron", "iteration ", re.compile(r"(?<!epoch)\biteration +(\d+)/ *\d+ *\|"), averages=True),
+    StepFormat("nemo", "teration ", re.compile(r"\bTraining epoch \d+, iteration (\d+)/"), first=0),
+    StepFormat("nemo", "step_timing", re.compile(r"\bglobal_step=(\d+)"), first=0),
+    StepFormat("megatron", "iteration ", re.compile(r"\biteration +(\d+)/ *\d+ *\|"), averages=True),
     StepFormat(
         "torchtitan", "step: ", re.compile(r"(?<!validate )(?<!completed )\bstep: *(\d[\d,]*) +loss:"), averages=True
     ),
-    StepFormat("nemo", "teration ", re.compile(r"\bTraining epoch \d+, iteration (\d+)/"), first=0),
-    StepFormat("nemo", "step_timing", re.compile(r"\bglobal_step=(\d+)"), first=0),
     StepFormat("nanotron", "iteration: ", re.compile(r"\biteration: *(\d+) / \d+ \|"), averages=True),
     StepFormat("nanogpt", "iter ", re.compile(r"\biter (\d+): loss [\d.]+, time [\d.,]+ms"), first=0, pair=SPACED_PAIR),
     StepFormat("nanochat", "| dt: ", re.compile(r"\bstep (\d+)(?:/\d+)? (?:\([\d.]+%\) )?\|"), first=0),
@@ -109,6 +109,7 @@ AS_READ = {
     "tokens": "tokens_per_second",
     "memory": "memory_gib",
 }
+A100_TFLOPS = 312.0
 UNITS = {"ms": 1e-3, "s": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12, "%": 1e-2}
 PLAUSIBLE = {
     "seconds": (1e-4, 1e6),
@@ -126,8 +127,10 @@ def figures(line: str, step_format: StepFormat) -> dict[str, float]:
         key = name.lower().rpartition(") ")[2] if name.lower() not in QUANTITIES else name.lower()
         if (known := QUANTITIES.get(key)) is not None and (value := _value(known, text, unit)) is not None:
             found.setdefault(known[0], value)
-    if "mfu" in found and "mfu" in line and found["mfu"] > 1.5:  # nanochat prints percent without saying so
+    if found.get("mfu", 0) > 1.5:  # nanochat prints percent without saying so
         found["mfu"] /= 100
+    if step_format.program == "nanogpt" and "mfu" in found:  # whatever the device, of an A100's peak
+        found["tflops"] = found.pop("mfu") * A100_TFLOPS
     if share := SHARE.search(line):
         found["memory_share"] = float(share[1]) / 100
     return found

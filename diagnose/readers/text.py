@@ -27,6 +27,7 @@ BARE_COLOURS = re.compile(r"\[(?:0|1|[349]\d)(?:;\d+)*m")
 SPEAKERS = re.compile(
     r"\s*(?:\d{4}-\d\d-\d\d[T ][\d:.,]+(?:Z|[+-]\d\d:?\d\d)?[ |-]+|\d\d/\d\d/\d{4} [\d:]+ |\[\w[\w.-]*\d+\]:"
     r"|\[[^\[\]\s=]*:\d+\]:?|\(\w+ pid=\d+[^)]*\)|\[(?:rank|default|trainer|titan|INFO|WARNING|DEBUG)[^\]]*\]:?"
+    r"|\[\w+\.py:\d+:\w+\]"
     r"|\[\d{4}-[^\]]*\]|\d{1,5}: |\[\d{1,5}\]:? |[\w.-]+: (?=\[|\d{4}-)|(?:root|INFO|titan|\w*logger) - )\s*"
 )
 """What launchers, loggers and schedulers write in front of what a program printed."""

@@ -1,6 +1,10 @@
 """From the settings of each trainer to the columns of `trisweep estimate`.
 
 megatron       Megatron-LM, Megatron-Core and Megatron-DeepSpeed, gpt-neox too
+nemo           NeMo and Megatron-Bridge, by Megatron's names
 torchtitan     its TOML, its flags and what it prints
+huggingface    a model's config.json, the Trainer, front ends to it, DeepSpeed's JSON
+nanotron       its YAML and what it prints
+others         trainers whose configuration says little else than sizes
 devices        devices, nodes and their names, from launchers, schedulers and drivers, whatever the trainer
 """

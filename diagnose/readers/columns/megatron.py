@@ -319,7 +319,11 @@ def _fill_kernels(columns: Columns) -> None:
         columns.put(
             "dropout", any((number(fact.value) or 0) > 0 for fact in drops), "hidden_dropout", "attention_dropout"
         )
-    if (optimizer := settings.text("optimizer").lower()) and "adam" not in optimizer and optimizer[:1] not in "{[":
+    if (
+        (optimizer := settings.text("optimizer", "optimizer.optimizer").lower())
+        and "adam" not in optimizer
+        and optimizer[:1] not in "{["
+    ):
         columns.put("optimizer", optimizer, "optimizer")
     graphs = (
         settings.truth("enable_cuda_graph")

@@ -1,0 +1,104 @@
+"""Steps that only a progress bar, a dictionary of losses or a summary tells of, as Hugging Face's Trainer prints them.
+
+Source: trainer_callback.py and trainer.py of huggingface/transformers; std.py of tqdm.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from diagnose.readers.book import BookedStep, StepBook
+from diagnose.readers.said import SaidSettings, number, says
+from diagnose.readers.steps import read_number
+from diagnose.readers.text import at
+from diagnose.runs import LogLine, SaidBy, UserRun
+
+BAR_WORDS = ("it/s", "s/it")
+BAR = re.compile(
+    r"(?P<said>[^|]*?)(?P<share>\d+)%\|[^|]*\| *(?P<number>\d+)/(?P<of>\d+) "
+    r"\[(?P<spent>[\d:]+)<[^,\]]*, *(?P<rate>[\d.,]+)(?P<unit>it/s|s/it)"
+)
+OF_TRAINING = re.compile(r"\s*(?:[Tt]rain(?:ing)?\b.*|Epoch \d+[^:]*:|Steps?:)?\s*$")
+LOSSES = re.compile(r"\{'loss': ['\"]?[-\d.naife+]+")
+LOSS = re.compile(r"'loss': ['\"]?([-\d.einfa+]+)")
+SUMMARY = ("train_runtime", "train_steps_per_second", "train_samples_per_second")
+
+
+class BarReader:
+    """Hears bars and dictionaries of one start; the first bar without a name is taken for the training's."""
+
+    def __init__(self, run: UserRun, book: StepBook) -> None:
+        self.run, self.book = run, book
+        self._of: int | None = None
+        self._num_losses = 0
+
+    def hear(self, text: str, where: LogLine, speaker: str) -> bool:
+        """Take a line; False where it has neither a bar of training nor a loss."""
+        bar = next((match for match in BAR.finditer(text) if self._is_of_training(match)), None)
+        if bar is not None and int(bar["number"]) > 0 and (rate := read_number(bar["rate"], "step_seconds")):
+            seconds = rate if bar["unit"] == "s/it" else 1 / rate
+            self.book.add(int(bar["number"]), {"seconds": seconds}, where, speaker, text)
+        losses = LOSSES.search(text)
+        if losses is not None and (found := LOSS.search(text)) is not None:
+            self._add_loss(number(found[1]), where, speaker, text)
+        return bar is not None or losses is not None
+
+    def _is_of_training(self, bar: re.Match[str]) -> bool:
+        settled = SaidSettings(self.run).whole("max_steps")
+        of = int(bar["of"])
+        if settled is not None:
+            return of == settled
+        if OF_TRAINING.match(bar["said"]) is None:
+            return False
+        self._of = self._of or of
+        return of == self._of
+
+    def _add_loss(self, loss: float | None, where: LogLine, speaker: str, text: str) -> None:
+        """A loss is of the step that the bar showed last; without a bar, of as many steps as one is printed for."""
+        self._num_losses += 1
+        told = {} if loss is None else {"loss": loss}
+        if self._of is not None or any("seconds" in step.found for step in self.book.steps[-1:]):
+            self.book.add_to_last(told)
+            return
+        every = SaidSettings(self.run).whole("logging_steps") or 1
+        self.book.averages = True
+        self.book.add(self._num_losses * every, told, where, speaker, text)
+
+
+def add_summary(run: UserRun, book: StepBook) -> None:
+    """Where no step has a time, take the mean of all of them that the Trainer's summary tells."""
+    settings = SaidSettings(run)
+    if any("seconds" in step.found or step.when for step in book.steps):
+        return
+    rate = settings.fact("train_steps_per_second")
+    steps = settings.whole("global_step", "max_steps")
+    value, runtime = number(rate.value) if rate else None, number(settings.text("train_runtime"))
+    seconds = runtime / steps if runtime and steps else 1 / value if value else None
+    source = settings.fact("train_runtime", "train_steps_per_second")
+    if seconds is None or source is None or source.at is None:
+        return
+    last = steps or (book.steps[-1].number if book.steps else 1)
+    book.steps, book.averages = [BookedStep(last, source.at, {"seconds": seconds}, covers=last)], False
+
+
+def read_trainer_state(run: UserRun, book: StepBook, history: list[Any], source: str, lines: list[str]) -> None:
+    """Take down the losses by step, and the summary at the end, of a trainer_state.json."""
+    places = _places_of_steps(lines)
+    for entry in history:
+        if not isinstance(entry, dict) or not isinstance(step := entry.get("step"), int):
+            continue
+        line = next(places, None)
+        if "train_runtime" in entry:
+            for name in (*SUMMARY, "total_flos", "train_loss"):
+                if name in entry:
+                    says(run, name, entry[name], SaidBy.RESOLVED, at(source, line, f"{name}: {entry[name]}"))
+        elif "loss" in entry and (loss := number(str(entry["loss"]))) is not None:
+            book.averages = True
+            book.add(step, {"loss": loss}, at(source, line, f'"step": {step}'), "", "")
+
+
+def _places_of_steps(lines: list[str]) -> Iterator[int]:
+    """The numbers of the lines on which `"step":` stands, in their order."""
+    return (index for index, line in enumerate(lines, 1) if '"step":' in line)

@@ -1,0 +1,104 @@
+"""Trainers whose configuration says little else than sizes: nanoGPT, nanochat, torchtune, LitGPT, llm-foundry, MaxText.
+
+Source: train.py of karpathy/nanoGPT; the recipes of pytorch/torchtune; litgpt/args.py; the YAML files of
+mosaicml/llm-foundry; MaxText's base.yml.
+"""
+
+from __future__ import annotations
+
+import re
+
+from diagnose.readers.columns.huggingface import fill_config
+from diagnose.readers.said import Columns
+from diagnose.runs import Fact, SaidBy
+
+SECTIONS = (
+    "model.",
+    "model.config_overrides.",
+    "train.",
+    "train_loader.dataset.",
+    "tokenizer.",
+    "fsdp_config.",
+    "model.attn_config.",
+)
+TRAINERS = {"torchtune": "fsdp", "litgpt": "fsdp", "llm-foundry": "fsdp", "nanogpt": "fsdp", "nanochat": "fsdp"}
+WHOLE = {
+    "layers": ("n_layers", "n_layer", "base_num_decoder_layers", "depth"),
+    "hidden": ("d_model", "n_embd", "base_emb_dim"),
+    "heads": ("n_heads", "n_head", "base_num_query_heads"),
+    "kv_heads": ("base_num_kv_heads", "n_query_groups", "kv_n_heads"),
+    "ffn_hidden": ("base_mlp_dim",),
+    "vocab": ("vocab_size",),
+    "seq": ("max_seq_len", "block_size", "max_target_length", "max_seq_length", "max_sequence_len"),
+    "micro_batch": (
+        "device_train_microbatch_size",
+        "micro_batch_size",
+        "batch_size",
+        "per_device_batch_size",
+        "device_batch_size",
+    ),
+    "global_batch": ("global_train_batch_size", "global_batch_size"),
+}
+RECOMPUTES = ("enable_activation_checkpointing", "activation_checkpointing", "fsdp_activation_checkpointing")
+DTYPES = ("precision", "dtype", "weight_dtype")
+
+
+def fill_other(columns: Columns) -> None:
+    """Put the sizes, the types and the choices that these trainers name."""
+    settings, run = columns.settings, columns.run
+    if (name := TRAINERS.get(run.program or "")) is not None:
+        note = f"of the trainers that are priced, the one like {run.program}"
+        run.trainer = run.trainer or Fact(name, SaidBy.COMPUTED, None, note)
+    fill_config(columns)
+    for column, names in WHOLE.items():
+        columns.whole(column, *names)
+    if run.program == "litgpt":
+        per_node, nodes = settings.whole("devices"), settings.whole("num_nodes") or 1
+        columns.put("num_gpus", per_node * nodes if per_node else None, "devices")
+    _fill_batch(columns)
+    _fill_choices(columns)
+    for column in ("tp", "pp"):
+        columns.assumed(column, 1, f"{run.program} has no flag of it here")
+
+
+def _fill_batch(columns: Columns) -> None:
+    settings = columns.settings
+    micro, devices, times = (
+        columns.count("micro_batch"),
+        columns.count("num_gpus"),
+        settings.whole("gradient_accumulation_steps"),
+    )
+    tokens, seq = settings.whole("tokens_per_step"), columns.count("seq")
+    if tokens and seq and tokens % seq == 0:
+        said = settings.fact("tokens_per_step")
+        columns.computed(
+            "global_batch", tokens // seq, said.at if said else None, f"{tokens:,} tokens a step of {seq} each"
+        )
+    elif micro and devices and (times or columns.run.program in ("torchtune", "maxtext")):
+        # nanoGPT's accumulation is of all devices together, and shared out among them.
+        share = 1 if columns.run.program == "nanogpt" else devices
+        note = f"{times or 1} x {micro} sequences" + (f" of each of {devices} devices" if share > 1 else "")
+        columns.computed("global_batch", micro * share * (times or 1), None, note)
+
+
+def _fill_choices(columns: Columns) -> None:
+    settings = columns.settings
+    dtype = settings.fact(*DTYPES)
+    if dtype is not None and (word := re.search(r"bf16|bfloat16|fp16|float16|16|fp32|float32|32", dtype.value.lower())):
+        columns.take(
+            "precision", dtype._replace(value="bf16" if word[0][:2] == "bf" else "fp32" if "32" in word[0] else "fp16")
+        )
+    for name in RECOMPUTES:
+        if (answer := settings.truth(name)) is not None:
+            columns.put("recompute", "full" if answer else "none", name)
+    columns.assumed("recompute", "none", "nothing says that layers are recomputed")
+    columns.truth("compile", "compile")
+    columns.truth("tied_embeddings", "tie_word_embeddings")
+    if kernel := settings.text("attn_impl"):
+        columns.put("flash_attention", kernel, "attn_impl")
+    if columns.run.program in ("nanogpt", "nanochat"):
+        columns.assumed("zero_stage", "DDP", f"{columns.run.program} replicates all")
+    elif (strategy := settings.fact("sharding_strategy")) is not None:
+        columns.take("zero_stage", strategy)
+    elif columns.run.program in TRAINERS:
+        columns.assumed("zero_stage", "FULL_SHARD", f"{columns.run.program}'s default on several devices")

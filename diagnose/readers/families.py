@@ -1,0 +1,101 @@
+"""Whose words the settings of a run are, and what fills the columns from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from diagnose.readers.columns import nanotron, nemo, others
+from diagnose.readers.columns.huggingface import fill_huggingface
+from diagnose.readers.columns.megatron import fill_megatron
+from diagnose.readers.columns.torchtitan import fill_torchtitan
+from diagnose.readers.said import Columns, SaidSettings
+from diagnose.runs import UserRun
+
+
+class TrainerFamily(NamedTuple):
+    """Trainers that share their words.
+
+    Attributes:
+        fill: puts the columns.
+        sections: parts of a configuration whose keys count without them.
+    """
+
+    fill: Callable[[Columns], None]
+    sections: tuple[str, ...] = ()
+
+
+MEGATRON, TITAN, HUGGING_FACE = (
+    TrainerFamily(fill_megatron),
+    TrainerFamily(fill_torchtitan),
+    TrainerFamily(fill_huggingface, ("fsdp_config.",)),
+)
+NEMO, NANOTRON = TrainerFamily(nemo.fill_nemo, nemo.SECTIONS), TrainerFamily(nanotron.fill_nanotron, nanotron.SECTIONS)
+OTHER = TrainerFamily(others.fill_other, others.SECTIONS)
+SIGNS: tuple[tuple[str | None, TrainerFamily, tuple[str, ...]], ...] = (
+    (
+        "nanotron",
+        NANOTRON,
+        ("batch_accumulation_per_replica", "tokens.micro_batch_size", "parallelism.tp", "parallelism.dp"),
+    ),
+    (
+        "torchtitan",
+        TITAN,
+        (
+            *("activation_checkpoint.mode", "training.seq_len", "training.local_batch_size", "model.flavor"),
+            *("parallelism.tensor_parallel_degree", "parallelism.data_parallel_shard_degree"),
+        ),
+    ),
+    ("nemo", NEMO, ("trainer.devices", "trainer.num_nodes", "trainer.strategy.tensor_model_parallel_size")),
+    (
+        "megatron-bridge",
+        NEMO,
+        (
+            *("model.tensor_model_parallel_size", "ddp.use_distributed_optimizer", "train.train_iters"),
+            *("dataset.sequence_length", "model.num_layers", "ddp.overlap_grad_reduce"),
+        ),
+    ),
+    (None, MEGATRON, ("tensor_model_parallel_size", "model_parallel_size", "pipe_parallel_size", "transformer_impl")),
+    ("llm-foundry", OTHER, ("device_train_microbatch_size", "global_train_batch_size")),
+    ("maxtext", OTHER, ("base_emb_dim", "base_num_decoder_layers")),
+    ("torchtune", OTHER, ("model._component_", "tokenizer._component_")),
+    ("litgpt", OTHER, ("train.micro_batch_size", "train.global_batch_size")),
+    (
+        "hf-trainer",
+        HUGGING_FACE,
+        (
+            *("per_device_train_batch_size", "total_train_batch_size", "cutoff_len", "base_model", "distributed_type"),
+            *("zero_optimization.stage", "zero_optimization_stage", "train_micro_batch_size_per_gpu", "model_type"),
+        ),
+    ),
+    ("nanogpt", OTHER, ("n_embd", "block_size", "tokens_per_step")),
+    (None, MEGATRON, ("num_attention_heads", "micro_batch_size")),
+    ("hf-trainer", HUGGING_FACE, ("train_batch_size", "num_hidden_layers", "train_runtime")),
+)
+"""The program that a setting tells, and the family; the first one that a run has decides."""
+OF_LINES: dict[str, TrainerFamily] = {
+    **{"megatron": MEGATRON, "torchtitan": TITAN, "nemo": NEMO, "nanotron": NANOTRON},
+    **dict.fromkeys(("nanogpt", "nanochat", "maxtext", "litgpt", "torchtune", "llm-foundry"), OTHER),
+    **dict.fromkeys(("hf-trainer", "deepspeed"), HUGGING_FACE),
+}
+"""Families by the program whose lines about steps a log has."""
+AMBIGUOUS = ("megatron", "hf-trainer", "deepspeed", None)
+"""Programs whose lines others print too: a bar, or what Megatron prints, in which settings decide."""
+
+
+def family_of(run: UserRun) -> TrainerFamily | None:
+    """The family of a run, whose program is named with it; None where nothing tells it."""
+    settings = SaidSettings(run)
+    if run.program not in AMBIGUOUS:
+        return OF_LINES[run.program or ""]
+    script = settings.text("program").lower()
+    if "torchtitan" in script:
+        run.program = "torchtitan"
+        return TITAN
+    for program, family, names in SIGNS:
+        if settings.is_known(*names):
+            run.program = run.program if program is None or run.program == "deepspeed" else program
+            return family
+    if "pretrain_" in script or "megatron" in script:
+        return MEGATRON
+    return OF_LINES.get(run.program or "")
