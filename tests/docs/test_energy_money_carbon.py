@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from conf.compose.load import load, load_cluster
-from conf.types.cluster_spec import SiteSpec
 from results.analysis.footprint import Footprint, declared_footprint
 from train_core.costs import IMPLEMENTATIONS, estimate
 
@@ -23,28 +22,6 @@ def row(name: str) -> list[float]:
     numbers = [re.search(r"[\d,.]+", cell) for cell in line.strip("| ").split("|")[1:]]
     scale = [1e6 if "million" in cell else 1.0 for cell in line.strip("| ").split("|")[1:]]
     return [float(found[0].replace(",", "")) * by for found, by in zip(numbers, scale, strict=True) if found]
-
-
-@pytest.mark.parametrize(("column", "watts"), [(0, 250.0), (1, None)])
-def test_512_v100_for_nine_days(column: int, watts: float | None) -> None:
-    """All their time at so many watts; a token a second makes device-seconds of tokens."""
-    device = load_cluster("dgx2-v100").device
-    seconds, drawn = 9 * 24 * 3600.0, watts or device.watts
-    found = Footprint(
-        "declared watts",
-        "published",
-        512,
-        512 * drawn,
-        512.0,
-        device.price_per_hour,
-        SiteSpec(grid_co2_grams_per_kwh=400.0),
-    )
-    assert found.days(seconds) == 9
-    assert row("device-hours")[column] == found.device_hours(seconds)
-    assert row("kW ")[column] == 512 * drawn / 1000
-    assert row("kWh")[column] == pytest.approx(found.kwh(seconds), abs=0.5)
-    assert row("dollars at 3.90")[column] == pytest.approx(found.dollars(seconds), abs=0.5)
-    assert row("tonnes of CO2 at 400")[column] == pytest.approx(found.tonnes_co2(seconds), abs=0.05)
 
 
 def test_a_trillion_tokens_of_the_175b_at_the_published_rate() -> None:
