@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -42,16 +43,20 @@ class StepBook:
     gap: int = 1
     _known: dict[int, BookedStep] = field(default_factory=dict)
 
-    def is_restart(self, number: int, speaker: str) -> bool:
-        """True if a number can only be that of another start: it goes back farther than ranks are behind each other."""
-        if not self.steps or number in self._known:
-            return (
-                bool(self.steps)
-                and speaker == self.speaker
-                and bool(speaker)
-                and number < self.steps[-1].number - self.gap
-            )
-        return number <= self.steps[-1].number - 2 * self.gap and (number < min(self._known) or speaker == self.speaker)
+    def is_restart(self, number: int, found: Mapping[str, float], speaker: str) -> bool:
+        """True if a number can only be that of another start.
+
+        It goes back farther than ranks are behind each other, and the same rank says it with other figures; or, where
+        no rank is named, with another loss: the copies of a step have one.
+        """
+        if not self.steps or number >= self.steps[-1].number - self.gap:
+            return False
+        known = self._known.get(number)
+        if known is None:
+            return number < min(self._known) or speaker == self.speaker
+        if speaker:
+            return speaker == self.speaker and any(known.found.get(name) != value for name, value in found.items())
+        return number < self.steps[-1].number - self.gap and known.found.get("loss") != found.get("loss")
 
     def add(self, number: int, found: dict[str, float], at: LogLine, speaker: str, text: str) -> None:
         """Take a step down; of copies by other ranks the figures that the first one lacks."""

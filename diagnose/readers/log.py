@@ -174,11 +174,12 @@ class LogReader:
         self._format, rank = step_format, rank_of(text)
         step = int(match[1].replace(",", "")) + 1 - step_format.first
         speaker = "" if rank is None else str(rank)
-        if self.start.book.is_restart(step, speaker):
+        told = figures(text, step_format)
+        if self.start.book.is_restart(step, told, speaker):
             self._open(rank, keeps_settings=True)
         run, book = self.start.run, self.start.book
         run.program, book.averages = run.program or step_format.program, step_format.averages
-        book.add(step, figures(text, step_format) | self._pending, at(self.source, number, plain), speaker, text)
+        book.add(step, told | self._pending, at(self.source, number, plain), speaker, text)
         self._pending = {}
         self._note_rank(rank, number, plain)
         return True
@@ -202,7 +203,7 @@ class LogReader:
             return False
         rank = rank_of(text)
         speaker = "" if rank is None else str(rank)
-        if book.is_restart(step, speaker):
+        if book.is_restart(step, found, speaker):
             self._open(rank, keeps_settings=True)
             book = self.start.unknown
         book.add(step, found, at(self.source, number, plain), speaker, text)

@@ -40,7 +40,7 @@ def lines_of(source: str, is_dull: Callable[[bytes], bool] = lambda raw: False) 
     """Every line with its number from 1; what a carriage return would overwrite is a line with the same number.
 
     Args:
-        is_dull: true of the bytes of a line that nobody needs; it is asked first, as most of a long log is such.
+        is_dull: true of the bytes of a line that nobody needs, as most of a long log is; the first line always comes.
 
     Raises:
         ConfigError: the source cannot be read, is empty, or is not a text.
@@ -52,7 +52,7 @@ def lines_of(source: str, is_dull: Callable[[bytes], bool] = lambda raw: False) 
         number, held = 1, ""
         for raw in _raw_lines(binary, encoding):
             is_whole = raw.endswith(b"\n")
-            if held or not is_whole or not is_dull(raw):
+            if held or number == 1 or not is_whole or not is_dull(raw):
                 *lines, held = _lines(held + raw.decode("utf-8", "replace"), is_whole)
                 yield from ((number, line) for line in lines)
             number += is_whole

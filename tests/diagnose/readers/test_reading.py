@@ -1,0 +1,205 @@
+"""Which files are of one run, what cannot be read, and that nothing of what can be read leaves a traceback."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from conf.errors import ConfigError
+from diagnose.readers import missing_of, read_runs
+from tests.diagnose.made_up import CORE, SIZES, TITAN, Write, dump, megatron_steps, neox_dump, titan_steps
+from tests.diagnose.readers.columns.test_huggingface import (
+    ARGUMENTS,
+    AXOLOTL,
+    BANNER,
+    LLAMA,
+    PRINTED,
+    STATE,
+    SUMMARY,
+    ZERO,
+    bars,
+)
+from tests.diagnose.readers.columns.test_megatron import OLD, SCRIPT, core_log, the_run
+from tests.diagnose.readers.columns.test_nanotron import CONFIG as NANOTRON
+from tests.diagnose.readers.columns.test_nanotron import STEP
+from tests.diagnose.readers.columns.test_nemo import BRIDGE, DATACLASSES, NEMO_1, steps
+from tests.diagnose.readers.columns.test_others import FOUNDRY, LIT, MAXTEXT, NANO, TUNE
+from tests.diagnose.readers.columns.test_torchtitan import CONFIG, MESH, printed, toml
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("empty.log", b"", "is empty"),
+        ("blank.log", b" \n\n", "is empty"),
+        ("empty.sh", b"", "is empty"),
+        ("empty.json", b"", "is not JSON"),
+        ("empty.yaml", b"", "is empty"),
+        ("model.log", bytes(range(256)) * 64, "is not a text"),
+        ("model.sh", b"\0" * 64, "is not a text"),
+        ("run.log.gz", b"\x1f\x8b\x08\x00" + b"x" * 64, "is compressed"),
+        ("list.json", b"[1, 2]", "is a list"),
+        ("wrong.toml", b"[training\nseq", "is not TOML"),
+        ("wrong.yaml", b"model: {a: 1\n", "is not valid YAML"),
+        ("deep.json", b"[" * 100_000, "is not JSON"),
+    ],
+)
+def test_what_cannot_be_read_is_one_message(tmp_path: Path, name: str, content: bytes, problem: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=problem):
+        read_runs([path])
+
+
+def test_a_folder_and_a_path_that_is_not_there_are_said(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is a folder"):
+        read_runs([tmp_path])
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_runs([tmp_path / "missing.log"])
+    with pytest.raises(ConfigError, match="names no file"):
+        read_runs([])
+
+
+@pytest.mark.parametrize("override", ["tp", "parallel.tensor_paralel_size=8", "model=no-such-model", "trainer=no-such"])
+def test_an_override_that_means_nothing_is_refused(write: Write, override: str) -> None:
+    with pytest.raises(ConfigError):
+        read_runs([write("train.log", core_log())], [override])
+
+
+def test_overrides_are_believed_before_all_files(write: Write) -> None:
+    given = ("cluster=dgx-h100", "parallel.tensor_parallel_size=8", "micro_batch=2")
+    run = the_run(write("train.log", core_log()), given=given)
+    assert {name: run.row()[name] for name in ("cluster", "tp", "micro_batch")} == {
+        "cluster": "dgx-h100",
+        "tp": "8",
+        "micro_batch": "2",
+    }
+
+
+def test_a_model_of_an_override_is_that_of_its_file(write: Write) -> None:
+    path = write("config.json", json.dumps(LLAMA))
+    run = the_run(write("train.log", BANNER), given=(f"model_from={path}", "model.seq_length=4096"))
+    assert (run.row()["layers"], run.row()["kv_heads"], run.row()["seq"]) == ("32", "8", "4096")
+
+
+def test_standard_input_is_a_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(core_log().encode())))
+    run = the_run("-")
+    assert (run.name, len(run.steps)) == ("standard input", 3)
+
+
+def test_a_log_of_a_windows_shell_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_bytes(core_log().replace("\n", "\r\n").encode("utf-16"))
+    assert len(the_run(str(path)).steps) == 3
+
+
+def test_out_and_err_of_a_job_are_one_run(write: Write) -> None:
+    out, err = SIZES + dump(CORE), megatron_steps([9.5, 9.4])
+    run = the_run(write("slurm-1.out", out), write("slurm-1.err", err))
+    assert (run.columns["tp"].value, len(run.steps)) == ("4", 2)
+
+
+def test_two_logs_are_two_runs(write: Write) -> None:
+    one, two = read_runs([write("a.log", core_log()), write("b.log", core_log(micro_batch_size=2))])
+    assert (one.name, one.columns["micro_batch"].value) == ("a.log", "1")
+    assert (two.name, two.columns["micro_batch"].value) == ("b.log", "2")
+
+
+def test_two_scripts_without_a_log_are_two_runs(write: Write) -> None:
+    one, two = read_runs([write("a.sh", SCRIPT), write("b.sh", SCRIPT.replace("TP=2", "TP=4"))])
+    assert (one.columns["tp"].value, two.columns["tp"].value) == ("2", "4")
+
+
+def test_a_script_without_a_suffix_is_known_by_its_first_line(write: Write) -> None:
+    assert the_run(write("pretrain", SCRIPT)).columns["hidden"].value == "2048"
+
+
+def test_a_step_that_goes_on_after_a_restart_without_a_dump_is_another_start(write: Write) -> None:
+    text = dump(CORE) + megatron_steps([9.5] * 6) + megatron_steps([9.5] * 3, first=20)
+    one, two = read_runs([write("train.log", text)])
+    assert [step.number for step in one.steps] == [10, 20, 30, 40, 50, 60]
+    assert [step.number for step in two.steps] == [30, 40, 50]
+    assert two.columns["tp"].value == "4"
+
+
+TEXTS: dict[str, str] = {
+    "core.log": core_log() * 2,
+    "old.log": dump(OLD, width=32) + megatron_steps([9.5], decimal=","),
+    "neox.log": neox_dump({"num_layers": 44, "pipe_parallel_size": 4, "model_parallel_size": 2}),
+    "pretrain.sh": SCRIPT,
+    "titan.log": printed(CONFIG) + MESH + titan_steps([2793, 6793], colour=True),
+    "many.log": f"{TITAN.format(0, 0, 0)}Running with configs: {json.dumps(CONFIG, indent=2)}\n" + titan_steps([6793]),
+    "titan.toml": toml(CONFIG),
+    "train.log": BANNER + ARGUMENTS + bars() + SUMMARY,
+    "deepspeed.log": PRINTED,
+    "ds.json": json.dumps(ZERO, indent=1),
+    "config.json": json.dumps(LLAMA, indent=1),
+    "trainer_state.json": json.dumps(STATE, indent=1),
+    "axolotl.yml": AXOLOTL,
+    "nemo.yaml": NEMO_1,
+    "nemo.log": DATACLASSES + steps(4.5),
+    "bridge.yaml": BRIDGE,
+    "nanotron.yaml": NANOTRON,
+    "nanotron.log": STEP * 3,
+    "nano.log": NANO,
+    "foundry.yaml": FOUNDRY,
+    "max.log": MAXTEXT,
+    "tune.yaml": TUNE,
+    "lit.yaml": LIT,
+}
+
+
+def _cut(text: bytes, luck: random.Random) -> bytes:
+    first, last = sorted((luck.randrange(len(text)), luck.randrange(len(text))))
+    return text[first : last + 1]
+
+
+def _garbled(text: bytes, luck: random.Random) -> bytes:
+    signs = bytearray(text)
+    for _ in range(1 + len(signs) // 50):
+        signs[luck.randrange(len(signs))] = luck.choice(b"{}[]()'\"=:,.$\\\n\r 0129eE-+%|#\x1b\xff")
+    return bytes(signs)
+
+
+def _shuffled(text: bytes, luck: random.Random) -> bytes:
+    lines = text.splitlines(keepends=True)
+    luck.shuffle(lines)
+    return b"".join(lines)
+
+
+def _doubled(text: bytes, luck: random.Random) -> bytes:
+    lines = text.splitlines(keepends=True)
+    return b"".join(line * luck.choice((0, 1, 2, 8)) for line in lines)
+
+
+def _swapped(text: bytes, luck: random.Random) -> bytes:
+    """Numbers in the place of others: what is whole, negative, endless or none."""
+    numbers = (b"0", b"-1", b"1e999", b"nan", b"9" * 40, b"0.5", b"None", b"auto", b"$X", b"true")
+    words = text.split(b" ")
+    return b" ".join(luck.choice(numbers) if word[:1].isdigit() and luck.random() < 0.3 else word for word in words)
+
+
+@pytest.mark.parametrize("damage", [_cut, _garbled, _shuffled, _doubled, _swapped], ids=lambda each: str(each.__name__))
+@pytest.mark.parametrize("name", TEXTS)
+def test_damage_is_one_message_or_fewer_facts(tmp_path: Path, name: str, damage: Callable[..., bytes]) -> None:
+    for seed in range(8):
+        luck = random.Random(f"{name} {damage.__name__} {seed}")
+        path = tmp_path / name
+        path.write_bytes(damage(TEXTS[name].encode(), luck) or b"x")
+        try:
+            runs = read_runs([path])
+        except ConfigError as error:
+            assert len(str(error).splitlines()) <= 2  # noqa: PT017
+            continue
+        for run in runs:
+            missing_of(run)
+            assert all(fact.value for fact in run.columns.values())
+            assert all(step.at.line is None or step.at.line >= 1 for step in run.steps)
+            assert all(not step.seconds <= 0 for step in run.steps)
