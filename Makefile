@@ -176,7 +176,7 @@ slurm-down: ## stop it and remove its state
 docs: .venv/.installed-dev ## the documentation as a site in site/, its generated pages made anew, its links checked
 	$(BIN)/python -m docs.making
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-	@echo "Open site/index.html"
+	@echo "Open site/index.html, or with its search: $(BIN)/python -m http.server -d site"
 
 screenshots: .venv/.installed-dev ## the pictures of README and docs, from REPORT=runs/175b-proxy/report.html
 	$(BIN)/python -m docs.making.screenshots $(or $(REPORT),runs/175b-proxy/report.html)
