@@ -36,6 +36,7 @@ from cli.commands import (
     ui,
 )
 from cli.commands.calibrate import command as calibrate
+from cli.commands.diagnose import command as diagnose
 from cli.commands.init import command as init
 from cli.commands.plan import command as plan
 from cli.commands.sweep import command as sweep
@@ -171,6 +172,7 @@ def _add(command: Callable[..., None], name: str | None = None, **settings: Any)
 
 _add(plan.plan)
 _add(estimate.estimate)
+_add(diagnose.diagnose)
 _add(rehearse.rehearse)
 _add(calibrate.calibrate)
 _add(export.export)

@@ -15,11 +15,11 @@ from conf.compose.load import compose
 from conf.errors import InfeasiblePlan
 from conf.overrides import Overrides
 from conf.plan.experiment import ExperimentParts
-from conf.plan.knobs import KNOBS, layers_in_short
+from conf.plan.knobs import KNOBS, KnobValue, layers_in_short
 from conf.plan.setup import Setup
-from diagnose.memory_risk import LEAST_LIKELY
 from diagnose.suspects import Case, Suspect
 from diagnose.understood import price_of, usual_facts
+from sweeps.memory_odds import LIKELY
 from sweeps.planner.choosing.choice import choose_plans
 from sweeps.planner.choosing.explain import neighbours, priceable
 from sweeps.planner.choosing.objectives import Training
@@ -35,6 +35,10 @@ MOST_FOLLOWED = 6
 PROGRAMS = {"megatron-core": "megatron-lm", "megatron-deepspeed": "deepspeed", "fsdp": "hf-trainer"}
 PROGRAMS |= {"deepspeed": "hf-deepspeed", "trisweep": "command"}
 """Files of conf/trainer with the words of a trainer's users, where they have another name."""
+
+
+PLACING = ("pipeline_before_data", "offload_optimizer", "zero_group_size")
+"""Knobs that the best plan has as the run has them: how its ranks and its optimizer are placed is for few to choose."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +112,7 @@ def _proposal(kind: str, case: Case, move: _Move, predicted: Estimate) -> Better
 def _priced(case: Case, moves: Sequence[_Move]) -> list[tuple[_Move, Estimate]]:
     """The moves that are likely to fit, the fastest first."""
     priced = zip(moves, price_of([move.configuration for move in moves]), strict=True)
-    likely = [(move, price) for move, price in priced if case.risk.fits(move.configuration, price) >= LEAST_LIKELY]
+    likely = [(move, price) for move, price in priced if case.risk.fits(move.configuration, price) >= LIKELY]
     return sorted(likely, key=lambda each: each[1].step_seconds)
 
 
@@ -151,13 +155,18 @@ def _neighbours(move: _Move, parts: ExperimentParts) -> Iterator[_Move]:
 
 
 def _best_plan(case: Case, parts: ExperimentParts) -> list[tuple[_Move, Estimate]]:
-    """The best plan of a search with the trainer's flags set as they should be; empty where none is likely to fit."""
+    """The best plan of even stages, with the trainer's flags as they should be; empty where none is likely to fit."""
     setup, trainer = case.configuration.setup, case.configuration.implementation
     usual, flags = usual_facts(trainer), [flag for flag, _ in case.understood.wrong_flags]
     trainer = trainer.model_copy(update={name: getattr(usual, name) for flag in flags for name in flag.without})
-    space = Space(setting_of(setup, trainer), setup.parallel.world_size, setup.batch.global_batch_size)
+    pinned: dict[str, KnobValue] = {"layers_per_stage": None, **{name: setup.knob_value(name) for name in PLACING}}
+    # ZeRO-2 and 3 of Megatron are its FSDP, which is another trainer in all but its name.
+    if trainer.name.startswith("megatron") and setup.parallel.zero_stage <= 1:
+        pinned["zero_stage"] = 1
+    size, batch = setup.parallel.world_size, setup.batch.global_batch_size
+    space = Space(setting_of(setup, trainer), size, batch, pinned=pinned)
     model = padded_model(setup.model, sorted(shared_tensor_sizes(space)))
-    space = replace(space, setting=replace(space.setting, model=model), headroom_bytes=case.risk.headroom_bytes(space))
+    space = replace(space, setting=replace(space.setting, model=model), headroom_bytes=case.risk.headroom_bytes)
     try:
         best = choose_plans([space], "time", Training(), 1).best[0]
         found = best.strategy.setup(parts.model_copy(update={"model": model, "cluster": setup.cluster}))

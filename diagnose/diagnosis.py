@@ -139,8 +139,8 @@ def _named(
     is_late = True
     if known.predicted is not None and known.interval is not None and seen is not None:
         is_late = seen.step_seconds > (1 + known.interval.rivals) * known.predicted.step_seconds
-    priced = [each for each in of_log if each.seconds is not None]
-    return [*priced, *found, *(each for each in of_log if each.seconds is None and is_late)]
+    named = [*found, *(each for each in of_log if each.seconds is not None or is_late)]
+    return sorted(named, key=lambda each: -(each.seconds or 0.0))
 
 
 def _unexplained(

@@ -48,7 +48,8 @@ def is_off(run: UserRun, *names: str) -> FileEvidence | None:
 def column_says(run: UserRun, column: str, *names: str) -> FileEvidence | None:
     """The line that a column of the run's row is from; else that the command lacks the setting of this name."""
     fact = run.columns.get(column)
-    if fact is not None and fact.said_by is not SaidBy.ASSUMED:
+    # What a trainer does by itself, where its files say nothing else, is known; other assumptions are no evidence.
+    if fact is not None and (fact.said_by is not SaidBy.ASSUMED or "default" in fact.note):
         return _says(column, fact)
     return is_off(run, *names) if names else None
 

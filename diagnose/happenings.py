@@ -47,6 +47,7 @@ FUSIONS = (
 )
 EVERY_STEP = 10
 """What is saved at least every so many steps is saved too often for its steps to be told from it."""
+LESS_OFTEN = {"saving": "save less often, or beside the training", "evaluation": "evaluate less often"}
 READING = re.compile(r"batch[-_]generator|data[-_ ]?load|get[-_]batch|data[-_]time")
 FRAGMENTED, NEARLY_FULL = 0.6, 0.9
 
@@ -135,11 +136,11 @@ def _interruptions(run: UserRun, measured: MeasuredSteps) -> Iterator[Suspect]:
         spikes, first = measured.spikes, measured.spikes.lines[0]
         beside = [(kind, line) for kind, lines in run.marks.items() for line in lines if _is_near(line, spikes.lines)]
         kind = beside[0][0] if beside else ""
-        each = f"every {spikes.every:,} steps" if spikes.every else f"{len(spikes.lines)} times"
-        title = f"{each} steps are slower{f', at lines of {kind}' if kind else ''}: {spikes.share:.0%} of the time"
+        often = f"every {spikes.every:,} steps" if spikes.every else f"{len(spikes.lines)} times"
+        title = f"single steps are slower, {often}{f', beside {kind}' if kind else ''}: {spikes.share:.0%} of the time"
         seconds = spikes.extra_seconds / (num_steps + sum(step.covers for step in spikes.lines))
         evidence = FileEvidence(f"step {first.number:,} takes {first.seconds:.3g} s", first.at)
-        yield _suspect("slow steps", title, evidence, f"less of {kind}" if kind else "look at what runs then", seconds)
+        yield _suspect("slow steps", title, evidence, LESS_OFTEN.get(kind, "look at what runs then"), seconds)
     saved = run.marks.get("saving", [])
     if saved and num_steps / len(saved) <= EVERY_STEP:
         title = f"it saves every {max(1, round(num_steps / len(saved)))} steps, so that steps hold the saving"

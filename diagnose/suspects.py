@@ -14,8 +14,9 @@ from conf.types.recompute import MODES
 from conf.units import GIBIBYTE
 from diagnose.evidence import FileEvidence, column_says
 from diagnose.measured import MeasuredSteps
-from diagnose.memory_risk import LEAST_LIKELY, MemoryRisk
+from diagnose.memory_risk import MemoryRisk
 from diagnose.understood import Understood, price_of, usual_facts
+from sweeps.memory_odds import LIKELY
 from sweeps.table.configuration import Configuration
 from train_core.costs import Estimate
 
@@ -115,7 +116,7 @@ def suspects_of_configuration(case: Case, least_share: float) -> list[Suspect]:
         fitting = [
             (price.step_seconds, change)
             for (own, change, configuration), price in zip(known, prices, strict=True)
-            if own is rule and (not rule.needs_memory or case.risk.fits(configuration, price) >= LEAST_LIKELY)
+            if own is rule and (not rule.needs_memory or case.risk.fits(configuration, price) >= LIKELY)
         ]
         if fitting:
             seconds, change = min(fitting, key=lambda each: each[0])

@@ -11,24 +11,20 @@ from functools import cached_property
 from typing import Any
 
 from conf.errors import ConfigError
-from conf.plan.knobs import KNOBS
 from conf.plan.setup import Setup
 from conf.types.cluster_spec import LinkSpec
 from diagnose.evidence import FileEvidence, setting_of
+from diagnose.readers import MissingFact, missing_of
 from diagnose.runs import Fact, SaidBy, UserRun
 from diagnose.trainer_flags import TrainerFlag, wrong_flags
 from sweeps.confidence import Interval, interval_of
 from sweeps.table.cells import text_of
-from sweeps.table.columns import DEVICE_COLUMNS, REQUIRED_COLUMNS
-from sweeps.table.configuration import MODEL_COLUMNS, Configuration, configuration_of
+from sweeps.table.configuration import Configuration, configuration_of
 from train_core.costs import IMPLEMENTATIONS, Estimate, Implementation, estimates, num_parameters
 
 OFFLOADED = ("offload_optimizer", "optimizer_offload")
 LEFT_OUT = ("cpu_offload", "offload", "activation_offload", "launch_blocking", *OFFLOADED)
 """Columns without a price of their own whose run has one without them."""
-KEYS = {column: key for key, column in MODEL_COLUMNS.items() if column != "precision"}
-KEYS |= {knob.column: knob.key for knob in KNOBS if knob.column and knob.group and knob.name != "schedule"}
-KEYS |= {"gpu or cluster": "cluster"}
 TAKEN = {
     "vocab": "51,200 rows, as GPT-2's are padded",
     "ffn_hidden": "4 x hidden",
@@ -41,6 +37,8 @@ TAKEN = {
     "implementation": "the usual one for such a row",
 }
 """Columns whose usual value weighs most, and what is taken where nobody says it."""
+UNTOLD = ("implementation", "tflops_count")
+"""Columns whose origin stands elsewhere, or that decide no price."""
 MOST_APART = 0.02
 """Parameters that a log prints may differ by this share: of padding, and of what is counted."""
 PARAMETERS = ("num_parameters", "total_parameters", "parameters")
@@ -54,7 +52,7 @@ class Understood:
         row: what is priced.
         configuration: with the trainer's facts as the run's flags have them; None where there is no price.
         reason: why there is none.
-        missing: columns without which there is no price, each with the key that says it.
+        missing: facts without which there is no price.
         taken: columns that nobody says, and what was taken; with a note, what was computed or assumed by a reader.
         left_out: columns that say something without a price.
         wrong_flags: those that were taken into the price, each with its line.
@@ -65,7 +63,7 @@ class Understood:
     row: Mapping[str, str]
     configuration: Configuration | None
     reason: str = ""
-    missing: Mapping[str, str] = field(default_factory=dict)
+    missing: tuple[MissingFact, ...] = ()
     taken: Mapping[str, str] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
     wrong_flags: tuple[tuple[TrainerFlag, FileEvidence], ...] = ()
@@ -100,19 +98,18 @@ def price_of(configurations: list[Configuration]) -> list[Estimate]:
 def understood(run: UserRun, step_seconds: float | None) -> Understood:
     """What is known of a run whose steps take so many seconds."""
     row = _row_of(run, step_seconds)
-    missing = {column: KEYS.get(column, column) for column in _missing(row)}
-    taken = _taken(run, row)
+    missing, taken = _missing(run), _taken(run, row)
     if missing:
-        return Understood(run, row, None, _missing_sentence(missing), missing, taken)
+        return Understood(run, row, None, f"nothing says {', '.join(each.column for each in missing)}", missing, taken)
     try:
         configuration, left_out = _priced(row)
     except ConfigError as error:
-        return Understood(run, row, None, str(error), {}, taken)
+        return Understood(run, row, None, str(error), (), taken)
     setup, trainer = configuration.setup, configuration.implementation
     wrong = wrong_flags(run, setup, trainer)
     without = {name: value for flag, _ in wrong for name, value in flag.without.items()}
     as_run = replace(configuration, implementation=trainer.model_copy(update=without))
-    return Understood(run, row, as_run, "", {}, taken, left_out, tuple(wrong), _mismatch(run, setup))
+    return Understood(run, row, as_run, "", (), taken, left_out, tuple(wrong), _mismatch(run, setup))
 
 
 def usual_facts(trainer: Implementation) -> Implementation:
@@ -127,23 +124,17 @@ def _row_of(run: UserRun, step_seconds: float | None) -> dict[str, str]:
     return {**trainer, **measured, **run.row()}
 
 
-def _missing(row: Mapping[str, str]) -> list[str]:
-    needed = [column for column in REQUIRED_COLUMNS if not text_of(row, column)]
-    # Without a pipeline a row that has no batch runs one micro-batch of each replica, or its local batch.
-    if text_of(row, "local_batch"):
-        needed = [column for column in needed if column not in ("micro_batch", "global_batch")]
-    return [*needed, *([] if any(text_of(row, column) for column in DEVICE_COLUMNS) else ["gpu or cluster"])]
-
-
-def _missing_sentence(missing: Mapping[str, str]) -> str:
-    return f"nothing says {', '.join(missing)}"
+def _missing(run: UserRun) -> tuple[MissingFact, ...]:
+    """The facts without which there is no price; a local batch says both kinds of batch."""
+    said = ("micro_batch", "global_batch") if text_of(run.row(), "local_batch") else ()
+    return tuple(each for each in missing_of(run) if each.column not in said)
 
 
 def _taken(run: UserRun, row: Mapping[str, str]) -> dict[str, str]:
     facts = {
-        column: f"{fact.value}: {fact.note}" if fact.note else fact.value
+        column: f"{fact.value} ({fact.note})" if fact.note else fact.value
         for column, fact in run.columns.items()
-        if fact.said_by in (SaidBy.ASSUMED, SaidBy.COMPUTED)
+        if fact.said_by in (SaidBy.ASSUMED, SaidBy.COMPUTED) and column not in UNTOLD
     }
     return {column: value for column, value in TAKEN.items() if not text_of(row, column)} | facts
 

@@ -13,6 +13,7 @@ import pytest
 
 from cli.main import app
 from tests.cli.conftest import SMOKE, Command
+from tests.diagnose.made_up import CORE, SIZES, dump, megatron_steps
 from tests.docs.documented import ROOT
 
 TABLE = "layers,hidden,heads,seq,gpu,num_gpus,tp,pp,micro_batch,global_batch,iter_time_s\n24,1024,16,1024,a100-40gb,8"
@@ -22,6 +23,7 @@ CASES = {
     "status": ("status", "smoke"),
     "report": ("report", "smoke"),
     "estimate": ("estimate", "in.csv", "--out", "out.csv", "--score"),
+    "diagnosis": ("diagnose", "run.log", "cluster=dgx-h100"),
     "rehearsal": ("rehearse", "model=tiny"),
     "doctor": ("doctor", "--no-job"),
     "rerun": ("rerun", "smoke", "tp1-pp1-dp1"),
@@ -41,7 +43,12 @@ CASES = {
 OF_SECONDS = {"rehearsal": "test_imports", "rerun": "test_rerun", "doctor": "test_doctor"}
 """Only `make test-all` runs these here, as other tests, which are named, read the same documents."""
 
-READ_BY_ASSISTANTS = {"search": "## 2. Plan", "status": "## 4. Follow", "report": "## 5. Results"}
+READ_BY_ASSISTANTS = {
+    "search": "## 2. Plan",
+    "status": "## 4. Follow",
+    "report": "## 5. Results",
+    "diagnosis": "## 6. Diag",
+}
 """The parts of SKILL.md that name keys, by the document in which an assistant looks for them."""
 
 
@@ -82,6 +89,7 @@ def test_a_command_answers_with_one_document(name: str, finished: Path, trisweep
     if name in ("pause", "resume"):
         finished = unfinished_copy(finished, tmp_path)
     (finished / "in.csv").write_text(f"{TABLE},1,1,1,8,0.5\n,,,,,,,,,,\n")
+    (finished / "run.log").write_text(SIZES + dump(CORE) + megatron_steps([20.0, 15.0, 15.1]))
     document = document_of(trisweep, finished, *CASES[name])
     assert (document["document"], document["version"]) == (name, 3)
     assert f"`{name}`" in (ROOT / "docs" / "json.md").read_text()

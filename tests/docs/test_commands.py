@@ -25,6 +25,7 @@ RUN_ELSEWHERE = {
     "advance": "tests/launcher/control/test_conductor.py",
     "calibrate": "tests/cli/commands/calibrate",
     "cancel": "tests/slurm/test_commands.py",
+    "diagnose": "tests/cli/commands/diagnose",
     "doctor": "tests/cli/commands/test_doctor.py",
     "export": "tests/cli/commands/test_train.py",
     "init": "tests/cli/commands/test_init.py",

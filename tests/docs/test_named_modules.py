@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("conf", "train_core", "sweeps", "launcher", "results", "calibrate", "cli")
+PACKAGES = ("conf", "train_core", "sweeps", "launcher", "results", "calibrate", "diagnose", "cli")
 NAMED = re.compile(rf"`((?:{'|'.join(PACKAGES)})(?:\.[a-z_0-9]+)+)(?:\.[A-Z]\w*(?:\.\w+)?)?(?:\(.*?\))?`")
 BELOW = {
     "train_core.costs": ("conf",),
@@ -21,6 +21,7 @@ BELOW = {
     "launcher": ("conf", "train_core.costs", "train_core", "sweeps"),
     "results": ("conf", "train_core.costs", "train_core", "sweeps"),
     "calibrate": ("conf", "train_core.costs", "train_core", "sweeps", "launcher", "results"),
+    "diagnose": ("conf", "train_core.costs", "train_core", "sweeps", "launcher", "results", "calibrate"),
     "cli": ("conf", "train_core.costs", "train_core", "sweeps", "launcher", "results", "calibrate"),
 }
 
