@@ -14,6 +14,7 @@ plan            predict the points of a sweep, or search all plans of a model
 estimate        predict every row of a table of configurations
 sweep           plan, measure and report, as the command does
 load            what a sweep has measured so far
+diagnose        why a run of yours is slow, from its log
 
 entry           the `trisweep` script, and how the packages below are found
 face            the functions
@@ -33,19 +34,21 @@ if TYPE_CHECKING:
     from trisweep.face import InfeasiblePlan as InfeasiblePlan
     from trisweep.face import TrisweepError as TrisweepError
     from trisweep.face import UsageError as UsageError
+    from trisweep.face import diagnose as diagnose
     from trisweep.face import estimate as estimate
     from trisweep.face import load as load
     from trisweep.face import plan as plan
     from trisweep.face import sweep as sweep
+    from trisweep.rows import DiagnosedRun as DiagnosedRun
     from trisweep.rows import MeasuredTrial as MeasuredTrial
     from trisweep.rows import PredictedPlan as PredictedPlan
     from trisweep.rows import PredictedPlans as PredictedPlans
     from trisweep.rows import RankedPoint as RankedPoint
     from trisweep.rows import SweepResults as SweepResults
 
-ROWS = ("MeasuredTrial", "PredictedPlan", "PredictedPlans", "RankedPoint", "SweepResults")
+ROWS = ("DiagnosedRun", "MeasuredTrial", "PredictedPlan", "PredictedPlans", "RankedPoint", "SweepResults")
 ERRORS = ("ConfigError", "InfeasiblePlan", "TrisweepError", "UsageError")
-FUNCTIONS = ("estimate", "load", "plan", "sweep")
+FUNCTIONS = ("diagnose", "estimate", "load", "plan", "sweep")
 __all__ = [*ROWS, *ERRORS, *FUNCTIONS]  # noqa: PLE0604 (three lists of names)
 
 

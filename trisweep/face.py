@@ -15,7 +15,7 @@ from conf.errors import TrisweepError as TrisweepError
 from conf.errors import UsageError as UsageError
 from conf.folders import further_folders
 from conf.overrides import override_text
-from trisweep.rows import MeasuredTrial, PredictedPlan, PredictedPlans, RankedPoint, SweepResults
+from trisweep.rows import DiagnosedRun, MeasuredTrial, PredictedPlan, PredictedPlans, RankedPoint, SweepResults
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -173,6 +173,38 @@ def _of_row(row: Any) -> PredictedPlan:
         "outside": "; ".join(interval.outside),
     }
     return PredictedPlan.of(setup.label, columns, "lacks memory" if lacks else "")
+
+
+def diagnose(*files: str | Path, config_dirs: Iterable[str | Path] = (), **choices: object) -> list[DiagnosedRun]:
+    """What runs of yours were, what they should take, why they do not, and what to change, as `trisweep diagnose`.
+
+    Args:
+        files: logs, launch scripts and configuration files; words such as "parallel.tensor_parallel_size=8" too.
+        config_dirs: folders with your own clusters and models.
+        choices: what no file says, such as cluster="dgx-h100".
+
+    Raises UsageError where no file is named, or one cannot be read.
+    """
+    from cli.commands.diagnose.command import diagnoses_of
+    from cli.commands.diagnose.document import diagnosis_document
+
+    with further_folders(config_dirs):
+        words = [*map(str, files), *(override_text(key, value) for key, value in choices.items())]
+        runs = diagnosis_document(diagnoses_of(words), [])["runs"]
+    return [
+        DiagnosedRun(
+            row["name"],
+            row["verdict"],
+            row["measured_step_seconds"],
+            row["predicted_step_seconds"],
+            row["predicted_low_step_seconds"],
+            row["predicted_high_step_seconds"],
+            tuple(row["suspects"]),
+            tuple(row["proposals"]),
+            row,
+        )
+        for row in runs
+    ]
 
 
 def sweep(

@@ -217,6 +217,42 @@ class SweepResults:
         return _html(self._ranking, f"{self.name}: {self.question} {self._ranking.title}.")
 
 
+@dataclass(frozen=True)
+class DiagnosedRun:
+    """A run of yours, as its files tell of it; a table in a notebook.
+
+    Attributes:
+        name: that of its file.
+        verdict: how it stands, such as `slower than its configuration explains`.
+        measured_step_seconds: the middle of its steady steps; None where no file holds a step.
+        predicted_step_seconds: what its configuration should take; four of five runs take from
+            `low_step_seconds` to `high_step_seconds`. None where it could not be priced.
+        suspects: what makes it slow, the dearest first, each as in docs/json.md: `says`, `seconds`, `evidence` ...
+        proposals: what to change, the smallest change first: `changes`, `time_ratio`, `words` ...
+        columns: all that is known of it, under the names of docs/json.md.
+    """
+
+    name: str
+    verdict: str
+    measured_step_seconds: float | None
+    predicted_step_seconds: float | None
+    low_step_seconds: float | None
+    high_step_seconds: float | None
+    suspects: tuple[Row, ...] = field(repr=False)
+    proposals: tuple[Row, ...] = field(repr=False)
+    columns: Row = field(repr=False)
+
+    def _repr_html_(self) -> str:
+        found = [(seconds(each["seconds"]), each["says"], each["remedy"]) for each in self.suspects]
+        found += [
+            (seconds(each["predicted_step_seconds"]), each["kind"], "; ".join(each["changes"]))
+            for each in self.proposals
+        ]
+        rows = tuple(tuple(map(text, row)) for row in found)
+        taken = f"{seconds(self.measured_step_seconds)} s a step, predicted {seconds(self.predicted_step_seconds)} s"
+        return _html(Table(("s", "what", "instead"), rows, frozenset({"s"})), f"{self.name}: {self.verdict}. {taken}.")
+
+
 def _frame(rows: Any) -> pd.DataFrame:
     import pandas as pd
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import subprocess
@@ -17,6 +18,7 @@ from typer.testing import CliRunner
 import trisweep as face
 from cli.main import app
 from cli.output.console import console
+from tests.docs.test_diagnose import example_log
 
 ROOT = Path(__file__).parents[2]
 SMALL = ("model=gpt-22b", "cluster=selene", "precision=bf16", "batch.global_batch_size=256")
@@ -141,6 +143,21 @@ def test_a_sweep_is_measured_and_loaded_with_its_ranking_and_frames(
     shown = results._repr_html_()
     assert results.best.label in shown
     assert shown.count("<tr>") == 1 + len(results.trials)
+
+
+@pytest.mark.slow
+def test_a_log_is_diagnosed_as_the_command_does(tmp_path: Path) -> None:
+    (tmp_path / "run.log").write_text(example_log())
+    (run,) = face.diagnose(tmp_path / "run.log", cluster="dgx-h100")
+    assert run.verdict == "slower than its configuration explains"
+    assert run.predicted_step_seconds is not None
+    assert run.measured_step_seconds is not None
+    assert run.predicted_step_seconds < run.measured_step_seconds
+    assert run.suspects
+    assert run.suspects[0]["says"] in html.unescape(run._repr_html_())
+    assert run.proposals[0]["time_ratio"] < 1
+    with pytest.raises(face.UsageError, match="No file of a run was named"):
+        face.diagnose(cluster="dgx-h100")
 
 
 def test_a_notebook_gets_no_markup_out_of_a_name() -> None:

@@ -52,13 +52,9 @@ def diagnose(
 
     Exit code 1: no file tells of a step or of a plan.
     """
-    from diagnose.diagnosis import diagnose as diagnosis_of
     from diagnose.difference import difference
-    from diagnose.readers import read_runs
 
-    files, overrides = _files_and_overrides(run or [])
-    runs = read_runs(files, overrides)
-    diagnoses = [diagnosis_of(each) for each in _told(runs)]
+    diagnoses = diagnoses_of(run or [])
     differences = [difference(one, other) for one, other in pairwise(diagnoses)]
     if row:
         from cli.commands.diagnose.written import row_text
@@ -73,6 +69,18 @@ def diagnose(
     _write(diagnoses, calibrate, sweep)
     if not any(each.measured or each.understood.predicted for each in diagnoses):
         raise typer.Exit(EXIT_FAILED)
+
+
+def diagnoses_of(words: Sequence[str]) -> list[Diagnosis]:
+    """The diagnoses of the runs in these files, of which overrides among the words say what the files do not.
+
+    Raises UsageError where no file is named or one cannot be read, and ConfigError for an override that is wrong.
+    """
+    from diagnose.diagnosis import diagnose as diagnosis_of
+    from diagnose.readers import read_runs
+
+    files, overrides = _files_and_overrides(words)
+    return [diagnosis_of(each) for each in _told(read_runs(files, overrides))]
 
 
 def _files_and_overrides(words: Sequence[str]) -> tuple[list[str], list[str]]:
