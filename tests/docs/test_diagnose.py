@@ -28,6 +28,13 @@ MEMORY = (
 SOCKET = "node07:4121:4188 [0] NCCL INFO NET/Socket : Using [0]eth0:10.0.0.7<0>\n"
 
 
+def test_what_readme_shows_are_lines_of_that_answer() -> None:
+    shown = (ROOT / "README.md").read_text().partition("    $ trisweep diagnose run.log")[2].partition("\n\nFrom a")[0]
+    lines = [line for line in shown.splitlines()[1:] if line.strip() not in ("", "...")]
+    assert len(lines) > 10
+    assert [line for line in lines if line not in PAGE.read_text()] == []
+
+
 def example_log() -> str:
     """A log of Megatron-Core that ran over sockets, and saved every fifty steps."""
     drawn = random.Random(7)
