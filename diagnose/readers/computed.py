@@ -33,7 +33,7 @@ def compute_device(columns: Columns, steps: Sequence[BookedStep]) -> None:
     step = next((step for step in steps if "tflops" in step.found or "memory_share" in step.found), None)
     if peak is None and capacity is None:
         return
-    found = [device for device in _devices() if _fits(device, peak, capacity)]
+    found = [device for device in known_gpus() if _fits(device, peak, capacity)]
     said = [
         f"a peak of {peak / TERA:.0f} TFLOPS" if peak else "",
         f"{capacity / GIBIBYTE:.1f} GiB of memory" if capacity else "",
@@ -78,7 +78,7 @@ def _fits(device: DeviceSpec, peak: float | None, capacity: float | None) -> boo
 
 
 @cache
-def _devices() -> tuple[DeviceSpec, ...]:
+def known_gpus() -> tuple[DeviceSpec, ...]:
     """Every device that a cluster has, those that tables name first."""
     found: list[DeviceSpec] = []
     for cluster in dict.fromkeys([*(clusters[0] for clusters in clusters_by_device().values()), *options("cluster")]):
@@ -92,14 +92,15 @@ def _devices() -> tuple[DeviceSpec, ...]:
 
 
 def _count_ranks(columns: Columns) -> None:
-    """The devices by the highest rank that a line's prefix names."""
-    highest = columns.settings.fact("highest_rank")
-    if highest is not None:
-        columns.computed("num_gpus", int(highest.value) + 1, highest.at, "the highest rank that a line names, and one")
+    """The devices by the ranks that lines name, where none is missing from 0 to the highest."""
+    heard = columns.settings.fact("ranks_heard")
+    if heard is not None:
+        columns.computed("num_gpus", int(heard.value), heard.at, "as many ranks have printed lines")
 
 
 def compute_sizes(columns: Columns, steps: Sequence[BookedStep]) -> None:
     """Put the batch or the sequence, where one of them is not known, by rate x time = batch x sequence."""
+    _batch_of_steps(columns, steps)
     devices, batch, seq = (columns.count(name) for name in ("num_gpus", "global_batch", "seq"))
     of_step = [
         (tokens * step.found["seconds"], step)
@@ -116,6 +117,14 @@ def compute_sizes(columns: Columns, steps: Sequence[BookedStep]) -> None:
         near = min(LIKELY_SEQUENCES, key=lambda each: abs(math.log(each * batch / middle)))
         value = near if abs(near * batch / middle - 1) < 0.02 else round(middle / batch)
         columns.computed("seq", value, at, f"{middle:,.0f} tokens a step of {batch} sequences")
+
+
+def _batch_of_steps(columns: Columns, steps: Sequence[BookedStep]) -> None:
+    """The batch, where nothing but the lines of steps says it, and all say the same; a ramp has no one batch."""
+    batches = {step.found["batch"]: step for step in steps if step.found.get("batch")}
+    if len(batches) == 1 and columns.count("global_batch") is None:
+        (batch, step) = next(iter(batches.items()))
+        columns.computed("global_batch", round(batch), step.at, "every line of a step says it")
 
 
 def _tokens(step: BookedStep, devices: int | None) -> float | None:

@@ -79,7 +79,7 @@ class LogReader:
         self._pending: dict[str, float] = {}
         self._dull, self._idle = set[bytes](), dict[bytes, int]()
         self._shape, self._says_something = b"", True
-        self._highest_rank = -1
+        self._ranks: set[int] = set()
 
     @property
     def start(self) -> LogStart:
@@ -210,9 +210,14 @@ class LogReader:
         return True
 
     def _note_rank(self, rank: int | None, number: int, plain: str) -> None:
-        if rank is not None and rank > self._highest_rank:
-            self._highest_rank = rank
-            says(self.start.run, "highest_rank", rank, SaidBy.COMPUTED, at(self.source, number, plain))
+        """Keep how many ranks speak, as long as none is left out: logs often are of some of them alone."""
+        if rank is None or rank in self._ranks:
+            return
+        self._ranks.add(rank)
+        if 1 < len(self._ranks) == max(self._ranks) + 1:
+            says(self.start.run, "ranks_heard", len(self._ranks), SaidBy.COMPUTED, at(self.source, number, plain))
+        else:
+            self.start.run.settings.pop("ranks_heard", None)
 
     def _opens(self, number: int, text: str, plain: str) -> bool:
         """True if a dictionary of many lines, or a command, begins in a line."""

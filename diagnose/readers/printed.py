@@ -38,7 +38,7 @@ SENTENCES: dict[str, tuple[str, ...]] = {
     "ompiling the loss": (r"(?P<compile__loss>[Cc]ompiling) the loss",),
     "Applied ": (r"Applied (?P<sharding>FSDP|HSDP|DDP)\b",),
     "Peak FLOPS": (r"Peak FLOPS used for computing MFU: (?P<peak_flops>[\d.e+]+)",),
-    "Trainer is init": (
+    "local batch size": (
         r"local batch size (?P<training__local_batch_size>\d+), global batch size (?P<training__global_batch_size>\d+)",
         r"sequence length (?P<training__seq_len>\d+), total steps (?P<training__steps>\d+)",
     ),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from conf.units import count_of
 from diagnose.readers.commands import gpus_of
-from diagnose.readers.said import Columns
+from diagnose.readers.computed import known_gpus
+from diagnose.readers.said import Columns, number
 from diagnose.runs import Fact
 from sweeps.table.clusters import clusters_by_device, clusters_by_gpu, plain_name
 
@@ -55,6 +56,9 @@ def _fill_name(columns: Columns) -> None:
     if printed is None:
         return
     known = known_device(printed.value)
+    gib = columns.settings.fact("device_memory_gib")
+    if known and gib is not None and (memory := number(gib.value)):
+        known = _with_memory(known, memory * GIBIBYTE)
     columns.take("gpu", printed._replace(value=known or printed.value, note="" if known else "no cluster file has it"))
 
 
@@ -64,6 +68,17 @@ def known_device(printed: str) -> str | None:
         if found := clusters_by_gpu().get(name) or clusters_by_device().get(name):
             return _named(found[0], printed)
     return None
+
+
+def _with_memory(name: str, reported: float) -> str:
+    """The device of the same chip that has the memory which a driver reports, a little less than it has; else `name`.
+
+    An H100 of 95 GiB is not the one of 80 GB, which the name alone stands for.
+    """
+    chip = name.partition("-")[0]
+    alike = [device for device in known_gpus() if device.name.partition("-")[0] == chip]
+    enough = [device for device in alike if 0.995 <= device.memory_bytes / reported <= 1.05]
+    return min(enough, key=lambda device: device.memory_bytes).name if enough else name
 
 
 def _named(cluster: str, printed: str) -> str:

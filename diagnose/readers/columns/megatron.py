@@ -50,8 +50,9 @@ def fill_megatron(columns: Columns) -> None:
     # Before 2021 a rank's batch was called the batch; a fact that both have says it of every version.
     if not settings.is_known("micro_batch_size"):
         columns.whole("micro_batch", "batch_size")
-    for column in ("tp", "pp"):
-        columns.assumed(column, 1, "no flag of it is given")
+    if columns.count("layers") is not None:  # else no arguments are there at all, and nobody knows their values
+        for column in ("tp", "pp"):
+            columns.assumed(column, 1, "no flag of it is given")
     _fill_model(columns)
     _fill_experts(columns)
     _fill_layout(columns)

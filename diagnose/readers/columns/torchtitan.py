@@ -151,6 +151,9 @@ def _fill_batch(columns: Columns) -> None:
     else:
         columns.put("micro_batch", local, *names)
     columns.whole("global_batch", "training.global_batch_size")
+    batch, others = columns.count("global_batch"), (columns.count("tp") or 1) * stages * (columns.count("cp") or 1)
+    if local and batch and columns.count("num_gpus") is None:
+        columns.computed("num_gpus", batch // local * others, None, f"{batch} sequences of all, {local} of a replica")
     devices = columns.count("num_gpus")
     if local and devices:
         others = (columns.count("tp") or 1) * stages * (columns.count("cp") or 1)

@@ -404,3 +404,10 @@ def test_experts_and_latent_attention_are_read(write: Write) -> None:
 )
 def test_a_choice_has_its_column(write: Write, changes: dict[str, Any], column: str, value: str) -> None:
     assert cells(the_run(write("train.log", core_log(**changes))), column) == {column: value}
+
+
+def test_steps_without_arguments_say_the_batch_and_assume_no_layout(write: Write) -> None:
+    line = " iteration {:8}/ 100 | elapsed time per iteration (ms): 5361.6 | global batch size: 128 |\n"
+    run = the_run(write("steps.log", "".join(line.format(number) for number in range(71, 75))))
+    assert cells(run, "global_batch") == {"global_batch": "128"}
+    assert {missing.column for missing in missing_of(run)} >= {"tp", "pp", "layers", "num_gpus"}

@@ -188,3 +188,26 @@ def test_names_of_2024_are_known(write: Write) -> None:
     assert cells(run, *wanted) == wanted
     assert run.columns["gpu"].value == "A100-80GB-SXM"
     assert run.steps[0].tokens_per_second == 700 * 64
+
+
+def test_the_sentence_of_2024_says_batch_sequence_and_by_them_the_devices(write: Write) -> None:
+    """A log of rank 0 alone names one rank, and is not a job of one device."""
+    starts = (
+        "Training starts at step 1, with local batch size 5, global batch size 20, sequence length 8192, total steps 9"
+    )
+    run = the_run(write("titan.log", f"{TITAN.format(0, 0, 1)}{starts} (warmup 2)\n" + titan_steps([5380, 6793, 6800])))
+    found = cells(run, "micro_batch", "global_batch", "seq", "num_gpus")
+    assert found == {"micro_batch": "5", "global_batch": "20", "seq": "8192", "num_gpus": "4"}
+
+
+def test_a_log_of_some_ranks_does_not_say_how_many_there_are(write: Write) -> None:
+    lines = titan_steps([876, 876, 876])
+    assert "num_gpus" not in the_run(write("one.log", lines)).columns
+    assert "num_gpus" not in the_run(write("some.log", lines.replace("[rank0]", "[rank3]"))).columns
+
+
+def test_a_device_is_the_one_with_the_memory_that_its_driver_reports(write: Write) -> None:
+    capacity = "{}CUDA capacity: NVIDIA H100 with {}GiB memory\n"
+    for gib, name in (("95.00", "H100-96GB-HBM2e-500W"), ("79.10", "H100-80GB-SXM"), ("40.00", "H100-80GB-SXM")):
+        log = capacity.format(TITAN.format(0, 0, 0), gib) + printed(CONFIG) + MESH + titan_steps([2793, 6793, 6800])
+        assert cells(the_run(write("titan.log", log)), "gpu") == {"gpu": name}
