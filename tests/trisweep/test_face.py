@@ -86,6 +86,15 @@ def test_a_command_that_lacks_a_package_names_it_and_says_what_to_install(tmp_pa
 
 
 @pytest.mark.slow
+def test_a_sweep_that_lacks_a_package_has_written_nothing(tmp_path: Path) -> None:
+    code = "import sys; sys.argv = ['trisweep', 'sweep', 'smoke', '--here']; from cli.main import main; main()"
+    done = run(BLOCKED.format(names={"submitit"}) + code, tmp_path)
+    assert done.returncode == 2
+    assert "submitit is not installed" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
 def test_a_search_returns_what_the_command_prints(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(console, "stderr", console.stderr)  # which --json changes for the rest of its process
     plans = face.plan(*SMALL, devices=64, top=3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 
 import typer
 
@@ -77,6 +78,7 @@ def run_sweep(
         if as_json:
             print_json("sweep", {"sweep": record.name, "folder": str(place.folder.path), "would_run": would_run})
         return
+    _require_installed()
     rules = rules_for(place.composition, record, on_slurm=place.on_slurm)
     prepare_tokens(place.folder, record)
     record = check_record(record, complaints.print)
@@ -88,6 +90,13 @@ def run_sweep(
             sweep_in_allocation(run)
         else:
             carry_out(run) if place.on_slurm else _run_here(run)
+
+
+def _require_installed() -> None:
+    """Raises ModuleNotFoundError where this Python lacks what starts jobs, as one that is for planning alone."""
+    for name in ("submitit", "mlflow"):
+        if find_spec(name) is None:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
 def _require_measurable(place: SweepPlace) -> None:
