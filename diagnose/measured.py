@@ -13,9 +13,11 @@ from statistics import median, median_low, quantiles
 
 import numpy as np
 
+from conf.errors import ConfigError
 from conf.grouped import grouped
 from diagnose.runs import LoggedStep, LogLine, UserRun
 from sweeps.ranking.disturbed import disturbed_runs
+from sweeps.table.cells import number_of
 
 WARM = 1.1
 """A first line that is slower than the later ones by this factor is warm-up."""
@@ -99,7 +101,7 @@ class MeasuredSteps:
 
 def measured(run: UserRun) -> MeasuredSteps | None:
     """What the run's steps say; None where it has none."""
-    timed = [step for step in run.steps if step.seconds > 0]  # false of NaN, too
+    timed = _as_told(run) or [step for step in run.steps if step.seconds > 0]  # NaN is above nothing
     if not timed:
         return None
     by_batch = grouped(timed, lambda step: step.batch)
@@ -127,6 +129,21 @@ def measured(run: UserRun) -> MeasuredSteps | None:
         reserved_bytes=_most([step.memory_bytes for step in run.steps] + [each.reserved for each in run.memory]),
         allocated_bytes=_most([each.allocated for each in run.memory]),
     )
+
+
+def _as_told(run: UserRun) -> list[LoggedStep]:
+    """The step that the command tells of, in place of lines about steps: by its seconds, or by tokens a second."""
+    row = run.row()
+    try:
+        seconds, rate = number_of(row, "iter_time_s"), number_of(row, "tokens_per_s")
+        tokens = (number_of(row, "global_batch") or 0.0) * (number_of(row, "seq") or 0.0)
+    except ConfigError:
+        return []
+    told = run.columns.get("iter_time_s" if seconds else "tokens_per_s")
+    seconds = seconds or (tokens / rate if rate and tokens else None)
+    if told is None or told.at is None or seconds is None:
+        return []
+    return [LoggedStep(2, seconds, told.at, tokens_per_second=rate)]
 
 
 def _seconds(steps: Sequence[LoggedStep]) -> list[float]:
