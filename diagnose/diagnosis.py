@@ -121,9 +121,9 @@ def _verdict(
         return RunVerdict.NO_STEPS
     if seen.step_seconds > interval.high_seconds:
         return RunVerdict.SLOWER
-    if found:
-        return RunVerdict.BY_CONFIGURATION
-    return RunVerdict.FASTER if seen.step_seconds < interval.low_seconds else RunVerdict.NOT_SLOW
+    if seen.step_seconds < interval.low_seconds:
+        return RunVerdict.FASTER
+    return RunVerdict.BY_CONFIGURATION if found else RunVerdict.NOT_SLOW
 
 
 def _named(
@@ -139,7 +139,8 @@ def _named(
     is_late = True
     if known.predicted is not None and known.interval is not None and seen is not None:
         is_late = seen.step_seconds > (1 + known.interval.rivals) * known.predicted.step_seconds
-    named = [*found, *(each for each in of_log if each.seconds is not None or is_late)]
+    slow = () if verdict is RunVerdict.FASTER else found
+    named = [*slow, *(each for each in of_log if each.seconds is not None or is_late)]
     return sorted(named, key=lambda each: -(each.seconds or 0.0))
 
 

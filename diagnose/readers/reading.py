@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from conf.errors import ConfigError
 from diagnose.readers.bars import add_summary, read_trainer_state
-from diagnose.readers.book import settle_steps
+from diagnose.readers.book import StepBook, settle_steps
 from diagnose.readers.columns.devices import fill_devices
 from diagnose.readers.commands import read_script
 from diagnose.readers.computed import compute_device, compute_sizes
@@ -159,12 +160,22 @@ def _add(start: LogStart, beside: LogStart) -> None:
     run.memory += other.memory
 
 
+def _take_printed_batch(columns: Columns, book: StepBook) -> None:
+    """Put the batch that most lines about steps print: of a run that says no other, it is no guess."""
+    printed = Counter(step.found["batch"] for step in book.steps if step.found.get("batch"))
+    if printed:
+        ((batch, _),) = printed.most_common(1)
+        at = next(step.at for step in book.steps if step.found.get("batch") == batch)
+        columns.computed("global_batch", int(batch), at, "as lines about steps print it")
+
+
 def _settled(start: LogStart, given: dict[str, Fact]) -> UserRun:
     """The run with its columns filled, from what is said, then from what follows, and its steps."""
     run, book = start.run, start.book
     run.columns |= given
     family = family_of(run)
     columns = Columns(run, family.sections if family else ())
+    _take_printed_batch(columns, book)
     for _ in range(2):  # what was computed may say more
         if family is not None:
             family.fill(columns)

@@ -142,6 +142,11 @@ def test_a_run_that_is_not_slow_is_told_so_without_a_suspect(
     assert found.unexplained_seconds is None
 
 
+def test_a_run_that_is_faster_than_predicted_has_no_suspect_whatever_its_choices_cost() -> None:
+    found = diagnose(made_run(0.6, columns={"recompute": "full"}))
+    assert (found.verdict, suspected(found)) == (RunVerdict.FASTER, [])
+
+
 def test_what_nothing_explains_is_named_not_explained() -> None:
     found = diagnose(made_run(2.0))
     assert found.verdict is RunVerdict.SLOWER

@@ -9,7 +9,7 @@ import pytest
 
 from diagnose.measured import DRIFT, SHIFT, TWO_SPEEDS, MeasuredSteps, measured
 from diagnose.runs import LoggedMemory, LogLine, UserRun
-from tests.diagnose.made_run import steps_of
+from tests.diagnose.made_run import made_run, steps_of
 
 
 def steady(seconds: float, number: int, seed: int = 1) -> list[float]:
@@ -93,3 +93,14 @@ def test_memory_is_the_most_that_any_rank_says() -> None:
 
 def test_lines_without_a_time_are_no_measurement() -> None:
     assert measured(UserRun("run.log", steps=steps_of([float("nan")] * 3))) is None
+
+
+def test_a_step_that_the_command_tells_of_is_believed_before_the_log() -> None:
+    run = made_run(columns={"iter_time_s": "8.5"})
+    found = measured(run)
+    assert found is not None
+    assert (found.step_seconds, found.warmup) == (8.5, ())
+    run = made_run(columns={"tokens_per_s": str(256 * 4096 / 7.5)})
+    found = measured(run)
+    assert found is not None
+    assert found.step_seconds == pytest.approx(7.5)

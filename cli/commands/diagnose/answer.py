@@ -126,7 +126,8 @@ def _print_measured(diagnosis: Diagnosis) -> None:
     seen = diagnosis.measured
     section = AnswerSection("What was measured")
     if seen is None:
-        section.add("a step", "no line about steps was found", style="yellow")
+        words = "lines about steps print no time: batch, sequence or devices would give it"
+        section.add("a step", words if diagnosis.run.steps else "no line about steps was found", style="yellow")
         section.show()
         return
     words = f"{seconds(seen.step_seconds)} s, the middle of {count_of(len(seen.steady), 'line')}"

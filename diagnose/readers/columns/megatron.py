@@ -228,7 +228,7 @@ def _fill_recompute(columns: Columns) -> None:
     is_old = settings.truth("checkpoint_activations") or settings.text("activations_checkpoint_method")
     if settings.truth("recompute_activations") and not granularity:
         granularity = "selective"
-    if granularity == "full" or is_old:
+    if granularity == "full" or (is_old and granularity != "selective"):
         columns.put("recompute", _full(columns, method), *names)
     elif granularity == "selective":
         modules = settings.text("recompute_modules").strip("[]").replace("'", "").replace('"', "")

@@ -13,6 +13,7 @@ import pytest
 
 from conf.errors import ConfigError
 from diagnose.readers import missing_of, read_runs
+from diagnose.runs import SaidBy
 from tests.diagnose.made_up import CORE, SIZES, TITAN, Write, dump, megatron_steps, neox_dump, titan_steps
 from tests.diagnose.readers.columns.test_huggingface import (
     ARGUMENTS,
@@ -203,3 +204,28 @@ def test_damage_is_one_message_or_fewer_facts(tmp_path: Path, name: str, damage:
             assert all(fact.value for fact in run.columns.values())
             assert all(step.at.line is None or step.at.line >= 1 for step in run.steps)
             assert all(not step.seconds <= 0 for step in run.steps)
+
+
+def test_the_batch_that_lines_about_steps_print_is_no_guess(write: Write) -> None:
+    lines = megatron_steps([9.0, 8.0, 8.1], batch=64)
+    (run,) = read_runs([write("run.log", SIZES + lines)], ["micro_batch=2", "seq=4096"])
+    assert (run.columns["global_batch"].value, run.columns["global_batch"].said_by) == ("64", SaidBy.COMPUTED)
+
+
+def test_selective_recomputation_with_a_method_beside_it_is_selective(write: Write) -> None:
+    """As NeMo's configurations have both."""
+    flags = "model.activations_checkpoint_granularity=selective model.activations_checkpoint_method=uniform"
+    script = f"torchrun --nproc_per_node=8 megatron_gpt_pretraining.py model.num_layers=40 {flags}\n"
+    (run,) = read_runs([write("run.sh", script)])
+    assert run.columns["recompute"].value == "selective"
+
+
+def test_older_lines_of_torchtitan_tell_the_batch_and_the_sequence(write: Write) -> None:
+    sizes = (
+        "Training starts at step 1, with local batch size 1, global batch size 32, sequence length 8192, total steps 9"
+    )
+    step = "step: 10  loss:  1.5568  memory: 26.47GiB(33.47%)  wps: 1,786  mfu: 10.46%"
+    prefix = "0: [rank0]:2024-11-27 14:28:39,087 - root - INFO - "
+    (run,) = read_runs([write("run.log", f"{prefix}{sizes}\n{prefix}{step}\n")], ["num_gpus=32"])
+    assert {name: run.columns[name].value for name in ("seq", "global_batch")} == {"seq": "8192", "global_batch": "32"}
+    assert run.steps[0].seconds == pytest.approx(32 * 8192 / (1786 * 32))
