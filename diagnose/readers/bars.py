@@ -46,10 +46,9 @@ class BarReader:
         return bar is not None or losses is not None
 
     def _is_of_training(self, bar: re.Match[str]) -> bool:
-        settled = SaidSettings(self.run).whole("max_steps")
-        of = int(bar["of"])
-        if settled is not None:
-            return of == settled
+        settled, of = self.run.settings.get("max_steps"), int(bar["of"])
+        if settled is not None and settled.value.isdigit():
+            return of == int(settled.value)
         if OF_TRAINING.match(bar["said"]) is None:
             return False
         self._of = self._of or of

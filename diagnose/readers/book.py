@@ -13,6 +13,7 @@ from diagnose.runs import LoggedStep, LogLine, UserRun
 MOST_STEPS = 100_000
 REMEMBERED = 64
 """Numbers of steps of which a copy by another rank may still come."""
+OF_A_DEVICE = ("memory", "memory_share")
 CLOCK = re.compile(r"(\d{4})-(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?")
 
 
@@ -43,6 +44,10 @@ class StepBook:
     gap: int = 1
     _known: dict[int, BookedStep] = field(default_factory=dict)
 
+    def has(self, number: int) -> bool:
+        """True if a step was told of lately."""
+        return number in self._known
+
     def is_restart(self, number: int, found: Mapping[str, float], speaker: str) -> bool:
         """True if a number can only be that of another start.
 
@@ -61,7 +66,8 @@ class StepBook:
     def add(self, number: int, found: dict[str, float], at: LogLine, speaker: str, text: str) -> None:
         """Take a step down; of copies by other ranks the figures that the first one lacks."""
         if (known := self._known.get(number)) is not None:
-            known.found |= {name: value for name, value in found.items() if name not in known.found}
+            most = {name: max(known.found.get(name, 0.0), found[name]) for name in OF_A_DEVICE if name in found}
+            known.found = found | known.found | most
             return
         if self.steps and number < self.steps[-1].number:
             return  # a late word of another rank

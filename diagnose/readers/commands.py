@@ -99,7 +99,10 @@ def read_flags(run: UserRun, words: list[tuple[str, LogLine]], said_by: SaidBy =
             if flag[2] is None:
                 for _ in values:
                     next(rest)
-            says(run, _name(flag[1]), " ".join(values)[:MOST_OF_A_VALUE] or "True", said_by, line)
+            value = " ".join(values)[:MOST_OF_A_VALUE] or "True"
+            says(run, _name(flag[1]), value, said_by, line)
+            if flag[1] == "config_overrides":  # of run_clm.py: "n_embd=1024,n_layer=24"
+                read_flags(run, [(each, line) for each in value.split(",")], said_by)
         elif (override := OVERRIDE.fullmatch(text)) is not None:
             says(run, override[1], override[2][:MOST_OF_A_VALUE].replace("\\", "").strip("\"'"), said_by, line)
         elif text.endswith(".py"):

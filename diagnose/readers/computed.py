@@ -6,14 +6,12 @@ import math
 import statistics
 from collections.abc import Sequence
 from functools import cache
+from typing import NamedTuple
 
-from conf.compose.load import cluster_named
-from conf.errors import TrisweepError
-from conf.folders import options
-from conf.types.cluster_spec import DeviceSpec
+from conf.folders import options, path_of
+from conf.yaml_text import file_text, yaml_content
 from diagnose.readers.book import BookedStep
 from diagnose.readers.said import Columns, number
-from sweeps.table.clusters import clusters_by_device
 
 GIBIBYTE, TERA = 2.0**30, 1e12
 PEAK_WITHIN, MEMORY_WITHIN = 0.02, 0.025
@@ -21,6 +19,14 @@ PEAK_WITHIN, MEMORY_WITHIN = 0.02, 0.025
 USUAL = ("A100-80GB-SXM", "H100-80GB-SXM", "B200-180GB", "MI300X-192GB")
 """Of devices that share a peak, such as the A800 and the A100, the ones that are common."""
 LIKELY_SEQUENCES = tuple(2**power for power in range(7, 21))
+
+
+class KnownDevice(NamedTuple):
+    """A device of group device: FLOPs a second in 16 bits, dense, and bytes."""
+
+    name: str
+    peak: float
+    memory_bytes: float
 
 
 def compute_device(columns: Columns, steps: Sequence[BookedStep]) -> None:
@@ -45,9 +51,9 @@ def compute_device(columns: Columns, steps: Sequence[BookedStep]) -> None:
         columns.computed("gpu", names[0], step.at if step else None, note + others)
 
 
-def _one_chip(found: Sequence[DeviceSpec]) -> bool:
+def _one_chip(found: Sequence[KnownDevice]) -> bool:
     """True if the devices differ in memory alone, so that the usual one of them stands for all."""
-    return len({device.peak_flops_per_second.get("bf16") for device in found}) == 1
+    return len({device.peak for device in found}) == 1
 
 
 def _peak(columns: Columns, steps: Sequence[BookedStep]) -> float | None:
@@ -70,24 +76,23 @@ def _capacity(columns: Columns, steps: Sequence[BookedStep]) -> float | None:
     return statistics.median(shares) if shares else None
 
 
-def _fits(device: DeviceSpec, peak: float | None, capacity: float | None) -> bool:
-    peaks = [device.peak_flops_per_second.get(kind) for kind in ("bf16", "fp16")]
-    if peak is not None and not any(known and abs(peak / known - 1) < PEAK_WITHIN for known in peaks):
+def _fits(device: KnownDevice, peak: float | None, capacity: float | None) -> bool:
+    if peak is not None and abs(peak / device.peak - 1) > PEAK_WITHIN:
         return False
     return capacity is None or abs(capacity / device.memory_bytes - 1) < MEMORY_WITHIN
 
 
 @cache
-def known_gpus() -> tuple[DeviceSpec, ...]:
-    """Every device that a cluster has, those that tables name first."""
-    found: list[DeviceSpec] = []
-    for cluster in dict.fromkeys([*(clusters[0] for clusters in clusters_by_device().values()), *options("cluster")]):
-        try:
-            device = cluster_named(cluster).device
-        except TrisweepError:  # an own file that is wrong says so where it is chosen
-            continue
-        if device.kind == "gpu" and device.name not in {known.name for known in found}:
-            found.append(device)
+def known_gpus() -> tuple[KnownDevice, ...]:
+    """Every GPU of group device, the usual ones first."""
+    found = []
+    for name in options("device"):
+        path = path_of("device", name)
+        content = yaml_content(file_text(path), path, "device") if path else None
+        if isinstance(content, dict) and content.get("kind") == "gpu" and "defaults" not in content:
+            peaks = content["peak_flops_per_second"]
+            peak = float(peaks.get("bf16") or peaks["fp16"])
+            found.append(KnownDevice(str(content["name"]), peak, float(content["memory_bytes"])))
     return tuple(sorted(found, key=lambda device: device.name not in USUAL))
 
 

@@ -11,7 +11,7 @@ from diagnose.readers.book import StepBook
 from diagnose.readers.commands import read_script
 from diagnose.readers.printed import DUMP_BEGINS, DUMP_ENDS, REPR_OPENS, read_dumped, read_listed
 from diagnose.readers.said import says
-from diagnose.readers.steps import FORMATS, StepFormat, figures
+from diagnose.readers.steps import FORMATS, FigureReader, StepFormat
 from diagnose.readers.text import at, rank_of, without_speaker
 from diagnose.readers.trees import printed_tree, read_tree
 from diagnose.readers.unknown import USUAL, patterns_of, step_in
@@ -24,15 +24,15 @@ PROMPT = re.compile(r"^\s*(?:\++ |\$ |> |\S+@\S+[$#] |cmd ?= ?)*")
 COMMAND = re.compile(
     r"(?:[A-Z_]+=\S+ )*(?:\S*/)?(?:torchrun|srun|deepspeed|accelerate|mpirun|python[\d.]*) .*|^\S+\.py +--?\w.*"
 )
-WORDS = tuple(
-    dict.fromkeys(
-        [
-            *(*(each.opening for each in FORMATS), *BESIDE_WORDS, *STARTS, *BAR_WORDS, "{'loss'"),
-            *("..", ".py ", " --", "GPU utilization", "Train ", "tep", "ter "),
-        ]
-    )
-)
+ALL_WORDS = {
+    *(*(each.opening for each in FORMATS), *BESIDE_WORDS, *STARTS, *BAR_WORDS, "{'loss'"),
+    *("..", ".py ", " --", "GPU utilization", "Train ", "tep", "ter "),
+}
+WORDS = tuple(sorted(word for word in ALL_WORDS if not any(other in word for other in ALL_WORDS - {word})))
 """A line without any of these says nothing here. None has a digit in it, so that all with the same words agree."""
+RAW_RANK = re.compile(rb"\[?(?:rank|default|trainer)?(\d+)[\]:|]")
+RAW_NUMBER = re.compile(rb" *(\d+)(?![\d,])")
+ENOUGH_OF_A_RANK = 16
 MOST_SHAPES, LEAST_IDLE = 50_000, 4
 MOST_COLLECTED, MOST_COMMAND, MOST_STARTS = 4000, 400, 64
 
@@ -73,13 +73,14 @@ class LogReader:
         self.source, self.name, self._patterns = source, name, patterns_of(trainer)
         self.starts = [LogStart(UserRun(name))]
         self._format: StepFormat | None = None
+        self._figures = FigureReader()
         self._in_dump = False
         self._tree: LinesTogether | None = None
         self._command: LinesTogether | None = None
         self._pending: dict[str, float] = {}
         self._dull, self._idle = set[bytes](), dict[bytes, int]()
         self._shape, self._says_something = b"", True
-        self._ranks: set[int] = set()
+        self._ranks, self._told = set[int](), dict[bytes, int]()
 
     @property
     def start(self) -> LogStart:
@@ -93,6 +94,8 @@ class LogReader:
             self._idle[self._shape] = idle = self._idle.get(self._shape, 0) + 1
             if idle >= LEAST_IDLE:
                 self._dull.add(self._shape)
+        if self._is_copy(raw):
+            return True
         self._shape, self._says_something = raw.translate(None, b"0123456789"), True
         if self._shape in self._dull:
             return True
@@ -105,6 +108,23 @@ class LogReader:
             self._idle.clear()
         self._dull.add(self._shape)
         return True
+
+    def _is_copy(self, raw: bytes) -> bool:
+        """True of a step that another rank has told of, once this one has told its memory often enough."""
+        if self._format is None or not self._ranks or (number := self._raw_number(raw)) is None:
+            return False
+        prefix = RAW_RANK.match(raw)
+        if prefix is None or prefix[1].decode() == self.start.book.speaker:
+            return False
+        told = self._told.get(prefix[1], 0)
+        self._told[prefix[1]] = told + 1
+        return told > ENOUGH_OF_A_RANK and self.start.book.has(number)
+
+    def _raw_number(self, raw: bytes) -> int | None:
+        assert self._format is not None
+        place = raw.find(self._format.opening.encode())
+        digits = RAW_NUMBER.match(raw, place + len(self._format.opening)) if place >= 0 else None
+        return int(digits[1]) + 1 - self._format.first if digits else None
 
     def hear(self, number: int, text: str) -> None:
         """Take one line."""
@@ -165,24 +185,31 @@ class LogReader:
             self._pending = {"tflops": float(match[1])}
             return True
         if self._format is not None and self._format.program == "llm-foundry" and "rain " in text:
-            self.start.book.add_to_last(figures(plain, self._format))
+            self.start.book.add_to_last(self._figures.figures(plain, self._format))
             return True
-        found = ((each, each.number.search(text)) for each in FORMATS if each.opening in text)
-        step_format, match = next(((each, match) for each, match in found if match), (None, None))
+        step_format, match = self._step_format(text)
         if step_format is None or match is None:
             return False
         self._format, rank = step_format, rank_of(text)
         step = int(match[1].replace(",", "")) + 1 - step_format.first
         speaker = "" if rank is None else str(rank)
-        told = figures(text, step_format)
+        told = self._figures.figures(text, step_format)
         if self.start.book.is_restart(step, told, speaker):
             self._open(rank, keeps_settings=True)
         run, book = self.start.run, self.start.book
         run.program, book.averages = run.program or step_format.program, step_format.averages
-        book.add(step, told | self._pending, at(self.source, number, plain), speaker, text)
+        book.add(step, self._pending | told, at(self.source, number, plain), speaker, text)
         self._pending = {}
         self._note_rank(rank, number, plain)
         return True
+
+    def _step_format(self, text: str) -> tuple[StepFormat | None, re.Match[str] | None]:
+        """The format of a line about a step, and where its number stands; most are as the one before."""
+        last = self._format
+        if last is not None and last.opening in text and (match := last.number.search(text)) is not None:
+            return last, match
+        found = ((each, each.number.search(text)) for each in FORMATS if each.opening in text)
+        return next(((each, match) for each, match in found if match), (None, None))
 
     def _hear_bar(self, number: int, text: str, plain: str) -> bool:
         if not any(word in text for word in BAR_WORDS) and not LOSSES.search(text):

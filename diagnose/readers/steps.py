@@ -7,9 +7,10 @@ DeepSpeed, transformers (with tqdm), nanoGPT, nanochat, MaxText, LitGPT, torchtu
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import NamedTuple
 
-from launcher.command_trainer.printed_numbers import UnknownNotation, number_at
+from launcher.command_trainer.printed_numbers import GROUPED, UnknownNotation, number_at
 
 
 class StepFormat(NamedTuple):
@@ -105,11 +106,19 @@ QUANTITIES: dict[str, tuple[str, float]] = {
 """What programs call a quantity, in lower case, and its unit."""
 AS_READ = {
     "seconds": "step_seconds",
+    "tflops": "tflops",
+    "memory_share": "tflops",
     "tokens_per_device": "tokens_per_second",
     "tokens": "tokens_per_second",
     "memory": "memory_gib",
 }
 A100_TFLOPS = 312.0
+NUMBER = re.compile(r"\.?\d[\d.,_]*(?:[eE][-+]?\d+)?")
+NO_DIGITS = str.maketrans("", "", "0123456789")
+MOST_SHAPES = 10_000
+OF_THOUSANDS = ("tokens_per_second", "tflops", "memory_gib")
+"""Quantities of which nobody prints three decimals behind a comma."""
+ANYTHING = (-1e15, 1e15)
 UNITS = {"ms": 1e-3, "s": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12, "%": 1e-2}
 PLAUSIBLE = {
     "seconds": (1e-4, 1e6),
@@ -120,43 +129,70 @@ PLAUSIBLE = {
 }
 
 
-def figures(line: str, step_format: StepFormat) -> dict[str, float]:
-    """The quantities of a line, in seconds, tokens a second, bytes, TFLOPS and shares of 1."""
-    found: dict[str, float] = {}
-    for name, text, unit in (step_format.pair or PAIR).findall(line):
-        key = name.lower().rpartition(") ")[2] if name.lower() not in QUANTITIES else name.lower()
-        if (known := QUANTITIES.get(key)) is not None and (value := _value(known, text, unit)) is not None:
-            found.setdefault(known[0], value)
-    if found.get("mfu", 0) > 1.5:  # nanochat prints percent without saying so
-        found["mfu"] /= 100
-    if step_format.program == "nanogpt" and "mfu" in found:  # whatever the device, of an A100's peak
-        found["tflops"] = found.pop("mfu") * A100_TFLOPS
-    if share := SHARE.search(line):
-        found["memory_share"] = float(share[1]) / 100
-    return found
+class FigureSlot(NamedTuple):
+    """Where a line has a figure: the place among its numbers, what it is, and what it is multiplied by."""
+
+    place: int
+    quantity: str
+    scale: float
 
 
-def _value(known: tuple[str, float], text: str, unit: str) -> float | None:
-    quantity, scale = known
-    value = read_number(
-        text, AS_READ.get(quantity, "loss" if quantity in ("mfu", "batch", "samples", "batches") else quantity)
-    )
-    if value is None:
-        return None
-    if quantity == "seconds" and unit in ("ms", "s"):
-        scale = 1.0
-    value *= scale * UNITS.get(unit, 1.0)
-    low, high = PLAUSIBLE.get(quantity, (-1e15, 1e15))
-    return value if low <= value <= high else None
+class FigureReader:
+    """Reads the figures of lines about steps.
+
+    Lines with the same words have their figures in the same places, which are looked for once: a long log of steps is
+    read in a third of the time.
+    """
+
+    def __init__(self) -> None:
+        self._slots: dict[tuple[str, str], tuple[int, tuple[FigureSlot, ...]]] = {}
+
+    def figures(self, line: str, step_format: StepFormat) -> dict[str, float]:
+        """The quantities of a line, in seconds, tokens a second, bytes, TFLOPS and shares of 1."""
+        shape, numbers = (step_format.program, line.translate(NO_DIGITS)), NUMBER.findall(line)
+        known = self._slots.get(shape)
+        if known is None or known[0] != len(numbers):
+            if len(self._slots) >= MOST_SHAPES:
+                self._slots.clear()
+            self._slots[shape] = known = (len(numbers), tuple(_slots(line, step_format)))
+        found: dict[str, float] = {}
+        for place, quantity, scale in known[1]:
+            value = read_number(numbers[place], AS_READ.get(quantity, "loss"))
+            low, high = PLAUSIBLE.get(quantity, ANYTHING)
+            if value is not None and low <= value * scale <= high:
+                found.setdefault(quantity, value * scale)
+        if found.get("mfu", 0) > 1.5:  # nanochat prints percent without saying so
+            found["mfu"] /= 100
+        if step_format.program == "nanogpt" and "mfu" in found:  # whatever the device, of an A100's peak
+            found["tflops"] = found.pop("mfu") * A100_TFLOPS
+        return found
+
+
+def _slots(line: str, step_format: StepFormat) -> Iterator[FigureSlot]:
+    places = {match.start(): place for place, match in enumerate(NUMBER.finditer(line))}
+    for match in (step_format.pair or PAIR).finditer(line):
+        name, text, unit = match[1].lower(), match[2], match[3]
+        known = QUANTITIES.get(name) or QUANTITIES.get(name.rpartition(") ")[2])
+        is_signed = text[0] in "-+"
+        place = places.get(match.start(2) + is_signed)
+        if known is None or place is None:
+            continue
+        quantity, scale = known
+        scale = 1.0 if quantity == "seconds" and unit in ("ms", "s") else scale
+        yield FigureSlot(place, quantity, scale * UNITS.get(unit, 1.0) * (-1 if text[0] == "-" else 1))
+    share = SHARE.search(line)
+    if share is not None and share.start(1) in places:
+        yield FigureSlot(places[share.start(1)], "memory_share", 0.01)
 
 
 def read_number(text: str, quantity: str) -> float | None:
     """A figure as it is printed, with thousands set apart or with a decimal comma; None where it may be two numbers."""
-    text = text.rstrip(".,_")
     try:
         return float(text)
     except ValueError:
-        pass
+        text = text.rstrip(".,_")
+    if quantity in OF_THOUSANDS and GROUPED.fullmatch(text):
+        return float(text.replace(",", ""))
     try:
         return number_at(text, (0, len(text)), len(text), quantity, None)
     except UnknownNotation as unknown:

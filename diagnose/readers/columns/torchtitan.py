@@ -5,6 +5,7 @@ Source: torchtitan/config/job_config.py and torchtitan/models/llama3/model of py
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import Any
 
@@ -49,7 +50,7 @@ def _fill_shape(columns: Columns) -> None:
     settings = columns.settings
     for column, names in SHAPE.items():
         columns.whole(column, *names)
-    name, flavor = settings.text("model.name"), settings.fact("model.flavor")
+    name, flavor = settings.text("model.name"), settings.fact("model.flavor") or _named_by_its_function(columns)
     if columns.count("layers") and (dim := columns.count("hidden")):
         _fill_ffn(columns, dim)
         columns.assumed("gated_mlp", True, "its decoders are all gated")
@@ -59,6 +60,13 @@ def _fill_shape(columns: Columns) -> None:
         columns.take("gated_mlp", flavor._replace(value="yes", note=f"Llama 3 {flavor.value}"))
     columns.assumed("tied_embeddings", False, "its Llama 3 has an output head of its own")
     columns.whole("seq", "training.seq_len", "seq_len")
+
+
+def _named_by_its_function(columns: Columns) -> Fact | None:
+    """The size that `--module llama3 --config llama3_8b` names, as versions without a TOML are started."""
+    said = columns.settings.fact("config")
+    size = re.search(r"llama3(?:_1)?_(\d+b)\b", said.value) if said else None
+    return said._replace(value=size[1].upper()) if said and size else None
 
 
 def _fill_ffn(columns: Columns, dim: int) -> None:

@@ -1,0 +1,55 @@
+"""Scripts as commands: quotes, continuations, comments, arrays, variables and sums."""
+
+from __future__ import annotations
+
+import pytest
+
+from diagnose.readers.shell import script_of
+
+
+def words(text: str, **known: str) -> list[list[str]]:
+    return [[word.text for word in command] for command in script_of(text, known).commands]
+
+
+@pytest.mark.parametrize(
+    ("text", "commands"),
+    [
+        ("a --b 1 --c=2", [["a", "--b", "1", "--c=2"]]),
+        ("a \\\n  --b 1 \\\n  --c", [["a", "--b", "1", "--c"]]),
+        ("a --b 1 # --c 2\nd", [["a", "--b", "1"], ["d"]]),
+        ("a --b \\\n # --c \\\n --d", [["a", "--b", "--d"]]),
+        ("a; b && c | d", [["a"], ["b"], ["c"], ["d"]]),
+        ("X=3\na --b $X --c ${X}", [["a", "--b", "3", "--c", "3"]]),
+        ("X=${Y:-7}\na $X ${Z:-8}", [["a", "7", "8"]]),
+        ("X=2; Y=$((X * 4))\na $Y $((Y/4))", [["a", "8", "2"]]),
+        ("X=(\n --b 1  # one\n --c 2\n)\na ${X[@]}", [["a", "--b", "1", "--c", "2"]]),
+        ('X="--b 1 \\\n --c"\nX+=" --d"\na $X', [["a", "--b", "1", "--c", "--d"]]),
+        ("a \"b c\" 'd $X'", [["a", "b c", "d $X"]]),
+        ("a $UNSET", [["a", "$UNSET"]]),
+        ("export X=1 Y=2\na $X$Y", [["a", "12"]]),
+        ("X=1 a --b $X", [["a", "--b", "1"]]),
+        ('a "unclosed', [["a", '"unclosed']]),
+    ],
+)
+def test_a_script_is_taken_apart(text: str, commands: list[list[str]]) -> None:
+    assert words(text) == commands
+
+
+def test_variables_of_the_scheduler_are_put_in() -> None:
+    assert words("torchrun --nnodes $SLURM_NNODES x.py", SLURM_NNODES="4") == [["torchrun", "--nnodes", "4", "x.py"]]
+
+
+def test_every_word_has_its_line() -> None:
+    script = script_of("\n\nA='\n --x 1\n --y 2'\nrun $A \\\n --z\n")
+    assert [(word.text, word.line) for word in script.commands[0]] == [
+        *(("run", 6), ("--x", 4), ("1", 4), ("--y", 5), ("2", 5), ("--z", 7)),
+    ]
+
+
+def test_variables_that_name_each_other_end() -> None:
+    assert words("A=$B\nB=$A\nA=$A$A$B\nrun $A")[0][0] == "run"
+
+
+@pytest.mark.parametrize("text", ["X=$((9*9*9*9))\na $X", "a $((1/0))", "a $(rm -rf x)", "a `reboot`"])
+def test_nothing_of_a_script_is_run(text: str) -> None:
+    assert words(text)[0][0] == "a"
