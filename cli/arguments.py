@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,6 +18,7 @@ from conf.credentials import hide_credentials, shown_tree
 from conf.errors import TrisweepError, UsageError
 from conf.folders import further_folders, options
 from conf.overrides import Overrides
+from conf.types.schema import NAME
 
 if TYPE_CHECKING:
     from conf.compose.load import Composition
@@ -48,18 +51,43 @@ def overrides_of(sweep: str | None, texts: Sequence[str] | None) -> Overrides:
     """The overrides of a command line. Only here do its words become values."""
     if sweep == "":
         raise UsageError("The sweep's name is empty", "Give one, such as 175b.")
-    chosen = Overrides() if sweep is None else Overrides.choosing("sweep", sweep)
     own = expand_model_from(texts or ())
+    if sweep is not None and (begun := _begun_without_file(sweep, own)) is not None:
+        return begun + own
+    chosen = Overrides() if sweep is None else Overrides.choosing("sweep", sweep)
     if sweep is not None and (second := own.stated_value("sweep")) is not None:
         raise UsageError(f"sweep={second} names a sweep beside {sweep}", "Name one of them.")
     return chosen + own
 
 
+def _begun_without_file(sweep: str, own: Overrides) -> Overrides | None:
+    """The overrides of a sweep of this name that was begun with a command and without a file; None if none was."""
+    if sweep in options("sweep") or not re.fullmatch(NAME, sweep):
+        return None
+    from conf.compose.load import compose
+    from sweeps.folder.journal import History
+    from sweeps.trial import SweepFolder
+
+    output_dir = Path(compose(own.of({"output_dir"})).settings.output_dir).absolute()
+    folder = SweepFolder.planned_last(output_dir, sweep, own.stated_value("cluster") or "*")
+    begun = History.kept_in(folder).begun if folder is not None else None
+    if folder is None or begun is None or not Overrides.parse(begun.overrides).is_without_file:
+        return None
+    from launcher.control.orders import overrides_at_begin
+
+    return overrides_at_begin(folder, begun)
+
+
 def composition_of(sweep: str | None, texts: Sequence[str] | None) -> Composition:
     """The configuration that the words of a command come to, with a warning for every figure that is unusual."""
+    return composed(overrides_of(sweep, texts))
+
+
+def composed(overrides: Overrides) -> Composition:
+    """The configuration of a command's overrides, with the same warnings."""
     from conf.compose.load import compose
 
-    composition = compose(overrides_of(sweep, texts))
+    composition = compose(overrides)
     warn_of_doubts(composition)
     return composition
 

@@ -111,8 +111,11 @@ def folders() -> tuple[Path, ...]:
 
 
 def options(group: str) -> list[str]:
-    """Names of the files that can be chosen in a config group, such as `cluster`; what editors leave is none."""
-    files = (path for folder in folders() for path in (folder / group).glob("[!.]*.yaml"))
+    """Names of the files that can be chosen in a config group, such as `cluster`.
+
+    What editors leave is none, nor is what begins with an underscore: others alone build on it.
+    """
+    files = (path for folder in folders() for path in (folder / group).glob("[!._]*.yaml"))
     return sorted({path.stem for path in files if path.is_file()})
 
 

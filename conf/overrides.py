@@ -24,6 +24,10 @@ OTHER_TYPES = re.compile(
 """Texts that Hydra takes for something other than text."""
 
 
+WITHOUT_FILE = "_script"
+"""The sweep that one without a file builds on: all of it is overrides."""
+
+
 @dataclass(frozen=True, slots=True)
 class Override:
     """One change of the configuration.
@@ -88,6 +92,11 @@ class Overrides:
         """The texts as a person gave them; a word that became several overrides comes before those that correct it."""
         several = dict.fromkeys(override.word for override in self.entries if override.word)
         return (*several, *(override.text for override in self.entries if not override.word))
+
+    @property
+    def is_without_file(self) -> bool:
+        """True of those of a sweep that a command line alone describes."""
+        return self.stated_value("sweep") == WITHOUT_FILE
 
     def stated_value(self, group: str) -> str | None:
         """The last value for a group or a dotted key; None if that was left to the configuration."""

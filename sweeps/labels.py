@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from conf.compose.tree import path_in
+from conf.compose.tree import PARAMS, path_in
 from conf.plan.experiment import Experiment
 from conf.plan.knobs import KNOB, LAYOUT_KEYS, label_of_point, labelled_values
 from conf.types.schema import Value
@@ -63,7 +63,8 @@ class Labels:
 
     Attributes:
         names: of every key beside the layout that labels mention, its short name.
-        names_layouts: True if labels say layouts, because these differ or nothing else does.
+        heading: of the column of labels in a table.
+        names_layouts: True if labels say layouts, because these differ or nothing else does; scripts have none.
     """
 
     def __init__(
@@ -85,7 +86,10 @@ class Labels:
         differ = len(self._layouts) > 1
         self._says_batch = bool(self.names) and differ and len(set(map(_without_batch, self._experiments))) == 1
         says_first = is_first and bool(stated_keys & OF_LAYOUTS)
-        self.names_layouts = not self.names or (differ and not self._says_batch) or says_first
+        self._says_whole = not self.names or (differ and not self._says_batch) or says_first
+        has_layouts = any(not each.trainer.is_script for each in self._experiments)
+        self.names_layouts = self._says_whole and has_layouts
+        self.heading = "trial" if self.names or not has_layouts else "layout"
         self._texts = {
             key: (_numbers_of if key == REGULAR_EXPRESSION else _distinct_texts)(self._values(key))
             for key in self.names
@@ -101,12 +105,7 @@ class Labels:
     def legend(self) -> tuple[tuple[str, str], ...]:
         """Every short name, with the key that it stands for."""
         batch = ((SHORT_NAMES[BATCH_KEY], BATCH_KEY),) if self._says_batch else ()
-        return (*batch, *((name, key) for key, name in self.names.items() if name != key))
-
-    @property
-    def heading(self) -> str:
-        """The heading of the column of labels in a table."""
-        return "trial" if self.names else "layout"
+        return (*batch, *((name, key) for key, name in self.names.items() if key not in (name, PARAMS + name)))
 
     def _words(self, point: Mapping[str, Value], experiment: Experiment | None, leave_out: str) -> Iterator[str]:
         for key, name in self.names.items():
@@ -117,7 +116,7 @@ class Labels:
     def _layout(self, experiment: Experiment) -> str:
         if self._says_batch:
             return f"{SHORT_NAMES[BATCH_KEY]}{experiment.batch.global_batch_size}"
-        return experiment.label if self.names_layouts else ""
+        return experiment.label if self._says_whole else ""
 
     def _telling_keys(self, points: Sequence[tuple[Mapping[str, Value], Experiment | None]]) -> list[str]:
         """The keys beside the layout whose values differ: those that points set, and others where these do not do."""

@@ -149,7 +149,7 @@ class Reading:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Figures of a program that does not train; empty where it has none, or not yet."""
+        """Figures under names of its program's own; empty where it has none, or not yet."""
         return self.measurement.metrics if self.measurement else {}
 
     @cached_property
@@ -249,6 +249,11 @@ class Reading:
     def loss(self) -> float | None:
         newest = self._newest
         return newest.loss if isinstance(newest, StepMetrics) else newest.final_loss if newest else None
+
+    def figure(self, name: str) -> float | None:
+        """What its program printed under this name, at its end or last; None where it has not."""
+        printed = self.metrics or (self._last_step.figures if self._last_step else {})
+        return printed.get(name)
 
     @property
     def start_time(self) -> float | None:

@@ -29,7 +29,7 @@ def command_by_name(sweep: Sweep, overrides: Overrides, *command: str) -> str:
     """`trisweep COMMAND` about the same sweep, with the overrides of a command that may have named it by its folder."""
     chosen = Overrides.parse(sweep.record.overrides).stated_value("cluster")
     cluster = [f"cluster={chosen}"] if chosen and overrides.stated_value("cluster") is None else []
-    own = overrides.without({"output_dir"}).without_choice("sweep").texts
+    own = () if overrides.is_without_file else overrides.without({"output_dir"}).without_choice("sweep").texts
     words = [*own, *cluster, *folder_words(sweep.folder.path.parent)]
     return command_line(["trisweep", *command, sweep.record.name, *words])
 
@@ -43,7 +43,8 @@ def begun_command(sweep: Sweep) -> str | None:
     if begun is None or any(map(has_hidden_variables, begun.overrides)):
         return None
     overrides = Overrides.parse(begun.overrides)
-    own = overrides.without({"output_dir"}).without_choice("sweep").texts
+    # A sweep without a file remembers what it was begun with.
+    own = () if overrides.is_without_file else overrides.without({"output_dir"}).without_choice("sweep").texts
     # A cluster sends a sweep to Slurm, and so does a machine that submits to it, unless this word keeps it here.
     is_one_of_slurms = sweep.folder.path.name.removeprefix(f"{sweep.record.name}-") in options("slurm")
     goes_to_slurm = is_one_of_slurms or overrides.stated_value("cluster") is not None or slurm_answers()
@@ -57,6 +58,8 @@ def begun_command(sweep: Sweep) -> str | None:
 def same_command(command: str, sweep: str | None, overrides: Overrides, *words: str) -> str:
     """`trisweep COMMAND SWEEP` with the overrides and folders of one's own that the present command was given."""
     named, own = [sweep] if sweep else [], overrides.without_choice("sweep").words
+    if overrides.is_without_file:  # the sweep remembers the others
+        own = overrides.of({"output_dir"}).texts
     return command_line(["trisweep", command, *named, *own, *words, *given_words(shown_path)])
 
 

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from cli.output.next_command import next_command
 from cli.output.state_table import duration, shows_rate, state_table
-from conf.types.sweep_spec import Objective
+from conf.types.sweep_spec import Objective, own_figure
 from conf.units import TERA, count_of
 from launcher.control.workplace import ProgressDisplay
 from results.analysis.findings.objective import value_text
@@ -192,7 +192,9 @@ def _numbers(state: Reading, sought: Sequence[Objective]) -> str:
         rate = ""
     loss = measured_value("loss", state)  # the one that tables and reports show
     shown = "" if loss is None else f"{',' if rate else ';'} loss {value_text('loss', loss)}"
-    return f"{rate}{shown}"
+    printed = {name: state.figure(name) for name in filter(None, map(own_figure, sought))}
+    told = [f"{name} {value_text('loss', value)}" for name, value in printed.items() if value is not None]
+    return f"; {', '.join(told)}" if told else f"{rate}{shown}"
 
 
 GOOD_ENDS = (Outcome.COMPLETED, Outcome.PRUNED, Outcome.INFEASIBLE)

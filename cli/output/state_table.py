@@ -9,7 +9,7 @@ from typing import NamedTuple
 from rich.table import Table
 from rich.text import Text
 
-from conf.types.sweep_spec import Objective, is_of_time
+from conf.types.sweep_spec import Objective, is_of_time, own_figure
 from results.analysis.findings.objective import value_text
 from results.render.table import LayoutCell, columns_with_room
 from results.render.units import tflops
@@ -65,6 +65,7 @@ def state_table(
         left_out = {"TFLOPS", "predicted"}
     shown_here = (each for each in COLUMNS if each.least_width <= width or each.name == first)
     columns = [each for each in shown_here if each.name not in left_out]
+    columns += [_figure_column(name) for name in filter(None, map(own_figure, sought))]
     if by_loss:
         columns.sort(key=lambda each: each.name in ("TFLOPS", "predicted", "left"))
     outcomes = [DISTURBED if each.name in disturbed else (each.outcome or Outcome.PENDING).value for each in states]
@@ -105,7 +106,8 @@ def disturbances_of(states: Sequence[Reading], sought: Sequence[Objective]) -> M
 
 def trial_seconds_left(state: Reading) -> float | None:
     """Time for the steps that are left, at the pace of the last one; None where no step has been taken."""
-    if state.outcome is not Outcome.RUNNING or state.step_seconds is None:
+    is_open = state.experiment is not None and state.experiment.trainer.is_script
+    if state.outcome is not Outcome.RUNNING or state.step_seconds is None or is_open:
         return None
     return (state.num_steps - state.num_steps_done) * state.step_seconds
 
@@ -138,11 +140,25 @@ def _duration(seconds: float | None) -> str:
     return "" if seconds is None else duration(seconds)
 
 
+def _step(state: Reading) -> str:
+    """The last step, of how many it is; how many a script makes nobody knows."""
+    done = state.num_steps_done
+    is_open = state.experiment is not None and state.experiment.trainer.is_script
+    return "" if not done else str(done) if is_open else f"{done}/{state.num_steps}"
+
+
+def _figure_column(name: str) -> Column:
+    return Column(name, 0, lambda state, now: _shown_figure(state.figure(name)))
+
+
+def _shown_figure(value: float | None) -> str:
+    return "" if value is None else value_text("loss", value)
+
+
 def _loss(state: Reading) -> str:
     # Of a trial that has ended, the one that the report shows; else that of its last step.
     loss = measured_value("loss", state)
-    loss = state.loss if loss is None else loss
-    return "" if loss is None else value_text("loss", loss)
+    return _shown_figure(state.loss if loss is None else loss)
 
 
 COLUMNS = (
@@ -150,7 +166,7 @@ COLUMNS = (
         "age", 0, lambda each, now: _duration(None if each.outcome is Outcome.INFEASIBLE else age_seconds(each, now))
     ),
     Column("nodes", 0, lambda state, now: str(state.experiment.num_nodes) if state.experiment else ""),
-    Column("step", 0, lambda state, now: f"{state.num_steps_done}/{state.num_steps}" if state.num_steps_done else ""),
+    Column("step", 0, lambda state, now: _step(state)),
     Column("TFLOPS", 0, lambda state, now: _tera(state.model_flops_per_second_per_device)),
     Column("predicted", 0, lambda state, now: _tera(predicted_flops(state))),
     Column("loss", 100, lambda state, now: _loss(state)),

@@ -21,7 +21,17 @@ from conf.credentials import HIDDEN, shown_value
 from conf.errors import ConfigError, all_at_once
 from conf.folders import groups, options, own_folders
 from conf.nearest import listed, most_like, nearest
-from conf.overrides import OTHER_TYPES, PLAIN, Override, Overrides, command_line, for_a_shell, quoted_text, shell_word
+from conf.overrides import (
+    OTHER_TYPES,
+    PLAIN,
+    WITHOUT_FILE,
+    Override,
+    Overrides,
+    command_line,
+    for_a_shell,
+    quoted_text,
+    shell_word,
+)
 from conf.types.sbatch_options import remedy_for_option
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -203,7 +213,7 @@ def wrong_alone(override: Override) -> ConfigError | None:
         return ConfigError("override", override.text, f"states no {'key' if value else 'value'}", LOOK_LIKE)
     if not KEY.fullmatch(key):
         return ConfigError(key, value, "is not a key, which is words with dots between them", LOOK_LIKE)
-    if key in groups() and value not in options(key):
+    if key in groups() and value not in options(key) and (key, value) != ("sweep", WITHOUT_FILE):
         return no_option(key, value)
     printable = str(shown_value(key, value))
     if wrong := _entry_with_dots(key, value):

@@ -11,6 +11,8 @@ from conf.nearest import nearest
 from conf.types.schema import Value
 
 Tree = dict[str, Any]
+PARAMS = "trainer.params."
+"""The beginning of keys that exist because a point sets them: values of a program's own."""
 
 
 def with_values(tree: Tree, values: Mapping[str, Any]) -> Tree:
@@ -22,12 +24,13 @@ def with_values(tree: Tree, values: Mapping[str, Any]) -> Tree:
     for dotted, value in values.items():
         *parents, leaf = path_in(changed, dotted) or dotted.split(".")
         node: Any = changed
+        is_own = dotted.startswith(PARAMS)
         for parent in parents:
-            inner = node.get(parent)
+            inner = node.get(parent, {} if is_own else None)
             if not isinstance(inner, dict):
                 raise _unknown_key(dotted, value, tree)
             node[parent] = node = dict(inner)  # copy the path to the leaf; all other branches are shared
-        if leaf not in node:
+        if leaf not in node and not is_own:
             raise _unknown_key(dotted, value, tree)
         node[leaf] = value
     return tree.after(changed, values) if isinstance(tree, FollowingTree) else changed

@@ -83,6 +83,14 @@ class Experiment(Setup, ExperimentParts):
     stage: StagePlace | None = None
 
     @property
+    def label(self) -> str:
+        """The name of its layout; of a script, its own, with the devices of a trial where they are several."""
+        if not self.trainer.is_script:
+            return super().label
+        size = self.parallel.world_size
+        return f"{self.trainer.program}-{size}devices" if size > 1 else self.trainer.program
+
+    @property
     def dropout(self) -> float:
         return self.training.dropout
 

@@ -1,7 +1,7 @@
 """The command line of a program for one plan: names put in, flags in order, and the files that it wants.
 
 Names are the dotted keys of the experiment's groups, what follows from them (`plan_names`), what a trainer looks up for
-itself (`trainer.values`), and in a job the place of the process (`JOB_NAMES`).
+itself (`trainer.values`), the program's own (`trainer.params`), and in a job the place of the process (`JOB_NAMES`).
 """
 
 from __future__ import annotations
@@ -88,6 +88,10 @@ def names_of(trainer: TrainerSpec, setup: Setup, job: Names) -> dict[str, Plain]
     """Every name that the trainer's texts may hold, with its value."""
     names: dict[str, Plain] = {**plan_names(setup), "trainer.name": trainer.name, "trainer.start": trainer.start, **job}
     names |= _flavor_names(trainer.flavors, names)
+    if twice := next((name for name in trainer.params if name in job), None):
+        problem = "is the name of a value that the job has already"
+        raise ConfigError("trainer.params", twice, problem, "Choose another name, there and in braces.")
+    names |= trainer.params
     for name, look_up in trainer.values.items():
         if name in names:
             problem = "is the name of a value of the plan already"

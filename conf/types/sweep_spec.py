@@ -12,7 +12,7 @@ from conf.errors import ConfigError
 from conf.types.axes import AxisBlock
 from conf.types.durations import PositiveMinutes
 from conf.types.schema import Count, Frozen, Name, NonNegative, Value
-from conf.types.stage_spec import StageSpec, checked_stages, require_tree
+from conf.types.stage_spec import TRAIN, StageSpec, checked_stages, require_tree
 
 
 class PointSet(AxisBlock):
@@ -21,12 +21,13 @@ class PointSet(AxisBlock):
     Attributes:
         spaces: further blocks of axes, whose points come after those of the one before.
         points: single points, which no constraint leaves out.
-        baseline: the point that speed-up and scaling efficiency are stated against.
+        baseline: the point that speed-up and scaling efficiency are stated against, which is always measured; null:
+            there is none.
     """
 
     spaces: Annotated[tuple[AxisBlock, ...], Field(strict=False)] = ()
-    points: Annotated[tuple[dict[str, Value], ...], Field(strict=False)]
-    baseline: dict[str, Value]
+    points: Annotated[tuple[dict[str, Value], ...], Field(strict=False)] = ()
+    baseline: dict[str, Value] | None = None
 
     @property
     def blocks(self) -> tuple[AxisBlock, ...]:
@@ -47,7 +48,7 @@ class PointSet(AxisBlock):
         yield from super().listed_values()
         for space in self.spaces:
             yield from space.listed_values()
-        for point in (self.baseline, *self.points):
+        for point in (self.baseline or {}, *self.points):
             yield from point.items()
 
     def is_open(self, key: str, value: Value) -> bool:
@@ -74,16 +75,28 @@ Figure = Annotated[str, Field(pattern=FIGURE.pattern)]
 Objective = Named | Figure
 """The quantity that a search maximises (throughput: model FLOP/s per device) or minimises (all others).
 
-`STAGE.FIGURE` is one that the program of a later stage measures, the smaller the better; `max:STAGE.FIGURE` the larger.
+`STAGE.FIGURE` is one that the program of a stage prints or leaves, the smaller the better, `max:STAGE.FIGURE` the
+larger; `train.FIGURE` is one of the sweep's own trials.
 """
 RATE: tuple[Objective, ...] = ("throughput",)
 """What a sweep seeks that says nothing else."""
 
 
 def figure_of(objective: Objective) -> str | None:
-    """The figure of a later stage that is sought, as `STAGE.FIGURE`; None of any other objective."""
+    """The figure of a stage that is sought, as `STAGE.FIGURE`; None of any other objective."""
     match = FIGURE.fullmatch(objective)
     return match["name"] if match else None
+
+
+def own_figure(objective: Objective) -> str | None:
+    """The name under which the trials themselves print the figure that is sought; None of any other objective."""
+    stage, _, name = (figure_of(objective) or "").partition(".")
+    return name if stage == TRAIN else None
+
+
+def figure_name(objective: Objective) -> str | None:
+    """The figure as its program calls it, with the stage that it is of where that is a later one."""
+    return own_figure(objective) or figure_of(objective)
 
 
 def is_of_time(objective: Objective) -> bool:
@@ -97,7 +110,10 @@ def _several(objective: object) -> object:
     for each in several if isinstance(several, list | tuple) else ():
         if isinstance(each, str) and each not in get_args(Named) and figure_of(each) is None:
             names = ", ".join(get_args(Named))
-            remedy = f"Use one of {names}, or STAGE.FIGURE of a stage of the sweep, such as evaluate.rmse."
+            remedy = (
+                f"Use one of {names}, train.{each} for what a program prints (max:train.{each} for the highest), or"
+                " STAGE.FIGURE of a stage of the sweep, such as evaluate.rmse."
+            )
             raise ConfigError("search.objective", each, "is nothing that a search can seek", remedy)
     return several
 
@@ -212,7 +228,7 @@ class SweepSpec(PointSet):
 
     Attributes:
         name: the name of its file, and of its folder.
-        question: what it is to answer, in one sentence.
+        question: what it is to answer, in one sentence; made of the names of its axes where it is left out.
         max_trials: the most points to measure of those that fit, the best predicted first (the baseline always).
         published: rows of `results/published.csv` (its `id` column) to show beside the measurements.
         proxy: what is measured where there is no cluster; null where nothing is.
@@ -223,10 +239,10 @@ class SweepSpec(PointSet):
     """
 
     name: Name
-    question: str
-    max_trials: Count
-    published: Annotated[tuple[str, ...], Field(strict=False)]
-    proxy: ProxySpec | None
+    question: str = ""
+    max_trials: Count = 100
+    published: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    proxy: ProxySpec | None = None
     replay: ReplaySpec | None = None
     scaling: Literal["weak", "strong"] | None = None
     stages: Annotated[dict[str, StageSpec], BeforeValidator(checked_stages)] = Field(default_factory=dict)
@@ -234,4 +250,23 @@ class SweepSpec(PointSet):
     @model_validator(mode="after")
     def _stages_begin(self) -> SweepSpec:
         require_tree(self.stages)
+        return self
+
+    @model_validator(mode="after")
+    def _scales_from_something(self) -> SweepSpec:
+        if self.scaling is not None and self.baseline is None:
+            remedy = "Give the point that efficiency is stated against; {} is the configuration itself."
+            raise ConfigError("sweep.baseline", None, f"is left out, and sweep.scaling = {self.scaling}", remedy)
+        return self
+
+    @model_validator(mode="after")
+    def _asks_something(self) -> SweepSpec:
+        if not self.question:
+            names = [key.rsplit(".", 1)[-1] for key in sorted(self.varied_keys)]
+            which = " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
+            object.__setattr__(
+                self,
+                "question",
+                f"Which {which} {'is' if len(names) == 1 else 'are'} best?" if names else "What does it come to?",
+            )
         return self

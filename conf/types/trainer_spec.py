@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from itertools import pairwise
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, JsonValue, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
@@ -53,6 +55,11 @@ ABOUT_PLANS = {"costs_of", "limits_of", "refuses", "differs", "measuring", "unsa
 """Keys that say what is thought of a program's plans and flags; they change nothing of what it does."""
 
 NOT_A_FILE = re.compile(r"^[/~]|(^|/)\.\.(/|$)")
+
+
+PARAM = re.compile(r"[A-Za-z_][\w-]*", re.ASCII)
+Param = Annotated[str, Field(pattern=rf"^{PARAM.pattern}$")]
+"""The name of a value of the program's own."""
 
 
 class LookUp(Frozen):
@@ -107,6 +114,8 @@ class LogSpec(Frozen):
         done: what the log says once training has ended well; null trusts the exit code alone.
         errors: what means that the trial has failed, whatever the exit code is.
         decimal: what stands before the decimals of its numbers; null: a point, and a comma that could be one is said.
+        figures: every number that is printed under a name is read, from lines of JSON and from `name: value` and
+            `name=value`; a pattern's groups may then have any name, and a trial makes as many steps as it likes.
     """
 
     patterns: dict[str, str] = Field(default_factory=dict)
@@ -114,12 +123,14 @@ class LogSpec(Frozen):
     done: str | None = None
     errors: Annotated[tuple[str, ...], Field(strict=False)] = ()
     decimal: Decimal | None = None
+    figures: bool = False
 
     @model_validator(mode="after")
     def _patterns_are_regular(self) -> LogSpec:
         for name, pattern in self.patterns.items():
             groups = _compile(f"trainer.log.patterns.{name}", pattern).groupindex
-            if unknown := [group for group in groups if group not in QUANTITIES]:
+            unknown = [group for group in groups if group not in QUANTITIES]
+            if unknown and not self.figures:
                 remedy = f"Name groups (?P<NAME>...) after {', '.join(QUANTITIES)}."
                 problem = f"its group {unknown[0]} is no quantity"
                 raise ConfigError(f"trainer.log.patterns.{name}", pattern, problem, remedy)
@@ -190,6 +201,7 @@ class TrainerSpec(Frozen):
         flags: `name: value` becomes `--name value`, true alone `--name`; false and null leave it out. A mapping puts
             its name and a dot before the names in it.
         values: further names, each looked up by a value of the plan.
+        params: further names with their values, which a sweep varies as `trainer.params.NAME`; null: an axis gives it.
         files: to be written into the trial's folder before the start: texts, or mappings as JSON.
         environment: variables of the program, beside those of the job.
         log: how its log is read.
@@ -213,6 +225,7 @@ class TrainerSpec(Frozen):
     command: Annotated[tuple[str, ...], Field(strict=False)] = ()
     flags: dict[str, JsonValue] = Field(default_factory=dict)
     values: dict[str, LookUp] = Field(default_factory=dict)
+    params: dict[Param, Value] = Field(default_factory=dict)
     files: dict[str, JsonValue] = Field(default_factory=dict)
     prefix: Annotated[tuple[str, ...], Field(strict=False)] = ()
     python: str | None = None
@@ -246,7 +259,17 @@ class TrainerSpec(Frozen):
     def knows_model(self) -> bool:
         """True if the program is told something of the model or its layout, so that FLOPs and memory may be its own."""
         texts = str((self.command, self.flags, self.values, self.files, self.environment))
-        return self.is_own or "{model." in texts or "{parallel." in texts
+        return self.is_own or (not self.is_script and ("{model." in texts or "{parallel." in texts))
+
+    @property
+    def is_script(self) -> bool:
+        """True of a program that is judged by what it prints alone: no time of its steps is read."""
+        return self.log.figures
+
+    @property
+    def program(self) -> str:
+        """The program's name."""
+        return program_name(self.command)
 
     @model_serializer(mode="wrap")
     def _in_short(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -256,8 +279,9 @@ class TrainerSpec(Frozen):
     def identity(self) -> dict[str, Any]:
         """The values that set a measurement with this program apart: all but words about plans, and how it is read."""
         values = self.model_dump(mode="json", exclude={*ABOUT_PLANS, "log"})
-        if self.metrics is None:
-            del values["metrics"]
+        for name in ("metrics", "params"):
+            if not values[name]:
+                del values[name]
         return values
 
     @field_validator("command", "prefix", mode="before")
@@ -272,7 +296,7 @@ class TrainerSpec(Frozen):
         if not self.command:
             remedy = "Give trainer.command=[python,train.py], or the command in the sweep's file."
             raise ConfigError("trainer.command", [], "names no program", remedy)
-        if self.trains:
+        if self.trains and not self.log.figures:
             self.log.require("a step", ("step",))
         self._require_known_ranks()
         for name in self.files:
@@ -295,6 +319,14 @@ class TrainerSpec(Frozen):
 
 
 TRISWEEP = TrainerSpec(kind="trisweep")
+
+
+def program_name(words: Sequence[str]) -> str:
+    """The name of the script, without its ending, or of the module, else that of the program; as of a folder."""
+    script = next((word for word in words if word.endswith((".py", ".sh"))), None)
+    module = next((word for before, word in pairwise(words) if before == "-m"), None)
+    name = Path(script).stem if script else module or Path(*words[:1]).name
+    return re.sub(r"[^A-Za-z0-9._-]", "-", name).lstrip("._-") or "script"
 
 
 def split_words(value: object, key: str) -> list[Any]:

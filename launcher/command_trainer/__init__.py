@@ -8,6 +8,7 @@ program_check  that the program, its script and its folder are there, before any
 flag_check   flags held against the program's own parser, and what does not reach it, before anything is submitted
 parser_program  what the program's own Python runs for that
 log_parser   from lines to steps, and to the figures of a program that does not train
+figure_parser  from lines to every number that is printed under a name: scripts
 printed_numbers  numbers as programs print them, with their units, and what may be two of them
 step_numbers  which step a printed number means: those of epochs, ranks, validations and checkpoints
 performance  from steps to a `Performance`, and which version of its scripts a program is

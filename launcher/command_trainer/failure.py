@@ -11,6 +11,7 @@ from pathlib import Path
 
 from conf.types.trainer_spec import TIMES
 from conf.units import count_of
+from launcher.command_trainer.figure_parser import FigureParser
 from launcher.command_trainer.log_parser import StepParser
 from launcher.command_trainer.pattern_advice import advice
 from train_core.job.failures import (
@@ -114,6 +115,8 @@ def error_line(line: str, log: Path) -> RankFailure:
 
 def wrongly_read(book: StepParser, logs: Sequence[Path]) -> str:
     """Why what was read of a log is not what it says; empty of one that was read well, as far as can be seen."""
+    if isinstance(book, FigureParser):
+        return book.lack
     return miscounted(book) or misread(book) or without_loss(book, logs)
 
 

@@ -21,6 +21,7 @@ from launcher.command_trainer.failure import (
     unmeasured_failure,
     wrongly_read,
 )
+from launcher.command_trainer.figure_parser import figures_in, parser_of
 from launcher.command_trainer.log_parser import FoundMetrics, NoMetrics, StepParser
 from launcher.command_trainer.performance import environment_of, performance_of, program_code
 from launcher.command_trainer.process import (
@@ -146,7 +147,7 @@ class ProgramRun:
         # A program may have saved, nobody knows where; what an earlier attempt told of stays until this one tells.
         self._told_before = self.trial.read_metrics()
         self._num_recorded = 1
-        self.book = StepParser(
+        self.book = parser_of(
             self.experiment, self._told_before[-1].step if self._told_before else 0, self.trial.read_objective()
         )
         self.metrics = FoundMetrics(self.experiment.trainer.metrics)
@@ -172,7 +173,7 @@ class ProgramRun:
             environment=environment_of(self.experiment, self._code),
             started=started,
             ended=time.time(),
-            metrics=self.metrics.in_folder(self.trial.path),
+            metrics=self.metrics.in_folder(self.trial.path) | figures_in(self.book),
         )
 
     def failure(self) -> RankFailure | None:

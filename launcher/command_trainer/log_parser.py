@@ -100,10 +100,7 @@ class StepParser:
 
     def hear(self, line: str, source: int = 0) -> Iterator[StepMetrics]:
         """The steps that became known by this line, which stands in the log with the number of its source."""
-        if self.done_pattern is not None and self.done_pattern.search(line):
-            self.is_done = True
-        if not self.error and any(pattern.search(line) for pattern in self.errors):
-            self.error = line.strip()
+        self._look_for_end(line)
         quantities, spot = self._quantities(line)
         if (step := quantities.pop("step", None)) is not None:
             is_new = yield from self._turn_to(int(step), quantities.pop("epoch", None), line, spot, source)
@@ -122,6 +119,12 @@ class StepParser:
         self._note(quantities)
         if self._seconds() is not None and self.wanted <= self._found.keys() and not is_bar:
             yield from self.close()
+
+    def _look_for_end(self, line: str) -> None:
+        if self.done_pattern is not None and self.done_pattern.search(line):
+            self.is_done = True
+        if not self.error and any(pattern.search(line) for pattern in self.errors):
+            self.error = line.strip()
 
     def _turn_to(
         self, printed: int, epoch: float | None, line: str, spot: tuple[int, int], source: int
@@ -320,7 +323,7 @@ class FoundMetrics:
         """Take a line of the program's log; a later one says the last word."""
         match = self._pattern.search(line) if self._pattern else None
         if match:
-            self._found |= dict(_numbers(match.groupdict()))
+            self._found |= _finite(match.groupdict())
 
     def in_folder(self, folder: Path) -> dict[str, float]:
         """All of the figures, once the program has ended.
@@ -344,17 +347,21 @@ def _in_file(path: Path) -> dict[str, float]:
         raise NoMetrics(f"it left no file of figures in its folder ({where}: {error.strerror})") from None
     except ValueError as error:
         raise NoMetrics(f"its file of figures is not JSON ({where}: {error})") from None
-    found = dict(_numbers(content)) if isinstance(content, dict) else {}
+    found = _finite(content) if isinstance(content, dict) else {}
     if not found:
         raise NoMetrics(f"its file of figures holds no number under a name ({where})")
     return found
 
 
-def _numbers(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
-    """The finite numbers, each with its name; words and lists beside them are left out."""
+def _finite(content: Mapping[str, Any]) -> dict[str, float]:
+    return {name: number for name, number in named_numbers(content) if math.isfinite(number)}
+
+
+def named_numbers(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+    """The numbers of a mapping, each with its name, `outer.inner` in one inside; words and lists are left out."""
     for name, value in content.items():
         if isinstance(value, dict):
-            yield from _numbers(value, f"{prefix}{name}.")
+            yield from named_numbers(value, f"{prefix}{name}.")
         elif (number := _number(value)) is not None:
             yield f"{prefix}{name}", number
 
@@ -363,7 +370,6 @@ def _number(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
-        number = float(value)
+        return float(value)
     except (ValueError, OverflowError):
         return None
-    return number if math.isfinite(number) else None

@@ -6,6 +6,7 @@ The identity of the program's code is a digest of the scripts that its command n
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import platform
 import re
@@ -21,7 +22,7 @@ from conf.plan.trainer_call import JOB_NAMES, call_of
 from launcher.command_trainer.process import HUGGINGFACE_STARTER
 from train_core.costs import FLOPS_FORMULA, IMPLEMENTATIONS, executed_flops, model_flops, num_parameters
 from train_core.process.git_sha import git_sha
-from train_core.trial.measurement import NOT_KNOWN, Environment, Performance, StepMetrics, flops_fields
+from train_core.trial.measurement import LOSS, NOT_KNOWN, Environment, Performance, StepMetrics, flops_fields
 
 OF_THE_FILE = "the cluster file, not measured"
 """The source of a peak where our own trainer would measure it in the same run, as on a CPU."""
@@ -31,6 +32,8 @@ IMPORT = re.compile(
 )
 """The module, the names, or both in one, of an import."""
 WORD = re.compile(r"\w[.\w]*")
+MOST_LISTED = 100_000
+"""The steps of a longer log are numbered by those that tell of a loss alone."""
 MOST_BYTES = 2**20
 """What is larger is no script: an interpreter, or data."""
 
@@ -71,6 +74,10 @@ def performance_of(
     printed = [tflops[step.step] for step in timed if step.step in tflops]
     recorded = {step.step for step in steps}
     num_steps = experiment.training.num_steps
+    if experiment.trainer.log.figures:  # it makes as many steps as it likes, and not each tells of a loss
+        steps = [step for step in steps if LOSS in step.figures]
+        recorded, last = {step.step for step in steps}, steps[-1].step if steps else 0
+        num_steps = last if last <= MOST_LISTED else 0
     return Performance(
         step_seconds=seconds,
         step_seconds_min=min(times),
@@ -84,7 +91,7 @@ def performance_of(
         peak_memory_bytes=() if memory_bytes is None else (memory_bytes,),
         losses=tuple(step.loss for step in steps),
         unrecorded_steps=tuple(n for n in range(1, num_steps + 1) if n not in recorded),
-        final_loss=steps[-1].loss,
+        final_loss=steps[-1].loss if steps else math.nan,
         num_parameters=num_parameters(experiment.model),
         is_timed=bool(told),
         tflops_as_printed=statistics.median(printed) if printed else None,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from launcher.command_trainer.failure import unmeasured_failure, wrongly_read
+from launcher.command_trainer.figure_parser import figures_in, parser_of
 from launcher.command_trainer.job import LogTail
-from launcher.command_trainer.log_parser import StepParser
 from launcher.command_trainer.performance import environment_of, performance_of
 from launcher.refused import put_back_too
 from sweeps.reading import TrialReading
@@ -42,7 +42,7 @@ def _read(reading: TrialReading, sweep: Sweep) -> None:
     """Read its logs, and write down what they tell, if only why that still is nothing to measure."""
     folder, experiment, before = reading.folder, reading.planned, reading.measurement
     assert before is not None
-    book, logs = StepParser(experiment, 0, sweep.record.objective), _rank_logs(reading)
+    book, logs = parser_of(experiment, 0, sweep.record.objective), _rank_logs(reading)
     for source, log in enumerate(map(LogTail, logs)):
         for line in (*log.lines(), *log.last_words()):
             list(book.hear(line, source))
@@ -71,6 +71,7 @@ def _read(reading: TrialReading, sweep: Sweep) -> None:
             environment=environment.model_copy(update=host),
             started=before.started,
             ended=before.ended,
+            metrics=figures_in(book),
         )
     )
 

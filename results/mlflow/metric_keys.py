@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from conf.types.sweep_spec import Objective, figure_of
+from conf.types.sweep_spec import Objective, figure_name
 from conf.units import GIBIBYTE, TERA
 from results.analysis.scaling import Scaling
 from sweeps.points.objectives import measured_value
@@ -106,6 +106,8 @@ RANK_MEMORY = "meas/rank_mem_GiB"
 
 def step_metrics(metrics: StepMetrics) -> dict[str, float]:
     """The figures of a step. Of a number that another program does not tell there is none; a loss may be no number."""
+    if metrics.figures:
+        return _printed("step", metrics.figures)
     of_step = _metrics_of("step", STEPS, metrics)
     told = {key: value for key, value in of_step.items() if key == "step/loss" or not math.isnan(value)}
     return told | (_metrics_of("system", SYSTEM, metrics.system) if metrics.system else {})
@@ -138,16 +140,20 @@ def objective_metrics(objectives: Sequence[Objective], reading: TrialReading) ->
     return {key: value for key, value in values.items() if key.startswith(SOUGHT) and value is not None}
 
 
-def stage_metrics(reading: TrialReading) -> dict[str, float]:
-    """The figures that the program of a later stage measured, whose names may hold signs that MLflow does not take."""
-    stage = reading.trial.stage
-    return {f"{stage}/{NOT_FOR_MLFLOW.sub('_', name)}": value for name, value in reading.metrics.items()}
+def figure_metrics(reading: TrialReading) -> dict[str, float]:
+    """The figures that the program of a trial, or of a later stage, printed or left under names of its own."""
+    return _printed(reading.trial.stage or "meas", reading.metrics)
+
+
+def _printed(prefix: str, figures: Mapping[str, float]) -> dict[str, float]:
+    """Figures by their names, which may hold signs that MLflow does not take."""
+    return {f"{prefix}/{NOT_FOR_MLFLOW.sub('_', name)}": value for name, value in figures.items()}
 
 
 def objective_key(objective: Objective) -> str:
     if objective == "throughput":
         return "meas/TFLOPS"
-    return SOUGHT + NOT_FOR_MLFLOW.sub("_", figure_of(objective) or objective)
+    return SOUGHT + NOT_FOR_MLFLOW.sub("_", figure_name(objective) or objective)
 
 
 def scaling_metrics(relation: Scaling) -> dict[str, float]:

@@ -178,6 +178,7 @@ def _trial_files(reading: Reading) -> Mapping[str, str]:
     if reading.experiment is not None:
         # What another program finds in its environment may be a password.
         files["config.json"] = reading.experiment.model_dump_json(indent=1, exclude={"trainer": {"environment"}})
+    if reading.experiment is not None and not reading.experiment.trainer.is_script:
         predicted = reading.trial.estimate if isinstance(reading, TrialReading) else None
         files["estimate.json"] = (predicted or estimate(reading.experiment)).model_dump_json(indent=1)
     if reading.measurement is not None:

@@ -104,7 +104,7 @@ def _best(record: SweepRecord, results: Sequence[TrialReading]) -> dict[str, flo
     best = best_measured(record, results)
     if best is None or best.middle.performance is None:
         return {}
-    values = metric_keys.measured_metrics(best.middle.performance)
+    values = {} if is_script(best.middle) else metric_keys.measured_metrics(best.middle.performance)
     of_step = {f"best/{name}": values[f"meas/{name}"] for name in BEST if f"meas/{name}" in values}
     sought = dict(zip(map(metric_keys.objective_key, record.objective), best.values, strict=True))
     return of_step | {key.replace(SOUGHT, "best/", 1): value for key, value in sought.items() if key.startswith(SOUGHT)}
@@ -135,15 +135,16 @@ def _note(record: SweepRecord, results: Sequence[TrialReading], ended: str) -> s
     finding = verdict(record, results, ended=ended)
     answer = " ".join(filter(None, (finding.headline, finding.figures)))
     where = "a small stand-in, measured on one machine" if record.mode == "proxy" else "at full size"
+    size = f" The sweep is of {where}." if not all(map(is_script, results)) else ""
     setups = (result.experiment for result in results if result.experiment)
     layouts = legend_text(setups) if record.labels.names_layouts else ""
-    names = filter(None, (layouts, *(f"{name} = {key}" for name, key in record.labels.legend)))
+    names = "; ".join(filter(None, (layouts, *(f"{name} = {key}" for name, key in record.labels.legend))))
     return "\n\n".join(
         (
             record.spec.question,
-            f"{answer} The sweep is of {where}.",
+            f"{answer}{size}",
             "The report is `report.html` among the artifacts.",
-            f"Names: {'; '.join(names)}.",
+            *([f"Names: {names}."] if names else []),
         )
     )
 
@@ -173,12 +174,12 @@ def _trial_run(
     ended = result.measurement.ended if result.measurement else record.created
     scaled = at(milliseconds(max(ended, since)), metric_keys.scaling_metrics(scaling))
     sought = at(milliseconds(ended), metric_keys.objective_metrics(record.objective, result))
-    figures = at(milliseconds(ended), metric_keys.stage_metrics(result))
+    figures = at(milliseconds(ended), metric_keys.figure_metrics(result))
     return replace(
         run,
         name=name,
         tags=run.tags | {key: tag(value) for key, value in tags.items()},
-        params={key: param(value) for key, value in point.items()} | run.params,
+        params=({} if is_script(result) else {key: param(value) for key, value in point.items()}) | run.params,
         metrics=(*run.metrics, *sought, *figures, *scaled),
     )
 
@@ -228,7 +229,9 @@ def _shared_content(record: SweepRecord, result: Reading, prediction: Estimate |
         attempt=str(first.time) if first else "",
         tags=_common_tags(record) | _trial_tags(result),
         params=_params(experiment),
-        metrics=(
+        metrics=()
+        if is_script(result)
+        else (
             *(at(milliseconds(record.created), metric_keys.predicted_metrics(prediction)) if prediction else ()),
             *_measured_metrics(result, prediction, milliseconds(ended)),
         ),
@@ -245,7 +248,7 @@ def _trial_tags(result: Reading) -> dict[str, str]:
         "cause": tag(result.cause),
         "measured": str(performance is not None).lower(),
     }
-    if performance is not None:
+    if performance is not None and not is_script(result):
         tags |= {"flops_formula": performance.flops_formula, "peak_source": performance.peak_source}
     if measurement and (environment := measurement.environment):
         tags |= {name: getattr(environment, name) for name in ("device", "hostname", "torch_version")}
@@ -255,16 +258,26 @@ def _trial_tags(result: Reading) -> dict[str, str]:
             "fingerprint": experiment.fingerprint,
             "shape": f"{experiment.num_nodes}x{experiment.tasks_per_node}",
             "cluster": experiment.place,
-            "model": experiment.model.name,
             "trainer": experiment.trainer.name,
-        }
+        } | ({} if experiment.trainer.is_script else {"model": experiment.model.name})
     return tags
 
 
+def is_script(reading: Reading) -> bool:
+    """True of a trial of a script, of which no model, layout nor rate is known."""
+    return reading.experiment is not None and reading.experiment.trainer.is_script
+
+
 def _params(experiment: Experiment | None) -> dict[str, str]:
-    """Every knob by its short name, as in names of layouts, and the groups that make the step by their full names."""
+    """Every knob by its short name, as in names of layouts, and the groups that make the step by their full names.
+
+    Of a script, the values that it is told.
+    """
     if experiment is None:
         return {}
+    if (trainer := experiment.trainer).is_script:
+        seed = {"seed": str(experiment.training.seed)} if trainer.is_told("training.seed") else {}
+        return {name: param(value) for name, value in trainer.params.items()} | seed
     knobs = {
         knob.label.format("") or knob.name: param(knob_value(knob.name, experiment.parallel, experiment.batch))
         for knob in KNOBS

@@ -57,12 +57,17 @@ def ranking_table(record: SweepRecord, readings: Sequence[TrialReading]) -> Tabl
     """The points of a sweep, best first by what it seeks; below them, by outcome, what no run of its point measured."""
     points, by_rate = sought_points(record, readings), record.seeks_rate
     words = list(map(words_of, record.objective))
-    columns = list(RANKED_COLUMNS) if by_rate else [*words, "95 %", "n", "step s"]
+    of_time = ["step s"] if record.shows_rates else []
+    columns = list(RANKED_COLUMNS) if by_rate else [*words, "95 %", "n", *of_time]
     relations = relations_of_points(points, readings)
     rows = []
     for place, point in zip(places(points), points, strict=True):
         outcome = _outcome(DISTURBED if point.disturbed else point.reading.outcome)
-        cells = _rate_cells(point, relations[point.middle.trial.trial_id]) if by_rate else sought_cells(point)
+        cells = (
+            _rate_cells(point, relations[point.middle.trial.trial_id])
+            if by_rate
+            else sought_cells(point)[: len(columns)]
+        )
         rows.append((text(place), _layout(point.name, point.is_baseline), outcome, *cells))
     for reading in _never_measured(readings, points):
         name, absent = _layout(reading.label, reading.trial.is_baseline), [text(ABSENT)] * len(columns)

@@ -16,7 +16,7 @@ from typing import Any
 from conf.plan.experiment import Experiment
 from conf.plan.knobs import KNOBS
 from conf.types.schema import BatchPlan
-from conf.types.sweep_spec import figure_of
+from conf.types.sweep_spec import figure_name
 from conf.units import MILLION
 from results.analysis.footprint import GRAMS_PER_TONNE, Footprint, best_known_footprint, declared_footprint
 from results.analysis.scaling import Scaling, scalings
@@ -35,6 +35,7 @@ from train_core.trial.measurement import BlockRates, Environment, Outcome, Perfo
 TrialRow = dict[str, Any]
 
 POINT = "point."
+OBJECTIVE = "objective_"
 CO2 = "grams_co2_per_million_tokens"
 # These fields hold a value for every rank, step or type of devices, which is no cell of a table.
 NO_CELLS = ("peak_memory_bytes", "losses", "breakdown", "blocks")
@@ -42,6 +43,12 @@ PERFORMANCE_FIELDS = tuple(name for name in Performance.model_fields if name not
 FOLLOWS_FROM_TIME = re.compile("seconds|per_second|utilization|num_timed")
 ESTIMATE_FIELDS = tuple(name for name in Estimate.model_fields if name not in ("stages", "step_terms", "blocks"))
 PARALLEL_FIELDS = tuple(knob.name for knob in KNOBS if knob.shown == "in every row" and knob.group == "parallel")
+OF_SCRIPTS = frozenset(
+    {"trial_id", "fingerprint", "label", "asked_by", "role", "sweep_stage", "after_trial", "cluster", "num_nodes"}
+    | {"world_size", "outcome", "cause", "started", "ended", "num_steps_done", "hostname", "git_sha", "trainer_code"}
+    | {"quarantined", "repeat", "num_runs", "place"}
+)
+"""The columns of a script, of which no layout nor rate is known, beside its values and what it printed."""
 BATCH_SIZES = (*BatchPlan.model_fields, "num_micro_batches", "dtype")
 SIZES = ("model", "cluster", "num_nodes", *PARALLEL_FIELDS, "data_parallel_size", *BATCH_SIZES)
 
@@ -203,7 +210,7 @@ def repeat_columns(record: SweepRecord, results: Sequence[TrialReading]) -> list
     return [
         _point_columns(result, points_by_trial.get(result.trial.trial_id), placed.get(result.trial.trial_id))
         | {"disturbed": disturbed.get(result.trial.trial_id)}
-        | {f"objective_{figure_of(each) or each}": measured_value(each, result) for each in sought}
+        | {f"{OBJECTIVE}{figure_name(each) or each}": measured_value(each, result) for each in sought}
         for result in results
     ]
 
@@ -230,8 +237,13 @@ def collected(record: SweepRecord, results: Sequence[TrialReading]) -> Iterator[
     """
     metrics, keys = chain_metrics(results), _keys_of([result.trial for result in results])
     for result, relation, repeats in zip(results, scalings(results), repeat_columns(record, results), strict=True):
-        figures = {f"measured_{name}": value for name, value in metrics.get(result.name, {}).items()}
-        yield _with_whole_point(trial_row(result, relation) | repeats | figures, result.trial, keys)
+        row = trial_row(result, relation) | repeats
+        if is_script := bool(result.experiment and result.experiment.trainer.is_script):
+            kept = (name for name in row if name in OF_SCRIPTS or name.startswith((POINT, OBJECTIVE)))
+            row = {name: row[name] for name in kept}
+        printed = (result.metrics if is_script else {}) | metrics.get(result.name, {})
+        figures = {f"measured_{name}": value for name, value in printed.items()}
+        yield _with_whole_point(row | figures, result.trial, keys)
 
 
 def columns_of(rows: Iterable[TrialRow]) -> dict[str, list[Any]]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
 from conf.compose.settings import Settings
-from conf.compose.tree import Tree, has_key, nearest_key, part_at, value_after, value_at
+from conf.compose.tree import PARAMS, Tree, has_key, nearest_key, part_at, value_after, value_at
 from conf.errors import ConfigError, InfeasiblePlan
 from conf.nearest import most_like
 from conf.plan.experiment import Experiment, ExperimentParts
@@ -18,11 +19,14 @@ from conf.types.axes import AxisBlock, SweepAxis, expression_in
 from conf.types.expression import BadExpression, Expression, parse_expression
 from conf.types.schema import FOLLOWING, Value, followed
 from conf.types.sweep_spec import PointSet
+from conf.types.trainer_spec import PARAM
 from sweeps.planner.choosing.objectives import steps_for
 
 Point = dict[str, Value]
 ValuesTogether = tuple[Value, ...]
 FLAGS = "trainer.flags"
+OWN_PARAM = re.compile(re.escape(PARAMS) + PARAM.pattern, re.ASCII)
+"""A key that an axis alone may give: a value of the program's own."""
 DERIVED = "data_parallel_size"
 MODEL_PARALLEL = tuple(f"parallel.{axis}_parallel_size" for axis in ("tensor", "pipeline", "context"))
 """The sizes that are between the number of devices and `DERIVED`, a name of expressions that is no key."""
@@ -132,7 +136,7 @@ class AxisSpace:
         used = frozenset[str]().union(*(dimension.needs for dimension in self.dimensions))
         for dimension in self.dimensions:
             for key in dimension.keys:
-                if not has_key(self.tree, key):
+                if not (has_key(self.tree, key) or OWN_PARAM.fullmatch(key)):
                     raise ConfigError("sweep.axes", key, "is not a key of the configuration", self._remedy(key))
                 if "." not in key and isinstance(part := part_at(self.tree, key), dict):
                     # An axis over a name would do nothing, and one over a key of such a group is refused.
@@ -287,7 +291,8 @@ def spaces_of(point_set: PointSet, tree: Tree, pinned: Mapping[str, Value]) -> l
 
 
 def expand(point_set: PointSet, tree: Tree, pinned: Mapping[str, Value]) -> list[Point]:
-    """Every point once: the baseline first, then the grid of each block of axes, then the listed points.
+    """Every point once: the baseline first, then the grid of each block of axes, then the listed points. A sweep that
+    states none of these has one, the configuration itself.
 
     Of what the user pinned, points of another value are left out. Raises ConfigError where no point is left, or there
     are too many to go through.
@@ -308,7 +313,8 @@ def expand(point_set: PointSet, tree: Tree, pinned: Mapping[str, Value]) -> list
 
 def stated_points(point_set: PointSet, tree: Tree, pinned: Mapping[str, Value]) -> list[Point]:
     """The baseline and the listed points, without the axes; empty where what is pinned leaves none."""
-    return list(_distinct(_all_points(point_set, [], tree), tree, pinned))
+    stated = (point for point in (baseline_of(point_set, tree), *_listed(point_set, tree)) if point is not None)
+    return list(_distinct(iter(stated), tree, pinned))
 
 
 def every_point(point_set: PointSet, tree: Tree, pinned: Mapping[str, Value], *, whole_grid: bool) -> Iterator[Point]:
@@ -321,16 +327,22 @@ def every_point(point_set: PointSet, tree: Tree, pinned: Mapping[str, Value], *,
     return _distinct(_all_points(point_set, listed, tree), tree, pinned)
 
 
-def baseline_of(point_set: PointSet, tree: Tree) -> Point:
-    """The baseline, with those values computed that follow from others."""
-    return _plain(point_set.baseline, tree)
+def baseline_of(point_set: PointSet, tree: Tree) -> Point | None:
+    """The baseline, with those values computed that follow from others; None where there is none."""
+    return None if point_set.baseline is None else _plain(point_set.baseline, tree)
 
 
 def _all_points(point_set: PointSet, spaces: list[AxisSpace], tree: Tree) -> Iterator[Point]:
-    yield baseline_of(point_set, tree)
+    baseline = baseline_of(point_set, tree)
+    if baseline is not None or not (point_set.blocks or point_set.points):
+        yield baseline or {}
     for space in spaces:
         yield from space.grid()
-    yield from (_plain(point, tree) for point in point_set.points)
+    yield from _listed(point_set, tree)
+
+
+def _listed(point_set: PointSet, tree: Tree) -> Iterator[Point]:
+    return (_plain(point, tree) for point in point_set.points)
 
 
 def _plain(point: Mapping[str, Value], tree: Tree) -> Point:

@@ -5,7 +5,7 @@ loss         held-out loss after the last step; without evaluations the mean of 
 step_time    seconds of a step
 dollars      for a trillion tokens, at the price in the cluster's file
 energy       joules for a token, at the declared power of the devices
-STAGE.FIGURE what the program of a later stage measured of the trial
+STAGE.FIGURE what the program of a later stage measured of the trial; of `train`, what its own program printed last
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from conf.compose.tree import Tree, part_at
 from conf.errors import ConfigError
 from conf.nearest import nearest
 from conf.plan.experiment import Experiment
-from conf.types.sweep_spec import Objective, PointSet, figure_of, is_of_time
+from conf.types.sweep_spec import Objective, PointSet, figure_of, is_of_time, own_figure
 from conf.units import SECONDS_PER_HOUR, TRILLION
 from sweeps.reading import Reading, TrialReading
 from train_core.costs import Estimate
-from train_core.trial.measurement import Performance, StepMetrics
+from train_core.trial.measurement import LOSS, Performance, StepMetrics
 
 LAST_PART = 10
 """Where the held-out loss is not evaluated, the loss is the mean over this part of the steps, at the end as on the way,
@@ -61,9 +61,13 @@ def measured_value(objective: Objective, reading: Reading) -> float | None:
     performance, experiment = reading.performance, reading.experiment
     if performance is None or experiment is None:
         return None
+    if (own := own_figure(objective)) is not None:
+        return reading.metrics.get(own)
     if (figure := figure_of(objective)) is not None:
         return reading.figures.get(figure) if isinstance(reading, TrialReading) else None
     if objective == "loss":
+        if experiment.trainer.log.figures and LOSS not in reading.metrics:
+            return None
         return final_loss(experiment, performance, reading.steps)
     return _of_step(objective, experiment, performance) if performance.is_timed else None
 
@@ -139,9 +143,12 @@ def require_comparable(objectives: Sequence[Objective], point_set: PointSet, pin
         raise ConfigError("search.tokens", int(tokens), problem, remedy)
     if "dollars" in objectives:
         _require_prices(tree)
-    for figure in filter(None, map(figure_of, objectives)):
-        _require_measured(figure, tree)
-    if "loss" in objectives:
+    prints_figures = part_at(tree, "trainer.log.figures")
+    for objective in objectives:
+        figure = figure_of(objective)
+        if figure is not None and not (own_figure(objective) and prints_figures):
+            _require_measured(figure, tree)
+    if "loss" in objectives and not prints_figures:  # a script's own values say how long it trains, and on what
         _require_comparable_losses(keys, tokens)
     if "step_time" in objectives and (varied := sorted(keys & STEP_KEYS)):
         problem = f"would favour small steps: the sweep varies {varied[0]}"

@@ -66,12 +66,14 @@ def plan_sweep(asked: Composition, *, proxy: bool, git_sha: str) -> SweepRecord:
     if spec is None:
         raise UsageError("No sweep was named", "Give one, such as `trisweep plan 175b`.")
     plan = _trials_of(part_of(asked, spec, proxy=False), spec.max_trials)
+    # The whole of a sweep without a file is overrides, which its journal keeps; the record has what they come to.
+    own = asked.overrides.of({"cluster"}) if asked.overrides.is_without_file else asked.overrides.without(JOB_GROUPS)
     return SweepRecord(
         name=spec.name,
         mode="proxy" if proxy else "cluster",
         spec=spec,
         tracking=settings.tracking.without_credentials(),
-        overrides=overrides_for_records(asked.overrides.without(JOB_GROUPS).texts),
+        overrides=overrides_for_records(own.texts),
         objective=settings.search.objective,
         git_sha=git_sha,
         created=time.time(),
@@ -140,7 +142,7 @@ def _trials_of(part: SweepPart, max_trials: int | None = None) -> tuple[Trial, .
         case "grid":
             return make_trials(part.tree, part.points, part.pinned, max_trials)
     # The search asks for all others one after another.
-    first = PointSet(points=(), baseline=part.points.baseline)
+    first = PointSet(baseline=part.points.baseline)
     return make_trials(part.tree, first, {}, max_trials) if stated_points(first, part.tree, part.pinned) else ()
 
 
@@ -148,10 +150,15 @@ def make_trials(
     tree: Tree, points: PointSet, pinned: Mapping[str, Value], max_trials: int | None = None
 ) -> tuple[Trial, ...]:
     """One trial for every point, in order; at most `max_trials` of those that fit are selected."""
-    *drafts, baseline = _drafts(tree, [*expand(points, tree, pinned), baseline_of(points, tree)])
+    baseline = baseline_of(points, tree)
+    drafts, declared = (
+        _drafts(tree, expand(points, tree, pinned)),
+        [] if baseline is None else _drafts(tree, [baseline]),
+    )
     # Different points may come to the same experiment, such as one that names a default and one that does not.
     distinct = named_apart({draft.identity: draft for draft in drafts}.values())
-    marked = [draft.model_copy(update={"is_baseline": draft.identity == baseline.identity}) for draft in distinct]
+    of_baseline = {draft.identity for draft in declared}
+    marked = [draft.model_copy(update={"is_baseline": draft.identity in of_baseline}) for draft in distinct]
     objective = part_at(tree, "search.objective")
     by_rate = any(map(is_of_time, [objective] if isinstance(objective, str) else objective))
     return _select(marked, max_trials, by_rate=by_rate)
@@ -186,10 +193,10 @@ def _planned_trials(asked: Composition, points: PointSet, max_trials: int | None
     wanted = search_request(asked)
     # A pinned list of layers suits the stages of the planned points; the baseline may have another number of stages.
     spread = {"parallel.layers_per_stage": None, **wanted.padding}
-    baseline = _draft(asked.tree, {**spread, **baseline_of(points, asked.tree)}).model_copy(
-        update={"is_baseline": True}
-    )
-    trials = {baseline.identity: baseline}
+    declared, trials = baseline_of(points, asked.tree), dict[tuple[str, int], Trial]()
+    if declared is not None:
+        baseline = _draft(asked.tree, {**spread, **declared}).model_copy(update={"is_baseline": True})
+        trials[baseline.identity] = baseline
     for chosen in planned_points(wanted.spaces[0], wanted.settings, wanted.settings.search):
         trial = _draft(asked.tree, {**wanted.padding, **chosen.values()})
         # The planner may choose the baseline as well, which then stays one trial with both marks.

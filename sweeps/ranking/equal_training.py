@@ -30,8 +30,11 @@ class TrainedOn(NamedTuple):
 def trained_otherwise(points: Mapping[Key, Sequence[TrialReading]], *, by_loss: bool = True) -> dict[Key, str]:
     """Why losses say nothing beside those of the longest training of the present configuration, by point.
 
-    A later stage's figures are compared for whatever lengths of training the present configuration asks for.
+    A later stage's figures are compared for whatever lengths of training the present configuration asks for, and those
+    of a script as they are: how long it trains is one of its own values.
     """
+    if all(each.planned.trainer.log.figures for runs in points.values() for each in runs):
+        return {}
     trainings = [(each.trial.role != "kept", _training_of(each)) for runs in points.values() for each in runs]
     present = [training for is_present, training in trainings if is_present]
     by_length = sorted(present or [training for _, training in trainings], key=lambda each: each.tokens)

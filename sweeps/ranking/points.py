@@ -282,7 +282,12 @@ def _with_seed_zero(experiment: Experiment) -> Experiment:
 
 
 def _has_diverged(reading: TrialReading) -> bool:
-    """True if the last tenth of the training losses lies far above the first; a single step says little."""
+    """True if the last tenth of the training losses lies far above the first; a single step says little.
+
+    What a script calls its loss may be anything, so that only one that is no number says so.
+    """
+    if reading.planned.trainer.is_script:
+        return False
     losses = reading.performance.losses if reading.performance is not None else ()
     if not losses:
         return False

@@ -15,7 +15,7 @@ from cli.main import app
 ROOT = Path(__file__).parents[2]
 ROOMS = ("cli/**/*.py", "results/analysis/*.py", "results/tables/*.py", "sweeps/planner/**/*.py")
 OF_HYDRA = {"--multirun", "--config-name", "--config-path", "--package", "--resolve"}
-OF_OTHER_PROGRAMS = {"--logdir", "--ntasks-per-node", "--signal", *OF_HYDRA}
+OF_OTHER_PROGRAMS = {"--lr", "--batch", "--no-deps", "--logdir", "--ntasks-per-node", "--signal", *OF_HYDRA}
 NAMED = re.compile(r"(?<![\w-])(--[a-z][a-z-]+)(?: ([a-z]+))?")
 VERBS = {"asks"}
 """Words that follow `--format` and are no value of it."""

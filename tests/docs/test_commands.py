@@ -48,7 +48,7 @@ RUN_ELSEWHERE = {
 COMMANDS = shown_commands()
 SEARCHING = {"--search", "--devices", "--scaling", "--explain", "--mixed", "search=planner", "search=bayes"}
 PAGE = ROOT / "docs" / "how-to" / "hyperparameter-sweep.md"
-LEARNING_RATES, FITS = (part.split("```")[0] for part in PAGE.read_text().split("```yaml\n")[1:])
+FITS, LEARNING_RATES = (part.split("```")[0] for part in PAGE.read_text().split("```yaml\n")[1:])
 SCRIPT = PAGE.read_text().split("```python\n")[1].split("```")[0]
 TABLE = "gpu,num_gpus,layers,hidden,heads,seq,global_batch,micro_batch,tp,pp\nA100-80GB,8,24,2048,16,2048,64,4,1,1\n"
 GPT2 = '{"model_type": "gpt2", "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 4096, "vocab_size": 50304}'

@@ -84,6 +84,8 @@ FAULT_OF_OUTCOME = {
 
 
 NOT_KNOWN = "unknown"
+LOSS = "loss"
+"""The name under which other programs print the loss of a step."""
 """A fact about the software of a program that is not ours."""
 
 
@@ -120,6 +122,7 @@ class StepMetrics(Frozen):
         busiest_expert_load: tokens of the busiest expert of any layer over the mean of its layer; None without experts.
         dropped_share: of all choices of experts in the step, those that found no room; None without a capacity.
         system: what was used meanwhile, every few seconds and at the last step; None at the steps between.
+        figures: what another program printed under names of its own, where all of them are read.
     """
 
     step: Count
@@ -137,6 +140,7 @@ class StepMetrics(Frozen):
     busiest_expert_load: Positive | None = None
     dropped_share: NonNegative | None = None
     system: SystemUse | None = None
+    figures: dict[str, float] = Field(default_factory=dict)
 
 
 class StepTerms(Frozen):
@@ -332,7 +336,7 @@ class Measurement(Frozen):
         nodes: those that may be to blame: of the failing rank where it is known, else all of the job's.
         over_capacity_bytes: how much more memory the failed request needed than was free; the whole step may need
             more. None where it is not known.
-        metrics: figures of a program that does not train, such as an evaluation's score; measured by that program.
+        metrics: figures that a program printed or left under names of its own, such as an evaluation's score.
     """
 
     fingerprint: str

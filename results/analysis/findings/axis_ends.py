@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from conf.compose.tree import PARAMS
 from conf.plan.knobs import LAYOUT_KEYS
 from conf.types.axes import SweepAxis
 from conf.types.schema import Value
@@ -38,7 +39,8 @@ def _sentences(record: SweepRecord, points: Sequence[MeasuredPoint]) -> Iterator
             end, outer = beyond
             low, high = sorted((end, outer))
             which = "highest" if outer > end else "lowest"
-            yield f"The best {key}, {best:.4g}, is at the {which} end of its axis: try {low:.3g} to {high:.3g} next."
+            name = key.removeprefix(PARAMS)
+            yield f"The best {name}, {best:.4g}, is at the {which} end of its axis: try {low:.3g} to {high:.3g} next."
 
 
 def _number(value: Value) -> float | None:

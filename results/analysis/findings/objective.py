@@ -10,7 +10,7 @@ from statistics import fmean, stdev
 from conf.grouped import grouped
 from conf.nearest import listed
 from conf.overrides import Override, command_line
-from conf.types.sweep_spec import Objective, figure_of, is_of_time
+from conf.types.sweep_spec import Objective, figure_name, is_of_time
 from conf.units import TERA, count_of
 from results.analysis.findings.axis_ends import end_sentences
 from results.render.units import ABSENT, significant
@@ -45,7 +45,7 @@ HUGE = 1e10
 
 def words_of(objective: Objective) -> str:
     """The objective as people call it; a later stage's figure bears the name that its program gave it."""
-    return WORDS.get(objective) or figure_of(objective) or objective
+    return WORDS.get(objective) or figure_name(objective) or objective
 
 
 def value_text(objective: Objective, value: float) -> str:
@@ -211,7 +211,10 @@ def _unsureness(record: SweepRecord, points: Sequence[MeasuredPoint], where: str
         return f"{seen} so far, {nobody_knows}."
     by_time, seed = all(map(is_of_time, record.objective)), f"{{{SEED}}}"
     again = f"`{sweep_with(where, {'search.max_rounds': NUM_RUNS} if by_time else _further_seeds(record))}`"
-    if not by_time and not any(point.reading.planned.trainer.is_told(SEED) for point in points):
+    programs = [point.reading.planned.trainer for point in points]
+    if programs[0].is_script and not any(program.is_told(SEED) for program in programs):
+        return f"{seen}, {nobody_knows}: give seed=1,2,3 as well, and {{seed}} in the command."
+    if not by_time and not any(program.is_told(SEED) for program in programs):
         return f"{seen}, {nobody_knows}. The program is not told {seed}, which {again} varies."
     if seen.startswith(SAME):
         return f"{seen}, {nobody_knows}. Does the program make use of {seed}?"

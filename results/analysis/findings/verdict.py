@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from conf.nearest import listed, nearest
 from conf.overrides import command_line
-from conf.types.sweep_spec import figure_of
+from conf.types.sweep_spec import figure_name
 from conf.units import TRILLION, count_of
 from results.analysis.findings.circumstances import noise_of
-from results.analysis.findings.objective import aside_sentence, sought_sentences, sweep_with
+from results.analysis.findings.objective import aside_sentence, sought_sentences, sweep_with, words_of
 from results.analysis.findings.ranking import efficiency_text, relations_of_points
 from results.analysis.footprint import declared_footprint
 from results.analysis.scaling import Scaling, ScalingStudy, measured_study
@@ -121,12 +121,12 @@ def _objective_verdict(record: SweepRecord, results: Sequence[TrialReading], whe
     """The answer of a sweep that seeks something else than the highest rate."""
     headline, others, sureness = sought_sentences(record, results, where)
     if not headline:
-        words, advice = " and ".join(record.objective), ""
+        words, advice = " and ".join(map(words_of, record.objective)), ""
         # Where later stages measured figures of which none is sought, as of a name that was misspelt, they are named.
-        known = list(dict.fromkeys(name for result in results for name in result.figures))
-        sought = [figure for figure in map(figure_of, record.objective) if figure is not None and figure not in known]
+        known = list(dict.fromkeys(name for result in results for name in (*result.figures, *result.metrics)))
+        sought = [name for name in map(figure_name, record.objective) if name is not None and name not in known]
         if known and sought:
-            advice = f"The stages measured {', '.join(known)}. {nearest(sought[0], known)}"
+            advice = f"What was measured is {', '.join(known)}. {nearest(sought[0], known)}"
         says = f"No trial has measured {words} yet, which the sweep seeks (search.objective)."
         return SweepVerdict(says, advice=advice)
     return SweepVerdict(headline, "", (others,) if others else (), sureness)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from conf.overrides import Override, command_line
+from conf.overrides import Override, Overrides, command_line
 from conf.units import count_of
 from results.render.section import Block, FactList, Heading, NamedTable, Paragraph, ReportSubject, Section
 from results.render.table import Table, text
@@ -22,6 +22,9 @@ PLACE_KEYS = ("cluster", "output_dir")
 """Overrides without which a command would look for the sweep in another folder."""
 OF_JOBS = JOB_GROUPS - {"output_dir"}
 MOST_CHARACTERS = 2000
+
+
+OF_A_FINGERPRINT = "model, cluster, layout, batch, precision, data and training"
 
 
 @dataclass(frozen=True)
@@ -100,9 +103,11 @@ def _blocks(subject: ReportSubject, given: Sequence[GivenCommand]) -> Iterator[B
         yield NamedTable("commands", _commands_table(given))
     if table := _trials_table(subject.results):
         yield NamedTable("fingerprints", table, folded_as=f"Fingerprints of {count_of(len(table.rows), 'trial')}")
+        are_scripts = all(each.planned.trainer.is_script for each in subject.results if each.experiment)
+        what = "the command, its values and seed, devices and cluster" if are_scripts else OF_A_FINGERPRINT
         yield Paragraph(
-            "A fingerprint is of all that changes a measurement: model, cluster, layout, batch, precision, data and"
-            " training. Equal fingerprints are one experiment, in whatever sweep.",
+            f"A fingerprint is of all that changes a measurement: {what}. Equal fingerprints are one experiment, in"
+            " whatever sweep.",
             is_note=True,
         )
 
@@ -110,13 +115,18 @@ def _blocks(subject: ReportSubject, given: Sequence[GivenCommand]) -> Iterator[B
 def sweep_command(subject: ReportSubject, given: Sequence[GivenCommand]) -> str:
     """The command that plans and measures the same points, with what the last command on record overrode."""
     record = subject.sweep.record
+    if by_words := [each.command for each in given if " --command" in each.command and _is_remembered(each)]:
+        return by_words[-1]
     overrides = _overrides(given) or list(record.overrides)
     return command_line(["trisweep", "sweep", record.spec.name, *overrides, *_config_words(given)])
 
 
 def job_words(folder: SweepFolder) -> list[str]:
     """The overrides of the last command on record that the sweep's record leaves out, but that of its folder."""
-    return [each for each in _overrides(commands_of(folder)) if Override.parse(each).group in OF_JOBS]
+    given = commands_of(folder)
+    if given and _is_remembered(given[-1]):
+        return []
+    return [each for each in _overrides(given) if Override.parse(each).group in OF_JOBS]
 
 
 def folder_words(folder: SweepFolder) -> list[str]:
@@ -135,6 +145,11 @@ def _overrides(given: Sequence[GivenCommand]) -> list[str]:
     """Return the overrides of the last command, without the choice of the sweep, which the command itself names."""
     last = given[-1].texts("overrides") if given else []
     return [each for each in last if Override.parse(each).key != "sweep"]
+
+
+def _is_remembered(given: GivenCommand) -> bool:
+    """True of a sweep without a file, which goes on by its name alone."""
+    return Overrides.parse(given.texts("overrides")).is_without_file
 
 
 def _facts(last: GivenCommand) -> Iterator[tuple[str, str]]:
@@ -168,7 +183,7 @@ def _trials_table(results: Sequence[TrialReading]) -> Table | None:
     """The trials that left something, with the code that each ran."""
     rows = [
         {
-            "layout": text(result.label),
+            "point" if result.planned.trainer.is_script else "layout": text(result.label),
             "trial": text(result.trial.trial_id),
             "fingerprint": text(result.experiment.fingerprint),
             "commit": text(result.measurement.environment.git_sha if result.measurement.environment else ""),

@@ -73,9 +73,10 @@ def _finding(record: SweepRecord, studies: dict[str, ScalingStudy]) -> str:
 def _finding_blocks(subject: ReportSubject, measured: ScalingStudy | None) -> Iterator[Block]:
     record = subject.sweep.record
     declared = record.spec.proxy if record.mode == "proxy" and record.spec.proxy else record.spec
+    baseline = _point(declared.baseline or {})
     yield Paragraph(
-        f"Held constant: {HELD[record.spec.scaling or 'weak']}. Baseline: {_point(declared.baseline)}. Efficiency is"
-        " the rate per device over the baseline's; of ideal is MFU, in which 100 % would be every device at its peak"
+        f"Held constant: {HELD[record.spec.scaling or 'weak']}. Baseline: {baseline}. Efficiency is the rate"
+        " per device over the baseline's; of ideal is MFU, in which 100 % would be every device at its peak"
         " all the time: a poor baseline makes any efficiency look good, and of ideal shows it.",
         is_note=True,
     )

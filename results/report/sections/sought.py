@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from conf.compose.tree import PARAMS
 from conf.types.schema import Value
-from conf.types.sweep_spec import Objective
+from conf.types.sweep_spec import Objective, own_figure
 from conf.units import count_of
 from results.analysis.findings.objective import aside_sentence, value_text, words_of
 from results.analysis.findings.ranking import sought_cells
@@ -47,8 +48,9 @@ def _blocks(record: SweepRecord, points: Sequence[MeasuredPoint]) -> Iterator[Bl
     if said := aside_sentence({point.name: point.aside for point in points}):
         yield Paragraph(said, is_caution=True)
     yield from _axis_blocks(record, [point for point in points if not point.aside])
-    if "loss" in record.objective:
-        yield _curves(points)
+    curved = "loss" if "loss" in record.objective else next(filter(None, map(own_figure, record.objective)), None)
+    if curved is not None:
+        yield _curves(points, curved)
         if len(points) > MOST_CURVES:
             yield Paragraph(f"The curves are of the best {MOST_CURVES} points.", is_note=True)
 
@@ -89,7 +91,8 @@ def _axis_plot(record: SweepRecord, points: Sequence[MeasuredPoint], key: str, n
     is_declared = any(block.axes[key].log for block in plan.blocks if key in block.axes)
     is_log = values[0] > 0 and (values[-1] > LOGARITHMIC * values[0] or is_declared)
     scale = {"type": "log"} if is_log else {"zero": False}
-    x = quantity("setting", key) | {
+    name = key.removeprefix(PARAMS)
+    x = quantity("setting", name) | {
         "scale": scale,
         "axis": {"values": values, "format": ".6~g"} if len(values) <= MOST_TICKS else {},
     }
@@ -119,7 +122,7 @@ def _axis_plot(record: SweepRecord, points: Sequence[MeasuredPoint], key: str, n
             layer(dots(70, color="var(--measured)"), x=x, y=y, tooltip=tooltip("point", "value")),
         ],
     }
-    caption = f"{title.capitalize()} over {key}; the line joins the best at each value" + (
+    caption = f"{title.capitalize()} over {name}; the line joins the best at each value" + (
         ", whiskers are 95 % intervals, where one is known." if any(point.interval for point in points) else "."
     )
     if num_diverged:
@@ -138,7 +141,7 @@ def _coordinates(record: SweepRecord, points: Sequence[MeasuredPoint], axes: Seq
     rows = [
         {
             "point": point.name,
-            "axis": column,
+            "axis": column.removeprefix(PARAMS),
             "place": places[column][str(_axis_value(point, column, objective))],
             "value": str(_axis_value(point, column, objective)),
             "rank": rank,
@@ -152,7 +155,7 @@ def _coordinates(record: SweepRecord, points: Sequence[MeasuredPoint], axes: Seq
         "height": 280,
         "mark": {"type": "line", "point": {"color": "var(--measured)"}, "color": "var(--measured)"},
         "encoding": {
-            "x": category("axis", sort=columns, axis={"labelAngle": 0}),
+            "x": category("axis", sort=[column.removeprefix(PARAMS) for column in columns], axis={"labelAngle": 0}),
             "y": quantity("place", "values in their order", axis={"labels": False}),
             "detail": {"field": "point"},
             # By strength and not by hue: a colour between two is one of a theme, and would not follow the page's.
@@ -180,7 +183,7 @@ def _shares(record: SweepRecord, points: Sequence[MeasuredPoint], axes: Sequence
     codes = np.array([[levels.index(_value(point, key)) for key, levels in both] for point in finite], dtype=float)
     shares = fanova_shares(codes, measured, list(map(len, values)), SAME_DRAW)
     named = sorted(zip(shares, axes, strict=True), reverse=True)
-    listed = ", ".join(f"{key} {percent(share)} %" for share, key in named)
+    listed = ", ".join(f"{key.removeprefix(PARAMS)} {percent(share)} %" for share, key in named)
     what = f"{words_of(record.objective[0])} of {len(finite)} points"
     yield Paragraph(f"Which axis mattered, as its share of the differences in {what} (fANOVA): {listed}.", is_note=True)
 
@@ -198,21 +201,27 @@ def _sort_key(value: Value) -> tuple[str, float, str]:
     )
 
 
-def _curves(points: Sequence[MeasuredPoint]) -> Plot:
-    """The training loss of the first run of each point; those that diverged are drawn as far as any other goes."""
+def _curves(points: Sequence[MeasuredPoint], name: str) -> Plot:
+    """The training loss, or another figure, of the first run of each point over its steps.
+
+    Those that diverged are drawn as far as any other goes.
+    """
     shown = points[:MOST_CURVES]
-    sound = [loss for point in shown if not point.diverged for _, loss in _losses(point)]
+    sound = [loss for point in shown if not point.diverged for _, loss in _curve(point, name)]
     # Beside a loss of 1e17, every other would lie on the axis.
-    top = max(sound or [point_losses[0][1] for point in shown if (point_losses := _losses(point))], default=math.inf)
+    top = max(
+        sound or [point_losses[0][1] for point in shown if (point_losses := _curve(point, name))], default=math.inf
+    )
     rows = [
         {"point": point.name, "step": step, "loss": loss}
         for point in shown
-        for step, loss in _losses(point)
+        for step, loss in _curve(point, name)
         if loss <= top
     ]
-    is_cut = any(loss > top for point in shown for _, loss in _losses(point))
+    is_cut = any(loss > top for point in shown for _, loss in _curve(point, name))
     x = quantity("step", "step", axis={"tickMinStep": 1})
-    y = quantity("loss", "measured training loss", scale={"zero": False})
+    what = "training loss" if name == "loss" else name
+    y = quantity("loss", f"measured {what}", scale={"zero": False})
     names = category("point", sort=[point.name for point in shown])
     spec: Spec = {
         "data": {"values": rows},
@@ -220,11 +229,14 @@ def _curves(points: Sequence[MeasuredPoint]) -> Plot:
         **layer({"type": "line"}, x=x, y=y, color=names, tooltip=tooltip("point", "step", "loss")),
     }
     cut = f" Of those that diverged, losses above {value_text('loss', top)} are left out." if is_cut else ""
-    return Plot("sought-losses", f"Measured training loss of every point, by its first run.{cut}", spec)
+    return Plot("sought-losses", f"Measured {what} of every point, by its first run.{cut}", spec)
 
 
-def _losses(point: MeasuredPoint) -> list[tuple[int, float]]:
-    """The steps of its first run with their losses, as far as these are numbers."""
+def _curve(point: MeasuredPoint, name: str) -> list[tuple[int, float]]:
+    """The steps of its first run with their losses, or another figure, as far as these are numbers."""
+    if name != "loss":
+        told = ((step.step, step.figures.get(name, math.nan)) for step in point.reading.steps)
+        return [(step, value) for step, value in told if math.isfinite(value)]
     performance = point.reading.performance
     if performance is None:
         return []

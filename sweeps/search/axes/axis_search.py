@@ -16,12 +16,12 @@ from statistics import median
 
 import numpy as np
 
-from conf.compose.tree import Tree
+from conf.compose.tree import PARAMS, Tree
 from conf.errors import ConfigError
 from conf.types.sweep_spec import SearchPlan
 from conf.units import count_of
 from sweeps.folder.journal import ALL_TRIED
-from sweeps.points.axes import AxisSpace, Point, spaces_of, stated_points
+from sweeps.points.axes import AxisSpace, Dimension, Point, ValuesTogether, spaces_of, stated_points
 from sweeps.points.objectives import front
 from sweeps.points.plan import SweepPart, trial_of
 from sweeps.reading import TrialReading
@@ -203,11 +203,17 @@ def _without_axes(part: SweepPart) -> ConfigError:
 def _require_valid_values(tree: Tree, spaces: Sequence[AxisSpace]) -> None:
     """Refuse what is wrong whatever the other axes say, before the first job and not in the middle of the sweep."""
     for space in spaces:
-        for dimension in space.dimensions:
-            axis = dimension.axis
-            for row in dimension.rows or () if axis is None else ((axis.low,), (axis.high,)):
-                if not dimension.needs:  # else its values are known only together with others
-                    trial_of(tree, space.resolve(dimension, row, {}), "")
+        rows = {dimension: dimension.rows or _ends(dimension) for dimension in space.dimensions if not dimension.needs}
+        # A program's own values are known by their axes alone, and its command takes all of them.
+        own = [space.resolve(each, row[0], {}) for each, row in rows.items() if each.name.startswith(PARAMS)]
+        others = {key: value for point in own for key, value in point.items()}
+        for dimension, values in rows.items():  # those that need others are known only together with these
+            for row in values:
+                trial_of(tree, others | space.resolve(dimension, row, {}), "")
+
+
+def _ends(dimension: Dimension) -> tuple[ValuesTogether, ...]:
+    return ((dimension.axis.low,), (dimension.axis.high,)) if dimension.axis else ()
 
 
 FEWEST_POINTS = 4

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from conf.compose.tree import Tree, value_at
+from conf.compose.tree import PARAMS, Tree, value_at
 from conf.grouped import grouped
 from conf.types.schema import Value
 from conf.types.sweep_spec import Objective
@@ -112,7 +112,7 @@ def _with_unit(objective: Objective, value: float, readings: Sequence[TrialReadi
 
 
 def _point_text(each: SeenPoint, objectives: Sequence[Objective]) -> str:
-    point = ", ".join(f"{key}={value}" for key, value in each.point.items()) or "the baseline"
+    point = ", ".join(f"{key.removeprefix(PARAMS)}={value}" for key, value in each.point.items()) or "the baseline"
     values = ", ".join(
         _with_unit(objective, cost(objective, value), each.readings)
         for objective, value in zip(objectives, each.costs or (), strict=True)

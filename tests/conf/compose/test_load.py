@@ -91,11 +91,10 @@ def test_an_axis_in_an_overrides_key_is_told_how_it_is_written() -> None:
 
 
 def test_all_keys_that_a_group_lacks_are_named_at_once() -> None:
-    unfinished = {name: value for name, value in compose_tree(["sweep=smoke"])["sweep"].items() if name[0] != "p"}
-    with pytest.raises(
-        ConfigError, match=r"sweep\.points = None: is missing, and so are published, proxy\. Add it: sw"
-    ):
-        settings_of({**compose_tree(["sweep=smoke"]), "sweep": unfinished})
+    tree = compose_tree()
+    unfinished = {name: value for name, value in tree["slurm"].items() if name[0] not in "pq"}
+    with pytest.raises(ConfigError, match=r"slurm\.partition = None: is missing, and so are qos, python\."):
+        settings_of({**tree, "slurm": unfinished})
 
 
 def test_an_entry_of_a_mapping_inside_another_one_is_set_without_a_plus() -> None:

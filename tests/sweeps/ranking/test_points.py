@@ -601,7 +601,7 @@ def test_a_sought_figure_that_no_stage_measured_is_told_from_those_that_they_did
     readings = [replace(each, figures={"score.rmse": 1.0, "score.bias": 0.1}) for each in sweep.read()]
     said = verdict(record, readings)
     assert said.headline.startswith("No trial has measured score.rmes yet")
-    assert said.advice == "The stages measured score.rmse, score.bias. Did you mean score.rmse?"
+    assert said.advice == "What was measured is score.rmse, score.bias. Did you mean score.rmse?"
     named = [row[1].text.removesuffix(" *") for row in ranking_table(record, readings).rows]
     assert named == [each.title for each in readings]
 

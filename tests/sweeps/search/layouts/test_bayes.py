@@ -161,7 +161,7 @@ def test_a_trial_that_the_sweep_left_out_does_not_count_as_tried(replay: Replay)
 
 def _listed_keys(replay: Replay) -> set[str]:
     spec = replay.record.spec
-    return {*spec.axes, *spec.baseline, *(key for point in spec.points for key in point)}
+    return {*spec.axes, *(spec.baseline or {}), *(key for point in spec.points for key in point)}
 
 
 def test_a_plan_that_would_gain_much_is_tried_though_it_may_not_fit() -> None:
