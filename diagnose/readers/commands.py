@@ -22,6 +22,7 @@ ENVIRONMENT = re.compile(
     r"(?:CUDA|NCCL|TORCH|PYTORCH|NVTE|UCX|OMP|XLA|HSA|RCCL|ROCR|HIP|FI|DS|TOKENIZERS|ACCELERATE|SLURM|GPU_MAX|LOGLEVEL)_\w+"
 )
 """Variables that change how fast a training is, or say where it ran."""
+LISTED = re.compile(r"[a-z_]+=[\w.]+(?:,[a-z_]+=[\w.]+)+")
 REST = re.compile(r"\d?[<>]|\$\{?\w*(?:ARGS|OPTS|FLAGS|EXTRA|OVERRIDES)|\$[@*\d]|\$\{\w+\[@\]\}", re.IGNORECASE)
 """What stands behind a flag and is not its value: a redirection, or a variable of further flags that nobody sets."""
 ENDS_VALUES = (re.compile(FLAG.pattern + "$", re.DOTALL), PROGRAM, OVERRIDE, REST)
@@ -111,7 +112,7 @@ def read_flags(run: UserRun, words: list[tuple[str, LogLine]], said_by: SaidBy =
 
 def _values(words: list[str]) -> list[str]:
     """The words that belong to a flag: one number, or texts up to the next flag, program or `key=value`."""
-    if words and words[0].replace(".", "", 1).isdigit():
+    if words and (words[0].replace(".", "", 1).isdigit() or LISTED.fullmatch(words[0])):
         return words[:1]
     ends = (place for place, word in enumerate(words) if any(end.match(word) for end in ENDS_VALUES))
     return words[: next(ends, len(words))]

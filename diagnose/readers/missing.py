@@ -56,8 +56,8 @@ ANYWHERE = {
 OF_A_FAMILY = {
     "megatron-deepspeed": "megatron",
     "gpt-neox": "megatron",
-    "nemo": "megatron",
-    "megatron-bridge": "megatron",
+    "megatron-bridge": "nemo",
+    "deepspeed": "hf-trainer",
 }
 
 

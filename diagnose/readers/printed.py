@@ -11,7 +11,7 @@ from diagnose.runs import LogLine, SaidBy, UserRun
 
 DUMPED = re.compile(
     r"^\s{0,6}([A-Za-z_][\w-]*) ?\.{2,}:? ?(.+)$"
-    r"|^\s{0,6}([A-Za-z_]\w*(?:(?<=\w{40})|(?=  ?[^.\s].*\.{4,}(?:updated|default)))) {1,2}\.? ?(\S.*)$"
+    r"|^\s{0,6}([A-Za-z_]\w*(?:(?<=\w{29})|(?=  ?[^.\s].*\.{4,}(?:updated|default)))) {1,2}\.? ?(\S.*)$"
 )
 """A name too long for its column has no dots behind it."""
 OF_NEOX = re.compile(r"\.{2,}(?:updated|default)\s*$")

@@ -40,7 +40,7 @@ SHARE = re.compile(r"[GM]i?B\(([\d.]+)%\)")
 FORMATS = (
     StepFormat("nemo", "teration ", re.compile(r"\bTraining epoch \d+, iteration (\d+)/"), first=0),
     StepFormat("nemo", "step_timing", re.compile(r"\bglobal_step=(\d+)"), first=0),
-    StepFormat("megatron", "iteration ", re.compile(r"\biteration +(\d+)/ *\d+ *\|"), averages=True),
+    StepFormat("megatron", "iteration", re.compile(r"\biteration[ =] *(\d+)/ *\d+ *\|"), averages=True),
     StepFormat(
         "torchtitan", "step: ", re.compile(r"(?<!validate )(?<!completed )\bstep: *(\d[\d,]*) +loss:"), averages=True
     ),
@@ -81,6 +81,7 @@ QUANTITIES: dict[str, tuple[str, float]] = {
     "tokens/s/device": ("tokens_per_device", 1.0),
     "average token/sec/gpu": ("tokens_per_device", 1.0),
     "tokens per gpu per second (tgs)": ("tokens_per_device", 1.0),
+    "tokens_per_gpu_per_second_tgs": ("tokens_per_device", 1.0),
     "token/sec/gpu": ("tokens_per_device", 1.0),
     "train throughput/device/tokens_per_sec": ("tokens_per_device", 1.0),
     "tokens_per_sec": ("tokens", 1.0),

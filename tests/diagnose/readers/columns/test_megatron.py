@@ -411,3 +411,14 @@ def test_steps_without_arguments_say_the_batch_and_assume_no_layout(write: Write
     run = the_run(write("steps.log", "".join(line.format(number) for number in range(71, 75))))
     assert cells(run, "global_batch") == {"global_batch": "128"}
     assert {missing.column for missing in missing_of(run)} >= {"tp", "pp", "layers", "num_gpus"}
+
+
+def test_a_fork_that_writes_names_with_underscores_is_read(write: Write) -> None:
+    line = (
+        "[2024-06-16 18:24:28][INFO][training:1885] - iteration=      10/  317892 | consumed_samples=        7680 | "
+        "elapsed_time_per_iteration_ms=1234.5 | lm_loss=11.1 | tokens_per_gpu_per_second_tgs=8192.5 | TFLOPs=42.5 |\n"
+    )
+    run = the_run(write("train.log", dump(CORE) + line))
+    (step,) = run.steps
+    assert (step.number, step.seconds, step.tflops, step.loss) == (10, 1.2345, 42.5, 11.1)
+    assert step.tokens_per_second == pytest.approx(8192.5 * 16)

@@ -1,0 +1,65 @@
+"""Marks of what happens beside the steps, and memory and timers in their forms."""
+
+from __future__ import annotations
+
+import pytest
+
+from diagnose.readers.beside import read_beside
+from diagnose.readers.marks import MOST_OF_A_KIND, kinds_of
+from diagnose.runs import LogLine, UserRun
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("saving checkpoint at iteration   500 to /x in torch_dist format", "saving"),
+        ("Saving model checkpoint to out/checkpoint-500", "saving"),
+        ("Saving the checkpoint (or staging if async is enabled).", "saving"),
+        ("***** Running Evaluation *****", "evaluation"),
+        (" validation loss at iteration 500 | lm loss value: 2.1", "evaluation"),
+        ("{'eval_loss': 1.2, 'eval_runtime': 30.5}", "evaluation"),
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", "out_of_memory"),
+        ("torch._dynamo hit config.cache_size_limit (8)", "recompilation"),
+        (
+            "[rank0]:V0301 torch/_dynamo/guards.py [__recompiles] Recompiling function forward in model.py",
+            "recompilation",
+        ),
+        ("node-1:1:1 [0] NCCL INFO NET/Socket : Using [0]eth0:10.0.0.1<0>", "socket"),
+        ("node-1:1:1 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB", "infiniband"),
+        ("node-1:1:1 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via SHM/direct/direct", "shared_memory"),
+        ("WARNING: constraints for invoking optimized fused softmax kernel are not met.", "unfused_softmax"),
+        (
+            "5 pytorch allocator cache flushes since last step. this happens when there is high memory pressure",
+            "fragmentation",
+        ),
+        ("Traceback (most recent call last):", "error"),
+        ("[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 65536", "skipped"),
+    ],
+)
+def test_a_line_is_marked_as_what_it_tells(line: str, kind: str) -> None:
+    assert kind in kinds_of(line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["step: 10  loss: 2.0  memory: 47.61GiB(60.15%)", "NCCL INFO NET/IB : No device found.", "loading the checkpoint"],
+)
+def test_a_plain_line_is_not_marked(line: str) -> None:
+    assert kinds_of(line) == []
+
+
+def test_marks_are_bounded_and_copies_count_once() -> None:
+    run = UserRun("a")
+    for number in range(3 * MOST_OF_A_KIND):
+        read_beside(run, "", LogLine("a", number, f"saving checkpoint at {number // 2}"))
+        text = f"saving checkpoint at {number // 2}"
+        read_beside(run, text, LogLine("a", number, text))
+    assert len(run.marks["saving"]) == MOST_OF_A_KIND
+    assert len({line.text for line in run.marks["saving"]}) == MOST_OF_A_KIND
+
+
+def test_timers_of_newer_versions_name_the_slowest_rank() -> None:
+    run = UserRun("a")
+    for text in ("(min, max) time across ranks (ms):", "    forward-compute ................: (1234.50, 1240.25)"):
+        read_beside(run, text, LogLine("a", 1, text.strip()))
+    assert run.timers == {"forward-compute": 1.24025}
