@@ -54,7 +54,7 @@ FRAGMENTED, NEARLY_FULL = 0.6, 0.9
 
 def suspects_of_log(run: UserRun, measured: MeasuredSteps | None, case: Case | None) -> list[Suspect]:
     """Whatever the log and the environment show, with a price where the log has one."""
-    found = [*_debugging(run), *_fusions(run), *_sockets(run, measured, case), *_recompilation(run)]
+    found = [*_debugging(run), *_fusions(run), *_unfused(run), *_sockets(run, measured, case), *_recompilation(run)]
     if measured is not None:
         found += [*_interruptions(run, measured), *_pace(measured), *_reading(run, measured), *_gaps(measured, case)]
     return found
@@ -83,6 +83,13 @@ def _fusions(run: UserRun) -> Iterator[Suspect]:
         names = ", ".join(name for name, _ in off)
         title = "operations that one kernel could do go through memory each"
         yield _suspect("fusions off", title, FileEvidence(f"{names} set", off[0][1].at), f"leave out {names}")
+
+
+def _unfused(run: UserRun) -> Iterator[Suspect]:
+    if line := next(iter(run.marks.get("unfused_softmax", [])), None):
+        title = "the softmax is not the fused kernel, as its constraints are not met"
+        evidence = FileEvidence(line.text.strip()[:90], line)
+        yield _suspect("unfused softmax", title, evidence, "sizes that it takes, or fused (flash) attention")
 
 
 def _sockets(run: UserRun, measured: MeasuredSteps | None, case: Case | None) -> Iterator[Suspect]:

@@ -15,7 +15,7 @@ from tests.diagnose.made_up import CORE, SIZES, dump, megatron_steps
 from tests.forked_command import run_forked
 
 SLOW = {**CORE, "overlap_grad_reduce": False, "tp_comm_overlap": True}
-TIMES = [29.0, *[15.0, 15.1, 14.9] * 5]
+TIMES = [59.0, *[30.0, 30.2, 29.8] * 5]
 
 
 def trisweep(*arguments: str, cwd: Path, width: int = 100) -> subprocess.CompletedProcess[str]:
@@ -40,8 +40,8 @@ def test_a_log_of_megatron_becomes_a_diagnosis_in_a_terminal(folder: Path) -> No
         "7.40 billion parameters: 32 layers of 4,096 (32 heads, 8 of",
         "tp4-pp2-dp2-mb1-gb128-sp-zero1-full",
         "run.log:",
-        "15.0 s, the middle of 15 lines",
-        "1 line left out, up to 29.0 s",
+        "30.0 s, the middle of 15 lines",
+        "1 line left out, up to 59.0 s",
         "slower than its configuration explains",
         "the backward pass computes whole layers again, beside free memory",
         "because recompute = full",
@@ -65,14 +65,14 @@ def test_two_runs_are_told_what_differs_and_how_much_of_it_is_priced(folder: Pat
     assert done.returncode == 0, done.stderr
     words = " ".join(done.stdout.partition("From run.log to better.log")[2].split())
     assert "recompute full -> none" in words
-    assert "measured 15 s, then 12 s a step (-20.0%)" in words
+    assert "measured 30 s, then 24 s a step (-20.0%)" in words
     assert "of what was measured" in words
 
 
 def test_its_row_is_priced_by_estimate(folder: Path) -> None:
     done = trisweep("run.log", "cluster=dgx-h100", "--row", cwd=folder)
     (row,) = csv.DictReader(done.stdout.splitlines())
-    assert (row["tp"], row["recompute"], float(row["iter_time_s"])) == ("4", "full", 15.0)
+    assert (row["tp"], row["recompute"], float(row["iter_time_s"])) == ("4", "full", 30.0)
     (folder / "row.csv").write_text(done.stdout)
     estimated = run_forked(("estimate", "row.csv"), folder, os.environ)
     assert "1 of 1 row priced" in estimated.stdout
