@@ -15,7 +15,7 @@ from calibrate.cluster_file import LINKS, Change, KeyPath, value_in
 from conf.types.cluster_spec import ClusterSpec
 from conf.units import count_of
 from train_core.rates.link_fit import fit_link, fit_patterns
-from train_core.rates.plan import reference_dtype
+from train_core.rates.plan import ALL_PORTS, reference_dtype
 from train_core.rates.record import DeviceRates, LinkTime, MeasuredSpread
 
 PEAK_MEASURED = "measured"
@@ -28,7 +28,10 @@ def measured_changes(cluster: ClusterSpec, rates: DeviceRates, stamp: str) -> li
     device = [*_peaks(cluster, rates), *_memory_bandwidth(cluster, rates, stamp)] if own_peak else []
     cores = [_cores(cluster, rates)] if rates.plan.kind == "cpu" else []
     shares = [_matmul(cluster, rates), _attention(cluster, rates), _memory(cluster, rates), _kernel(cluster, rates)]
-    links = [change for index in range(len(cluster.links)) for change in _link(cluster, rates, index)]
+    tiers = range(len(cluster.links))
+    links = [
+        change for index in tiers for change in (*_link(cluster, rates, index), *_ring_ports(cluster, rates, index))
+    ]
     # Measured bandwidths are what collectives reach, so no share of them is taken any more.
     link = _link_constants(cluster) if links else []
     measured = [*shares, *link]
@@ -178,6 +181,19 @@ def _measured_link(cluster: ClusterSpec, index: int, times: Sequence[LinkTime]) 
         for path in [(LINKS, index, leaf)]
         for values in [[getattr(fit, leaf) for fit in patterns.values()]]
     ]
+
+
+def _ring_ports(cluster: ClusterSpec, rates: DeviceRates, index: int) -> list[Change]:
+    """The ports of a node that a ring gets: what one over all ranks reached over what one rank a node did."""
+    name = cluster.links[index].name
+    alone, whole = ([time for time in rates.link_times if time.link == each] for each in (name, name + ALL_PORTS))
+    whole = [time for time in whole if time.pattern != "transfer"]
+    if not (alone and whole):
+        return []
+    port, ring = (fit_link(times).bandwidth_bytes_per_second for times in (alone, whole))
+    ports = min(cluster.devices_per_node, max(1, round(ring / port)))
+    origin = f"measured: a ring over {whole[0].num_ranks} ranks reaches {ring / port:.1f} times what a port does"
+    return [_change(cluster, (LINKS, index, "ring_ports"), ports, origin, [])]
 
 
 def _link_constants(cluster: ClusterSpec) -> list[Change]:

@@ -78,6 +78,8 @@ class LinkSpec(Frozen):
         latency_seconds: of one message.
         mesh: blocks of the tier below are wired in pairs, without a switch, so that a group that fills n of N blocks
             uses (n-1)/(N-1) of the bandwidth.
+        ring_ports: the most ports of a node through which a ring leaves it, as `calibrate` measures them; null where
+            nobody did, which is priced as all ports of the ring's members.
     """
 
     name: str
@@ -85,6 +87,7 @@ class LinkSpec(Frozen):
     bandwidth_bytes_per_second: Positive
     latency_seconds: NonNegative
     mesh: bool = False
+    ring_ports: Count | None = None
 
 
 class FittedRuns(Frozen):
@@ -213,6 +216,18 @@ class ClusterSpec(Frozen):
     def link_between_nodes(self) -> LinkSpec | None:
         """The first link that reaches beyond a node; None where none does."""
         return next((link for link in self.links if link.num_devices > self.devices_per_node), None)
+
+    def with_fewest_ports(self) -> ClusterSpec | None:
+        """As if a ring left a node through one port, as on many machines; None where how many it gets is known.
+
+        It is where somebody measured it, on CPUs, and where a node has one device.
+        """
+        unknown = [link.num_devices > self.devices_per_node > 1 and link.ring_ports is None for link in self.links]
+        if self.device.kind == "cpu" or not any(unknown):
+            return None
+        pairs = zip(self.links, unknown, strict=True)
+        links = (link.model_copy(update={"ring_ports": 1}) if is_unknown else link for link, is_unknown in pairs)
+        return self.model_copy(update={"links": tuple(links)})
 
     def can_give(self, num_devices: int) -> bool:
         """True if a job can have so many of its devices: a part of one node, or whole nodes."""

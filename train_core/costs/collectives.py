@@ -4,8 +4,9 @@ Each takes a latency and its bytes over a bandwidth, which is known as the alpha
 
 A group is `num_ranks` ranks, `stride` apart in the order of devices. Its ring passes through a tier once for every
 block of the tier below, and the members inside that lower block bring their ports along, so that a ring over nodes
-runs at (members in a node) x (bandwidth of a device's port). A node that the group does not fill has fewer, and every
-ring passes through it. Source: the multi-ring construction of NCCL and RCCL. Without a switch, as between the GPUs of
+runs at (members in a node) x (bandwidth of a device's port), or fewer ports where those were measured (`ring_ports`). A
+node that the group does not fill has fewer members, and every ring passes through it. Source: the multi-ring
+construction of NCCL and RCCL. Without a switch, as between the GPUs of
 an AMD node, a device's bandwidth is divided over wires to each of the others, and a small group uses only some of them.
 """
 
@@ -110,6 +111,7 @@ def _ring(setting: Setting, num_ranks: int, stride: int, run: int = 0, jump: int
         members = num_ranks if link is widest else min(num_ranks, near * max(1, block // jump if jump else 1))
         if members > inside:
             ports = members % inside or inside  # members in the emptiest block, where one fills after the other
+            ports = min(ports, link.ring_ports or ports)
             blocks = -(-members // inside)
             reached = _reached_share(link, blocks, link.num_devices // below) / _taper(setting, below, blocks)
             bandwidth = link.bandwidth_bytes_per_second * setting.cluster.efficiency.link * ports * reached

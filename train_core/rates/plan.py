@@ -67,7 +67,7 @@ def rates_plan(cluster: ClusterSpec, kind: Literal["gpu", "cpu"], world_size: in
         memory_bytes=buffer_bytes,
         num_small_kernels=200,
         kernels_per_layer=kernels_per_layer(cluster),
-        links=link_plans(cluster, world_size),
+        links=(*link_plans(cluster, world_size), *(whole_node_plans(cluster, world_size) if kind == "gpu" else ())),
         message_bytes=MESSAGE_BYTES[kind],
         num_samples=5,
         sample_seconds=0.1,
@@ -107,6 +107,21 @@ def link_plans(cluster: ClusterSpec, world_size: int) -> tuple[LinkPlan, ...]:
             plans.append(LinkPlan(name=link.name, stride=stride, num_members=members, group_sizes=sizes))
         stride = link.num_devices
     return tuple(plans)
+
+
+ALL_PORTS = ", all ports"
+"""Behind a link's name: groups of all ranks of its nodes, whose rings leave each through several ports."""
+
+
+def whole_node_plans(cluster: ClusterSpec, world_size: int) -> tuple[LinkPlan, ...]:
+    """A group of all ranks of whole nodes for each tier between nodes that a job reaches."""
+    inside = [1, *(link.num_devices for link in cluster.links[:-1])]
+    return tuple(
+        LinkPlan(name=link.name + ALL_PORTS, stride=1, num_members=size, group_sizes=(size,))
+        for link, below in zip(cluster.links, inside, strict=True)
+        for size in [min(link.num_devices, world_size) // below * below]
+        if below > 1 and size > max(below, cluster.devices_per_node)
+    )
 
 
 def _group_sizes(num_members: int) -> tuple[int, ...]:

@@ -32,16 +32,20 @@ from sweeps.planner.choosing.pruned_search import Prospects
 from sweeps.planner.plans.plainness import DEPARTURE_SHARE, MOST_COUNTED, UNLIKELY, departures
 from sweeps.planner.plans.space import Space
 from sweeps.planner.plans.strategy import Strategy, strategies_of
-from sweeps.planner.plans.whole_space import Found, Ranked, search_space
+from sweeps.planner.plans.whole_space import Found, Ranked, geometric_mean, search_space
 from train_core.costs import Estimate, StepTime, estimates
 from train_core.costs.counts.flops import model_flops
-from train_core.costs.price import price
-from train_core.costs.setting import Setting
+from train_core.costs.price import price, price_step
+from train_core.costs.setting import Floats, Plans, Setting
 from train_core.costs.terms import row_of
+from train_core.costs.work import work_of
 
 MOST_SEARCHED_WHOLE = 16
 """With more spaces than these, whole families are left out by their bounds. With fewer, the memory of every plan is
 priced, which counts those that fit, and bounds spare times alone."""
+
+HEDGED_MORE = 0.001
+"""A plan whose price hangs so much more on the ports of rings than another's is said to do so."""
 
 HINTS = {
     "parallel.tensor_parallel_size": "Use a divisor of heads, query groups, feed-forward width, vocabulary, devices and"
@@ -58,6 +62,8 @@ class Candidate:
     """A plan with its prediction; the worst stage is the one that needs most memory.
 
     Attributes:
+        hedged_seconds: the geometric mean of the step as declared and with rings of one port, where nobody measured how
+            many they get.
         departures: in words, what it has that plainer plans do without.
     """
 
@@ -65,6 +71,7 @@ class Candidate:
     strategy: Strategy
     step_terms: StepTime
     step_seconds: float
+    hedged_seconds: float
     peak_memory_bytes: int
     worst_stage: int
     departures: tuple[str, ...]
@@ -72,7 +79,7 @@ class Candidate:
     @property
     def counted_seconds(self) -> float:
         """What the step counts as, with its departures from plain plans."""
-        return self.step_seconds * (1 + DEPARTURE_SHARE * len(self.departures))
+        return self.hedged_seconds * (1 + DEPARTURE_SHARE * len(self.departures))
 
     @property
     def model_flops_per_second_per_device(self) -> float:
@@ -141,6 +148,8 @@ def choose_plans(
         ConfigError: money was asked for and a cluster names no price.
     """
     start = time.perf_counter()
+    if each and len(spaces) > MOST_SEARCHED_WHOLE:  # a front is of prices as declared, and so are its limits
+        spaces = [replace(space, as_declared=True) for space in spaces]
     longest = [longest_step_seconds(space, training) for space in spaces]
     founds, num_left_out = _search_all(spaces, objective, top, longest)
     none_likely = not any(found.num_fitting for found in founds) and any(space.asks_likely for space in spaces)
@@ -275,6 +284,7 @@ def price_plans(space: Space, ranked: Ranked) -> list[Candidate]:
         rows = [row for row, own in enumerate(ranked.settings) if own == setting]
         plans = ranked.plans.rows(np.array(rows))
         prices = price(setting, plans)
+        hedged = _hedged_seconds(space, setting, plans, prices.step_seconds)
         departing = departures(setting, plans, prices.peak_memory_bytes)
         for place, row in enumerate(rows):
             candidates[row] = Candidate(
@@ -282,11 +292,20 @@ def price_plans(space: Space, ranked: Ranked) -> list[Candidate]:
                 strategy=strategies[row],
                 step_terms=row_of(prices.step, place),
                 step_seconds=float(prices.step_seconds[place]),
+                hedged_seconds=float(hedged[place]),
                 peak_memory_bytes=int(prices.peak_memory_bytes[place]),
                 worst_stage=int(prices.worst_stage[place]),
                 departures=tuple(words for words, marked in departing.items() if marked[place]),
             )
     return [candidates[row] for row in range(len(ranked))]
+
+
+def _hedged_seconds(space: Space, setting: Setting, plans: Plans, declared: Floats) -> Floats:
+    cluster = space.with_fewest_ports
+    if cluster is None:
+        return declared
+    slow = replace(setting, cluster=cluster)
+    return geometric_mean(declared, price_step(slow, plans, work_of(slow, plans)).total_seconds)
 
 
 def set_of(settings: Sequence[Setting]) -> list[Setting]:
@@ -410,7 +429,9 @@ def gain_in_words(better: Candidate, plan: Candidate, objective: PlanObjective =
     words = [each for each in better.departures if each not in (*plan.departures, UNLIKELY)]
     gain = f"{1 - values[0] / values[1]:.1%} {BETTER[objective]} on paper"
     odds = "" if better.is_likely else f", {better.odds_in_words}"
-    return gain + odds + (f", with {', '.join(words)}" if words else "")
+    hangs = better.hedged_seconds * plan.step_seconds > plan.hedged_seconds * better.step_seconds * (1 + HEDGED_MORE)
+    ports = ", if a ring gets all ports of a node, which nobody measured here" if hangs else ""
+    return gain + odds + (f", with {', '.join(words)}" if words else "") + ports
 
 
 def judge(candidates: Sequence[Candidate], parts: SetupParts) -> list[Judged]:

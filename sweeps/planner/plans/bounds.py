@@ -20,11 +20,13 @@ Embedding, transfers, reductions and the update come on top, and are left out.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from conf.types.cluster_spec import ClusterSpec
 from conf.types.recompute import RECOMPUTES
 from sweeps.planner.plans.blocks import PlanGrid
 from sweeps.planner.plans.shard_work import SHARD_SIZES, ShardWork, price_all_shards
@@ -66,6 +68,16 @@ class Bounds:
     def table(self) -> ShardWork:
         """The work of all shards of these spaces, priced when it is first asked for: a space may have no plan."""
         return price_all_shards(self.spaces)
+
+    @cached_property
+    def with_fewest_ports(self) -> tuple[ClusterSpec, ShardWork] | None:
+        """The cluster whose rings leave nodes by one port, and the work of all shards on it; None if of no space."""
+        found = (space.with_fewest_ports for space in self.spaces)
+        cluster = next((each for each in found if each is not None), None)
+        if cluster is None:
+            return None
+        altered = [replace(space, setting=replace(space.setting, cluster=cluster)) for space in self.spaces]
+        return cluster, price_all_shards(altered)
 
     def of(self, space: Space, family: Family) -> tuple[Integers, Floats]:
         """The micro-batches of a family, and for each the seconds that no plan with it undercuts, both (b,)."""

@@ -14,6 +14,7 @@ from conf.nearest import padded_vocabulary
 from conf.plan.knobs import SCHEDULES, KnobValue
 from conf.plan.setup_parts import SetupParts
 from conf.plan.trainer_limits import LAYER_SPLIT, SPLIT_QUERY_GROUPS, TORN_ZERO_GROUPS, Beside, beside
+from conf.types.cluster_spec import ClusterSpec
 from conf.types.model_spec import ModelSpec
 from conf.types.recompute import MODES, RECOMPUTES, UNCOMPILED
 from conf.types.schema import Schedule
@@ -49,6 +50,8 @@ class Space:
         pinned: knobs that have only this value, by their name in `conf.plan.knobs`; `layers_per_stage: None` spreads
             evenly.
         headroom_bytes: memory of every device that plans must leave free.
+        as_declared: plans are ranked by their price as declared, though nobody measured how many ports of a node a ring
+            gets; else by the geometric mean of that and of the price with one port.
         asks_likely: the headroom is what makes plans likely to fit, and is given up where no plan leaves it free.
         compiles_layers: this package's own trainer compiles layers, and then recomputes no single operations.
     """
@@ -61,11 +64,20 @@ class Space:
     headroom_bytes: int = 0
     compiles_layers: bool = False
     asks_likely: bool = False
+    as_declared: bool = False
 
     @property
     def room_bytes(self) -> int:
         """The bytes of a device's memory that a plan may take."""
         return self.setting.cluster.device.memory_bytes - self.headroom_bytes
+
+    @property
+    def with_fewest_ports(self) -> ClusterSpec | None:
+        """The cluster as if rings left nodes through one port; None where that is no question."""
+        cluster = self.setting.cluster
+        if self.as_declared or self.world_size <= cluster.devices_per_node:
+            return None
+        return cluster.with_fewest_ports()
 
     @property
     def odds(self) -> MemoryOdds:

@@ -25,8 +25,9 @@ from train_core.costs.setting import Booleans, Floats, Integers, Plans, Setting
 
 ALL = slice(None)
 NEVER_FITS = np.iinfo(np.int64).max
-REACH = 2.0  # families further behind are no rivals of the best, however wide the interval of their order is
+REACH = 1.5  # families further behind are no rivals of the best, however wide the interval of their order is
 MOST_PLANS_AT_ONCE = 160_000  # more at once leave the cache, fewer are outweighed by what every call of numpy costs
+FIRST = 8  # plans of each family whose price with fewer ports is asked for first
 LARGEST_KEPT_BYTES = 31 * 2**20  # glibc takes no larger array for what programs use again and again
 
 
@@ -123,12 +124,62 @@ def _rank(block: PlanGrid, memory: Memory, capacity: int, headroom_bytes: int, b
         if wanted.any():
             # The part is the smallest grid with all that are wanted; its others are left out by the mask.
             shards, layouts = _places_of(wanted)
+            some = wanted.any(axis=(1, 2))
+            stages, wanted = stages[some], wanted[some]
             part = kept.part(stages, shards, layouts)
             prices = price_step(part.setting, part.plans, bounds.table.of(part.plans))
             seconds = np.where(wanted[:, shards][:, :, layouts], prices.total_seconds, inf)
             peak = memory.peak[stages][:, shards][:, :, layouts]
-            counted = seconds * handicap(part.setting, part.plans, peak)
-            tally.rank(part, seconds, counted, peak > capacity - headroom_bytes)
+            handicaps, full = handicap(part.setting, part.plans, peak), peak > capacity - headroom_bytes
+            tally.note(part, seconds, full)
+            if bounds.with_fewest_ports is None or not has_shared_ports(part):
+                tally.rank(part, seconds, seconds * handicaps, full)
+            else:
+                _rank_hedged(part, seconds, handicaps, full, bounds, tally)
+
+
+def _rank_hedged(
+    block: PlanGrid,
+    seconds: Floats,
+    handicaps: Floats,
+    full: Booleans,
+    bounds: Bounds,
+    tally: Tally,
+) -> None:
+    """Rank by the geometric mean of the seconds as declared and on a cluster whose rings leave nodes by fewer ports.
+
+    That is no less than the seconds as declared, so that only plans are priced again that may be among the best by
+    these. The first ones of each family come first, as they soon set a limit.
+    """
+    assert bounds.with_fewest_ports is not None
+    cluster, table = bounds.with_fewest_ports
+    counted = seconds * handicaps
+    is_first: Booleans = np.zeros(counted.shape, dtype=bool)
+    for _, of_family in block.families:
+        own = counted[:, of_family]
+        few = np.argpartition(own, FIRST, axis=None)[:FIRST] if own.size > FIRST else np.arange(own.size)
+        is_first[:, of_family][np.unravel_index(few, own.shape)] = True
+    for chosen in (is_first, ~is_first):
+        limits = np.where(full, tally.least, tally.slowest_of_interest(block))
+        shards, layouts = _places_of(chosen & (counted < limits))
+        if shards.size:
+            part = block.part(ALL, shards, layouts)
+            own = np.where(chosen, seconds, inf)[:, shards][:, :, layouts]
+            slow = price_step(replace(part.setting, cluster=cluster), part.plans, table.of(part.plans)).total_seconds
+            hedged = geometric_mean(own, slow) * handicaps[:, shards][:, :, layouts]
+            tally.rank(part, own, hedged, full[:, shards][:, :, layouts])
+
+
+def geometric_mean(declared: Floats, fewest: Floats) -> Floats:
+    """Of a step's seconds as declared and with the fewest ports, which make none faster."""
+    return np.sqrt(declared * np.maximum(declared, fewest))
+
+
+def has_shared_ports(block: PlanGrid) -> bool:
+    """True if a ring of such plans may have several ranks in one node and others in another."""
+    sizes, devices = block.sizes, block.setting.cluster.devices_per_node
+    ranks = sizes.tensor * sizes.num_replicas
+    return sizes.tensor != devices and ranks * sizes.pipeline > devices and ranks > 1
 
 
 def _places_of(marked: Booleans) -> tuple[Integers, Integers]:
@@ -245,23 +296,34 @@ class Tally:
         if smallest_bytes < NEVER_FITS:
             self.smallest_bytes = min(self.smallest_bytes or smallest_bytes, smallest_bytes)
 
-    def rank(self, block: PlanGrid, seconds: Floats, counted: Floats, crowded: Booleans) -> None:
-        """Take in a block's plans. An infinite time marks a plan that is none of them.
+    def note(self, block: PlanGrid, seconds: Floats, crowded: Booleans) -> None:
+        """Take in the seconds of a block's plans. An infinite time marks a plan that is none of them.
 
         Args:
             crowded: marks those that leave too little memory free.
         """
+        own = np.where(crowded, inf, seconds) if crowded.any() else seconds
+        least = float(own.min())
+        self.fastest_seconds = min(self.fastest_seconds, least)
+        if self.longest_step_seconds < inf:
+            own = np.where(self._within(own), own, inf)
+            self.num_feasible += int(np.count_nonzero(own < inf))
+        if self.fastest is None or least < self.fastest.step_seconds[0]:
+            fastest = inf if self.fastest is None else float(self.fastest.step_seconds[0])
+            self.fastest = _leader(block, ALL, own, fastest, own, own) or self.fastest
+
+    def _within(self, seconds: Floats) -> Booleans:
         # The largest finite number keeps infinite times out also where no limit is set.
-        within = seconds <= min(self.longest_step_seconds, np.finfo(np.float64).max)
+        return seconds <= min(self.longest_step_seconds, np.finfo(np.float64).max)
+
+    def rank(self, block: PlanGrid, seconds: Floats, counted: Floats, crowded: Booleans) -> None:
+        """Take in what a block's plans count, as `note` takes their seconds."""
+        within = self._within(seconds)
         feasible = within & ~crowded
-        self.num_feasible += int(np.count_nonzero(feasible))
-        self.fastest_seconds = min(self.fastest_seconds, float(np.where(crowded, inf, seconds).min()))
         if crowded.any():
             too_full = np.where(within & crowded, counted, inf)
             self.crowded = _leader(block, ALL, too_full, self.least, seconds, too_full) or self.crowded
         seconds, counted = np.where(feasible, seconds, inf), np.where(feasible, counted, inf)
-        fastest = inf if self.fastest is None else float(self.fastest.step_seconds[0])
-        self.fastest = _leader(block, ALL, seconds, fastest, seconds, counted) or self.fastest
         for family, shards in block.families:
             own = self.families[family].least if family in self.families else inf
             leader = _leader(block, shards, counted, own, seconds, counted)

@@ -147,7 +147,7 @@ def _as_configured(space: Space) -> Space:
     placing = Placing(zero_group_size=None, offload_optimizer=False, pipeline_before_data=False)._asdict()
     placing |= {name: value for name, value in space.pinned.items() if name in placing}
     pinned = {"recompute_every": 1, **space.pinned, **placing}
-    return replace(space, pinned=pinned, setting=replace(space.setting, **placing))
+    return replace(space, pinned=pinned, setting=replace(space.setting, **placing), as_declared=True)
 
 
 def _plans(space: Space, parts: ExperimentParts, margin: float, hopeless: float) -> list[Plans]:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from math import sqrt
+
 from sweeps.memory_odds import MemoryOdds
 from sweeps.planner.plans.strategy import Strategy
 from train_core.costs import Estimate
 
 
-def counted_seconds(strategy: Strategy, predicted: Estimate, num_layers: int) -> float:
-    """A hundredth of the step more for each departure."""
-    return predicted.step_seconds * (1 + 0.01 * num_departures(strategy, predicted, num_layers))
+def counted_seconds(strategy: Strategy, predicted: Estimate, num_layers: int, fewest: Estimate | None = None) -> float:
+    """A hundredth of the step more for each departure.
+
+    Args:
+        fewest: the same where rings leave nodes through one port, if that is a question.
+    """
+    slow = predicted.step_seconds if fewest is None else max(predicted.step_seconds, fewest.step_seconds)
+    return sqrt(predicted.step_seconds * slow) * (1 + 0.01 * num_departures(strategy, predicted, num_layers))
 
 
 def num_departures(strategy: Strategy, predicted: Estimate, num_layers: int) -> int:

@@ -104,6 +104,17 @@ def test_a_ring_on_frontier_is_bound_by_the_slowest_tier_that_it_crosses(
     assert ring_rate(full_rate("frontier"), num_ranks, stride) == pytest.approx(rate)
 
 
+@pytest.mark.parametrize(("ports", "rate"), [(None, 200), (8, 200), (2, 50), (1, 25)])
+def test_a_ring_over_nodes_uses_no_more_ports_than_were_measured(ports: int | None, rate: float) -> None:
+    setting = full_rate("selene")
+    inside, network = setting.cluster.links
+    links = (inside, network.model_copy(update={"ring_ports": ports}))
+    measured = replace(setting, cluster=setting.cluster.model_copy(update={"links": links}))
+    assert ring_rate(measured, 16) == pytest.approx(rate)
+    assert ring_rate(measured, 8) == ring_rate(setting, 8)
+    assert ring_rate(measured, 2, stride=8) == pytest.approx(25)
+
+
 def test_a_slow_tier_inside_the_node_binds_a_ring_over_nodes() -> None:
     """Cards that meet at 10 GB/s for each GCD: 20 with two GCDs each, where eight ports out of the node make 100."""
     setting = full_rate("frontier")

@@ -20,6 +20,14 @@ def test_a_tier_is_measured_by_ranks_that_can_only_meet_through_it() -> None:
     assert groups_of(network, 2, 16) == [[rank, rank + 8] for rank in range(8)]
 
 
+def test_between_nodes_of_gpus_all_their_ranks_are_one_group_too() -> None:
+    """What its ring reaches tells how many ports of a node it gets."""
+    whole = rates_plan(load_cluster("dgx-h100"), "gpu", 16).links[-1]
+    assert (whole.name, whole.group_sizes) == ("infiniband, all ports", (16,))
+    assert groups_of(whole, 16, 16) == [list(range(16))]
+    assert [link.name for link in rates_plan(load_cluster("dgx-h100"), "gpu", 8).links] == ["nvlink"]
+
+
 def test_a_tier_wider_than_the_job_is_not_measured() -> None:
     assert [link.name for link in link_plans(load_cluster("frontier"), 8)] == ["card", "node"]
     assert link_plans(load_cluster("local"), 1) == ()
