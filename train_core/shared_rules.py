@@ -12,11 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
-from typing import NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
+from conf.types.schema import TrainingPlan
 from train_core.axes import REPLICAS
 
 Parameter = TypeVar("Parameter")
+Role: TypeAlias = Literal["", "embedding", "hidden", "head"]
+"""What a matrix is in the model: of an embedding, of a layer, or the head; empty where the update does not ask."""
+
 ALIGNMENT = 64
 """Elements; every shard begins at a multiple of it, where vector units and NCCL are fastest."""
 
@@ -36,12 +40,30 @@ class Treatment(NamedTuple):
         copied_over: the groups, such as `tensor` or `embedding`, whose ranks all hold the same values.
         summed_over: the groups over which their gradients have to be summed, apart from the replicas.
         reduced_over: the axes along which their replicas lie, the names of one group of the mesh.
+        role: where the training updates such matrices otherwise than others, as `kept_role` says.
     """
 
     decays: bool
     copied_over: tuple[str, ...]
     summed_over: tuple[str, ...]
     reduced_over: tuple[str, ...] = REPLICAS
+    role: Role = ""
+
+
+def rate_factor(role: Role, plan: TrainingPlan, hidden_size: int) -> float:
+    """What the learning rate is multiplied by for parameters of a role.
+
+    Source: arXiv 2203.03466, table 3, column of Adam.
+    """
+    if role == "embedding":
+        return plan.embedding_rate_factor
+    return plan.mup_base_width / hidden_size if role and plan.mup_base_width is not None else 1.0
+
+
+def kept_role(role: Role, plan: TrainingPlan, hidden_size: int) -> Role:
+    """The role, or nothing where the training treats it as all others, with which it then shares buckets."""
+    is_muons = role == "hidden" and plan.optimizer == "muon"
+    return role if is_muons or rate_factor(role, plan, hidden_size) != 1.0 else ""
 
 
 def bucket_members(
@@ -77,6 +99,9 @@ def padded_length(num_elements: int, num_shards: int) -> int:
     multiple = ALIGNMENT * num_shards
     return -(-num_elements // multiple) * multiple
 
+
+NEWTON_SCHULZ_STEPS = 5
+"""Of Muon, each of which multiplies a matrix with itself, the square with itself, and both."""
 
 HALF_BYTES = 2
 LARGEST_FLASH_HEAD = 192

@@ -26,6 +26,7 @@ from conf.types.schema import (
     ROTARY_BASE,
     CheckpointPlan,
     DataSpec,
+    OptimizerName,
     ParallelPlan,
     PrecisionPlan,
     ProfilePlan,
@@ -93,6 +94,10 @@ class Experiment(Setup, ExperimentParts):
     @property
     def dropout(self) -> float:
         return self.training.dropout
+
+    @property
+    def optimizer(self) -> OptimizerName:
+        return self.training.optimizer
 
     @property
     def compiles_layers(self) -> bool:
@@ -185,6 +190,7 @@ def _check_training(experiment: Experiment) -> None:
         remedy = f"Set training.compile_layers=false, or {DOCUMENTS}=false."
         raise InfeasiblePlan("training.compile_layers", True, problem, remedy)
     require_falling(training)
+    _require_mup(training, experiment.model)
     require_compilable(training, experiment.parallel.recompute)
     require_whole_attention(training, experiment.parallel.context_parallel_size)
 
@@ -219,6 +225,17 @@ def _widths_of_products(model: ModelSpec, num_ranks: int) -> Iterator[tuple[str,
     if experts is not None:
         yield "model.experts.ffn_hidden_size", experts.ffn_hidden_size
         yield "the shared expert's width of a tensor rank", experts.shared_ffn_hidden_size // num_ranks
+
+
+def _require_mup(training: TrainingPlan, model: ModelSpec) -> None:
+    """Raises ConfigError where muP has no rule: its head learns more slowly than an embedding, and Muon has its own."""
+    key, width = "training.mup_base_width", training.mup_base_width
+    if width is not None and model.tied_embeddings:
+        problem = "scales the head otherwise than the embedding, and model.tied_embeddings = true makes them one"
+        raise ConfigError(key, width, problem, "Use model.tied_embeddings=false, or leave it out.")
+    if width is not None and training.optimizer == "muon":
+        problem = "scales the rates of AdamW, and training.optimizer = muon scales by the shape of a matrix"
+        raise ConfigError(key, width, problem, "Use training.optimizer=adamw, or leave it out.")
 
 
 def require_falling(training: TrainingPlan) -> None:
@@ -269,6 +286,7 @@ def _check_command(experiment: Experiment) -> None:
         key = "emulate" if experiment.precision.emulate else "wide_layers"
         value, remedy = getattr(experiment.precision, key), "Leave it out, or use trainer=trisweep."
         raise InfeasiblePlan(f"precision.{key}", value, f"is not passed on to trainer {trainer.name}", remedy)
+    _require_told(experiment)
     folders = experiment.stage.folder_names if experiment.stage else ()
     if not trainer.trains and experiment.stage is None:
         problem, remedy = "does not train, and a sweep's points are trainings", "Make it a stage, in sweep.stages."
@@ -287,6 +305,16 @@ def _check_command(experiment: Experiment) -> None:
         raise InfeasiblePlan(key, names[key], f"trainer {trainer.name}: {limit.because}", remedy)
     if trainer.limits_of is not None:
         require_runnable(experiment, trainer.name, limits_of_program(trainer.limits_of))
+
+
+def _require_told(experiment: Experiment) -> None:
+    """Refuse keys of the optimizer that no text of another program's file names, so that it would not hear of them."""
+    training, told = experiment.training, experiment.trainer.model_dump_json()
+    for name in ("optimizer", "embedding_rate_factor", "mup_base_width") if experiment.trainer.trains else ():
+        key, value = f"training.{name}", getattr(training, name)
+        if value != TrainingPlan.model_fields[name].default and key not in told:
+            remedy = "Leave it out, or use trainer=trisweep; a program of yours may take {" + key + "} in its words."
+            raise InfeasiblePlan(key, value, f"is not passed on to trainer {experiment.trainer.name}", remedy)
 
 
 OWN_RUN_CHECKS = (

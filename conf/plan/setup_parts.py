@@ -18,7 +18,7 @@ from conf.plan.chunks import chunk_ranges
 from conf.plan.knobs import KnobValue, knob_value, label_of
 from conf.types.cluster_spec import ClusterSpec
 from conf.types.model_spec import ModelSpec
-from conf.types.schema import BatchPlan, Count, Frozen, ParallelPlan, PrecisionPlan
+from conf.types.schema import BatchPlan, Count, Frozen, OptimizerName, ParallelPlan, PrecisionPlan
 
 MIXED, EXAMPLE = "mixed", "selene:512+dgx-h100:512"
 MOST_DIGITS = 18  # more than any number of devices has, and few enough for Python to read quickly
@@ -85,6 +85,11 @@ class SetupParts(Frozen):
     def dropout(self) -> float:
         """The probability with which training drops values. A setup has no training, so nothing is dropped."""
         return 0.0
+
+    @property
+    def optimizer(self) -> OptimizerName:
+        """That of the training; a setup without one is priced with AdamW."""
+        return "adamw"
 
     @property
     def compiles_layers(self) -> bool:

@@ -39,6 +39,7 @@ ContextExchange = Literal["ring", "gather"]
 ExpertDispatcher = Literal["alltoall", "deepep", "hybridep"]
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
 RateSchedule = Literal["constant", "linear", "cosine", "wsd", "inverse-square-root"]
+OptimizerName = Literal["adamw", "muon"]
 Family = Literal["gpt", "llama"]
 MatmulRecipe = Literal["fp8-delayed", "fp8-tensorwise", "fp8-rowwise", "fp8-blockwise", "mxfp8", "nvfp4"]
 Value = bool | int | float | str | None
@@ -300,6 +301,11 @@ class TrainingPlan(Frozen):
         schedule: the learning rate after the warm-up: `constant`; `linear` or `cosine` down to num_steps; `wsd` stays,
             and falls linearly in the last steps; `inverse-square-root` falls with the root of the step.
         learning_rate_decay_steps: last steps in which `wsd` falls; null means a tenth of num_steps.
+        optimizer: `adamw`, or `muon` for the matrices of layers and AdamW for all else.
+        muon_momentum: share of its running sum of gradients that a step of Muon keeps.
+        embedding_rate_factor: what the learning rate is multiplied by for embeddings.
+        mup_base_width: the hidden_size at which learning_rate was found: matrices of layers and the head of a wider
+            model take less of it and start from smaller weights (muP); null scales nothing.
         weight_decay: of AdamW; norms and biases are left out.
         adam_beta1: share of the gradients' running mean that a step keeps.
         adam_beta2: the same of their running square.
@@ -332,6 +338,10 @@ class TrainingPlan(Frozen):
     seed: Annotated[int, Field(ge=0)]
     schedule: RateSchedule = "cosine"
     learning_rate_decay_steps: Count | None = None
+    optimizer: OptimizerName = "adamw"
+    muon_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.95
+    embedding_rate_factor: Positive = 1.0
+    mup_base_width: Count | None = None
 
     @property
     def num_decay_steps(self) -> int:

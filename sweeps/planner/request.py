@@ -180,6 +180,7 @@ def _setting(
         expert_tensor_parallel_size=tensor_size,
         expert_dispatcher=settings.parallel.expert_dispatcher,
         context_exchange=settings.parallel.context_exchange,
+        optimizer=settings.training.optimizer if trainer.name == TRISWEEP.name else "adamw",
     )
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor
 
-from train_core.parallel.data_parallel import Bucket, BucketMember, FlatReplicas, Replicas
+from train_core.parallel.data_parallel import BucketMember, FlatReplicas, Replicas, shard_range
 from train_core.parallel.mesh import Mesh
 from train_core.parallel.parallelize import Placement, Stage
 
@@ -52,33 +52,24 @@ def own_boxes(replicas: Replicas) -> list[list[Box]]:
     """The boxes in which the elements of each part lie that this rank updates."""
     if not isinstance(replicas, FlatReplicas):
         return [_rows(replicas, index) for index in range(len(replicas.parameters))]
-    return [_boxes(replicas, bucket, _own_range(replicas, bucket)) for bucket in replicas.buckets]
+    return [_boxes(replicas, index, replicas.own_range(index)) for index in range(len(replicas.buckets))]
 
 
 def boxes_to_write(replicas: Replicas) -> list[list[Box]]:
     """The boxes that this rank writes into a checkpoint, so that together all ranks write everything once."""
     if isinstance(replicas, FlatReplicas):
         # Under ZeRO-0 all replicas hold everything. Each still writes only a share, so that the work is divided.
-        shares = [_boxes(replicas, bucket, _shard_range(bucket)) for bucket in replicas.buckets]
+        shares = [_boxes(replicas, index, shard_range(bucket)) for index, bucket in enumerate(replicas.buckets)]
     else:
         shares = own_boxes(replicas)
     counted = [replicas.mesh.counts(treatment) for treatment in replicas.treatments]
     return [boxes if is_counted else [] for boxes, is_counted in zip(shares, counted, strict=True)]
 
 
-def _boxes(replicas: FlatReplicas, bucket: Bucket, held: range) -> list[Box]:
+def _boxes(replicas: FlatReplicas, index: int, held: range) -> list[Box]:
     # The optimizer's states are as long as what this rank updates, so that boxes count from its first element.
-    origin = _own_range(replicas, bucket).start
-    return [box for member in bucket.members for box in boxes_of(member, held, origin, replicas.stage, replicas.mesh)]
-
-
-def _own_range(replicas: FlatReplicas, bucket: Bucket) -> range:
-    return _shard_range(bucket) if replicas.is_sharded else range(len(bucket.weights))
-
-
-def _shard_range(bucket: Bucket) -> range:
-    width = len(bucket.weights) // bucket.replicas.size
-    return range(bucket.replicas.rank * width, (bucket.replicas.rank + 1) * width)
+    origin, members = replicas.own_range(index).start, replicas.buckets[index].members
+    return [box for member in members for box in boxes_of(member, held, origin, replicas.stage, replicas.mesh)]
 
 
 def _rows(replicas: FullySharded, index: int) -> list[Box]:

@@ -48,8 +48,8 @@ from train_core.checkpoints.what_to_read import (
     how_it_goes_on,
     how_it_starts,
     require_own_data,
+    require_same_states,
     require_same_training,
-    take_any,
     whole_checkpoint,
 )
 from train_core.checkpoints.writer import Progress, Writer
@@ -130,7 +130,7 @@ class Checkpoints:
         if given is None:
             return 0
         resumes = self.plan.resume
-        refuse = partial(require_same_training, wanted=self.training) if resumes else take_any
+        refuse = partial(require_same_training if resumes else require_same_states, wanted=self.training)
         loaded = self._read_last(partial(whole_checkpoint, given), refuse)
         assert loaded is not None  # `whole_checkpoint` finds one, or raises
         # Said only now: a damaged one is passed over for the one before it.

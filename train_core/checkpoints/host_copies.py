@@ -19,7 +19,7 @@ from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata
 from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
 
 from train_core.checkpoints.boxes import Box
-from train_core.optimizers.optimizer import AdamState, Optimizer
+from train_core.optimizers.optimizer import Optimizer, State
 
 Wait = Callable[[], object]
 
@@ -144,7 +144,7 @@ class Piece(Tensor):
 
 
 def pieces_of(
-    states: Sequence[AdamState], boxes: Sequence[list[Box]], view: Callable[[Box, Tensor], Tensor] = Box.of
+    states: Sequence[State], boxes: Sequence[list[Box]], view: Callable[[Box, Tensor], Tensor] = Box.of
 ) -> dict[str, Any]:
     """What torch.distributed.checkpoint reads or writes of a rank's states, by kind and the parameter's global name.
 

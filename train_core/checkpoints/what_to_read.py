@@ -122,6 +122,7 @@ def require_same_shapes(checkpoint: Path, saved: Mapping[str, tuple[int, ...]], 
 
 
 RESUME, NUM_STEPS, DROPOUT = "checkpoint.resume", "training.num_steps", "training.dropout"
+OPTIMIZER = "training.optimizer"
 TOKENS, MASKS = "tokens", "masks"
 ORDER = ("batch.global_batch_size", "model.seq_length", "training.seed", "data.held_out_fraction", DOCUMENTS)
 """The keys that decide, with the tokens, which sequences a step has, and which tokens of theirs see each other."""
@@ -134,6 +135,9 @@ SCHEDULE = (
     "training.learning_rate_warmup_steps",
     "training.schedule",
     "training.learning_rate_decay_steps",
+    "training.muon_momentum",
+    "training.embedding_rate_factor",
+    "training.mup_base_width",
     "training.weight_decay",
     "training.adam_beta1",
     "training.adam_beta2",
@@ -155,7 +159,7 @@ def facts_of_training(experiment: Experiment, tokens: str | None) -> dict[str, V
     """
     tree = experiment.model_dump(mode="json")
     derived: dict[str, Value] = {TOKENS: tokens, MASKS: _masks(experiment)}
-    return derived | {key: value_at(tree, key) for key in (*ORDER, *TEXT, *SCHEDULE)}
+    return derived | {key: value_at(tree, key) for key in (*ORDER, *TEXT, *SCHEDULE, OPTIMIZER)}
 
 
 def _masks(experiment: Experiment) -> str:
@@ -167,8 +171,14 @@ def _masks(experiment: Experiment) -> str:
     return f"{experiment.batch.micro_batch_size} at once on {kind}, {parts} in {drawing}"
 
 
-def take_any(checkpoint: Path, facts: Facts) -> None:
-    """Take weights and moments of whatever training."""
+def require_same_states(checkpoint: Path, facts: Facts, wanted: Mapping[str, Value]) -> None:
+    """Raises ConfigError where the checkpoint holds the states of another optimizer, which mean something else."""
+    saved, asked = facts.training.get(OPTIMIZER, "adamw"), wanted[OPTIMIZER]
+    if saved != asked:
+        remedy = f"Use {OPTIMIZER}={saved}, or start from its weights alone: trisweep export, then {KEY}=FOLDER."
+        raise ConfigError(
+            OPTIMIZER, asked, f"is not the {saved} whose states the checkpoint {checkpoint} holds", remedy
+        )
 
 
 def require_same_data(checkpoint: Path, facts: Facts, wanted: Mapping[str, Value], instead: str) -> None:
@@ -203,6 +213,7 @@ def require_own_data(checkpoint: Path, facts: Facts, wanted: Mapping[str, Value]
 
 def require_same_training(checkpoint: Path, facts: Facts, wanted: Mapping[str, Value]) -> None:
     """Raises ConfigError where a training would go on from another one with other data, or has no step left to do."""
+    require_same_states(checkpoint, facts, wanted)
     instead = f"or use {RESUME}=false to begin with step 1"
     require_same_data(checkpoint, facts, wanted, instead)
     num_steps: Any = wanted[NUM_STEPS]

@@ -183,6 +183,7 @@ def setting_of(setup: Setup, implementation: Implementation = TRISWEEP, cluster:
         parallel.pipeline_before_data,
         parallel.expert_dispatcher,
         parallel.context_exchange,
+        optimizer=setup.optimizer if implementation.name == TRISWEEP.name else "adamw",
     )
 
 

@@ -14,7 +14,7 @@ from conf.plan.knobs import KNOB
 from conf.types.cluster_spec import ClusterSpec
 from conf.types.model_spec import ModelSpec
 from conf.types.recompute import MODES, Repeated
-from conf.types.schema import ContextExchange, Dtype, ExpertDispatcher, Frozen, MatmulRecipe, NonNegative
+from conf.types.schema import ContextExchange, Dtype, ExpertDispatcher, Frozen, MatmulRecipe, NonNegative, OptimizerName
 from train_core.costs.trainers import Implementation
 
 
@@ -61,6 +61,7 @@ class Setting:
         expert_tensor_parallel_size: as in ParallelPlan, like the next five: one value for all plans priced together.
         zero_group_size: a search prices the memory of several at once, in a column beside that of the ZeRO stage.
         scale: what sharing devices and many nodes costs, where the cluster has no constants of its own for that.
+        optimizer: of this package's own trainer; others are priced with AdamW.
     """
 
     model: ModelSpec
@@ -76,6 +77,7 @@ class Setting:
     expert_dispatcher: ExpertDispatcher = "alltoall"
     context_exchange: ContextExchange = "ring"
     scale: Scale = SCALE
+    optimizer: OptimizerName = "adamw"
 
     @property
     def own_scale(self) -> Scale:

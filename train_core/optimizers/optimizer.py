@@ -1,67 +1,31 @@
-"""The optimizer step over all axes: sum gradients, clip their global norm, AdamW on fp32 masters, share the weights."""
+"""The optimizer step over all axes: sum gradients, clip their global norm, update fp32 masters, share the weights."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
 from conf.plan.experiment import Experiment
-from conf.types.schema import TrainingPlan
+from train_core.model.initialize import DTYPES
+from train_core.optimizers.adam import AdamState
 from train_core.optimizers.learning_rate import learning_rate_at
+from train_core.optimizers.muon import MuonState
 from train_core.parallel.collectives import all_reduce
 from train_core.parallel.data_parallel import Replicas
 from train_core.parallel.mesh import Mesh
 from train_core.parallel.narrow import LossScale
-from train_core.shared_rules import Treatment
+from train_core.shared_rules import Treatment, rate_factor
 
 NORM_ROW = 2**14
 """The number of squares summed in fp32 before fp64 takes over: few enough that fp32 loses nothing that matters."""
 
 
-class AdamState:
-    """Holds the fp32 masters and the two moments of AdamW for one flat part of the weights (n)."""
-
-    def __init__(self, weights: Tensor) -> None:
-        """Copy the weights as fp32 masters, or take them as such where they are fp32 already."""
-        self.masters = weights.float()
-        self.first_moments = torch.zeros_like(self.masters)
-        self.second_moments = torch.zeros_like(self.masters)
-
-    def update(
-        self, gradients: Tensor, num_updates: Tensor, learning_rate: float, weight_decay: float, plan: TrainingPlan
-    ) -> None:
-        """One AdamW step with fp32 gradients; `num_updates` counts this one too. Source: arXiv 1711.05101, algorithm 2.
-
-        The kernel behind torch.optim.AdamW(fused=True), called directly: constructing a torch optimizer imports the
-        compiler, which costs every rank a second at its start.
-        """
-        torch._fused_adamw_(
-            [self.masters],
-            [gradients],
-            [self.first_moments],
-            [self.second_moments],
-            [],
-            [num_updates],
-            lr=learning_rate,
-            beta1=plan.adam_beta1,
-            beta2=plan.adam_beta2,
-            weight_decay=weight_decay,
-            eps=plan.adam_epsilon,
-            amsgrad=False,
-            maximize=False,
-        )
-
-    def tensors(self) -> dict[str, Tensor]:
-        """The tensors that a checkpoint keeps of it, by name."""
-        return {"weights": self.masters, "first_moments": self.first_moments, "second_moments": self.second_moments}
-
-    def write_to(self, weights: Tensor) -> None:
-        if weights.dtype != self.masters.dtype:
-            weights.copy_(self.masters)
+State: TypeAlias = AdamState | MuonState
+"""What a rank keeps of a part of the weights, with the same methods in both."""
 
 
 class StepResult(NamedTuple):
@@ -95,7 +59,7 @@ def flat_norm(flat: Tensor) -> Tensor:
 
 
 class Optimizer:
-    """AdamW over what this rank updates, in as many parts as `replicas` has.
+    """AdamW, or Muon where the plan says so, over what this rank updates, in as many parts as `replicas` has.
 
     Attributes:
         loss_scale: the factor that every loss is multiplied by before backward.
@@ -107,7 +71,13 @@ class Optimizer:
         self.plan, self.mesh, self.device, self.replicas = experiment.training, mesh, device, replicas
         self.loss_scale = LossScale.of(experiment.precision)
         self.num_updates = 0
-        self.states = [AdamState(weights) for weights in replicas.own_weights()]
+        self.hidden_size = experiment.model.hidden_size
+        self.states = [
+            MuonState(weights, replicas, index, DTYPES[experiment.precision.dtype], experiment.model.experts)
+            if treatment.role == "hidden" and self.plan.optimizer == "muon"
+            else AdamState(weights)
+            for index, (weights, treatment) in enumerate(zip(replicas.own_weights(), replicas.treatments, strict=True))
+        ]
         self.wait_for_copies: Callable[[], None] = lambda: None
 
     def step(self, step: int, loss_share: Tensor) -> StepResult:
@@ -183,7 +153,8 @@ class Optimizer:
             if factor != 1.0:
                 gradient.mul_(factor)
             weight_decay = self.plan.weight_decay if treatment.decays else 0.0
+            rate = learning_rate * rate_factor(treatment.role, self.plan, self.hidden_size)
             # The kernel wants gradients in the masters' type.
-            state.update(gradient.float(), count, learning_rate, weight_decay, self.plan)
+            state.update(gradient.float(), count, rate, weight_decay, self.plan)
             state.write_to(weights)
         self.replicas.share_weights()

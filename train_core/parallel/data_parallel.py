@@ -123,6 +123,12 @@ def _bucket(
     return Bucket(treatment, tuple(members), weights, weights.new_zeros(length, dtype=gradient_dtype), replicas)
 
 
+def shard_range(bucket: Bucket) -> range:
+    """The elements of a bucket that are this rank's where replicas share it out."""
+    width = len(bucket.weights) // bucket.replicas.size
+    return range(bucket.replicas.rank * width, (bucket.replicas.rank + 1) * width)
+
+
 def replicas_of(stage: Stage, mesh: Mesh, experiment: Experiment) -> Replicas:
     """The replicas of a stage whose parameters lie on the devices that train."""
     if experiment.is_fully_sharded:
@@ -176,6 +182,19 @@ class FlatReplicas:
     def own(self, bucket: Bucket, flat: Tensor) -> Tensor:
         """The part of one of a bucket's tensors that this rank updates, as a view."""
         return shard(flat, bucket.replicas) if self.is_sharded else flat
+
+    def own_range(self, index: int) -> range:
+        """The elements of a part's bucket that this rank updates."""
+        bucket = self.buckets[index]
+        return shard_range(bucket) if self.is_sharded else range(len(bucket.weights))
+
+    def members(self, index: int) -> list[tuple[str, torch.Size, int]]:
+        """Of a part: name, shape and first element of each parameter, as `whole` has them."""
+        return [(each.name, each.parameter.shape, each.start) for each in self.buckets[index].members]
+
+    def whole(self, index: int, own: Tensor) -> Tensor:
+        """What all replicas have of a part together, from what this rank has of it."""
+        return all_gather(own, self.buckets[index].replicas).wait() if self.is_sharded else own
 
     def own_weights(self) -> list[Tensor]:
         """The weights that this rank updates, as views."""

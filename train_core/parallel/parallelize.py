@@ -10,7 +10,7 @@ fill                                 first weights, of which each rank keeps its
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -37,7 +37,7 @@ from train_core.parallel.tensor_parallel import (
     VocabularyParallelCrossEntropy,
     VocabularyParallelEmbedding,
 )
-from train_core.shared_rules import Treatment
+from train_core.shared_rules import Role, Treatment, kept_role
 
 TIED_HEAD, TIED_EMBEDDING = "head.weight", "embedding.tokens.weight"
 
@@ -56,6 +56,7 @@ class Placement:
         copied_over: the groups whose ranks all hold it; `train_core.axes.ENDS` is one of them.
         summed_over: the groups of whose ranks each has only a summand of its gradient, apart from the replicas.
         reduced_over: the axes along which its replicas lie.
+        role: as in `Treatment`.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Placement:
     copied_over: tuple[str, ...] = ()
     summed_over: tuple[str, ...] = ()
     reduced_over: tuple[str, ...] = REPLICAS
+    role: Role = ""
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,16 @@ def treatment_of(stage: Stage, name: str, parameter: nn.Parameter) -> Treatment:
     """The treatment of one of this rank's parameters, alike on all ranks that hold it."""
     placement = stage.placements[name]
     # Matrices decay. What has one dim is a bias or the scale of a norm, whose size is not to be held down.
-    return Treatment(parameter.dim() > 1, placement.copied_over, placement.summed_over, placement.reduced_over)
+    return Treatment(
+        parameter.dim() > 1, placement.copied_over, placement.summed_over, placement.reduced_over, placement.role
+    )
+
+
+def role_of(name: str, num_dims: int) -> Role:
+    """What a parameter is, by its name in the whole model; of vectors nothing is asked."""
+    if num_dims < 2:
+        return ""
+    return "embedding" if name.startswith("embedding.") else "head" if name == TIED_HEAD else "hidden"
 
 
 def parallelize(
@@ -124,7 +135,8 @@ def parallelize(
         cut_chunk(model, is_first=mesh.is_first_stage and is_first, is_last=mesh.is_last_stage and is_last)
         # Shapes of whole parameters, which first weights are drawn in; after the next line a rank holds parts of them.
         shapes |= {name: parameter.shape for name, parameter in model.named_parameters()}
-        placements |= apply_styles(model, mesh, experiment.parallel, dropping, narrow)
+        placed = apply_styles(model, mesh, experiment.parallel, dropping, narrow)
+        placements |= {name: _with_role(each, shapes[name], experiment) for name, each in placed.items()}
         apply_to_layers(model, experiment.parallel, device, compiles=compiles)
         # The table follows from the model's shape. On the meta device it had no values, and so it is made again.
         rotary = rotary_table_of(experiment.model, device)
@@ -297,12 +309,20 @@ def _placement(name: str, model: Transformer, mesh: Mesh, sequence: bool) -> Pla
     )
 
 
+def _with_role(placement: Placement, shape: torch.Size, experiment: Experiment) -> Placement:
+    role = role_of(placement.name, len(shape))
+    return replace(placement, role=kept_role(role, experiment.training, experiment.model.hidden_size))
+
+
 def _from_seed(experiment: Experiment, device: torch.device) -> FirstValue:
     num_layers, seed = experiment.model.num_layers, experiment.training.seed
+    base, width = experiment.training.mup_base_width, experiment.model.hidden_size
 
     def value(name: str, shape: torch.Size, experts: Axis) -> Tensor:
         # Drawn whole, so that every layout starts alike.
         whole = initial_value(name, shape, num_layers, seed, device)
+        if base is not None:  # arXiv 2203.03466, table 3
+            whole *= {"hidden": (base / width) ** 0.5, "head": base / width}.get(role_of(name, len(shape)), 1.0)
         return whole if experts.size == 1 else shard(whole, experts).clone()
 
     return value

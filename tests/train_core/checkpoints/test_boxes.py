@@ -15,7 +15,7 @@ from torch import nn
 
 from train_core.axes import REPLICAS, Layout
 from train_core.checkpoints.boxes import boxes_of, row_boxes
-from train_core.optimizers.optimizer import AdamState
+from train_core.optimizers.adam import AdamState
 from train_core.parallel.collectives import Axis
 from train_core.parallel.data_parallel import Bucket, flatten
 from train_core.parallel.groups import build_mesh

@@ -28,6 +28,8 @@ from train_core.training.trainer import Trainer
 CASES = range(54_000, 54_060)
 CASES_OF_MAKE_TEST = (54_006, 54_007, 54_012, 54_057)
 """All axes, context and experts among them, three schedules, ZeRO-2, both recipes and documents, on 6 and 8 ranks."""
+MUON_CASES = range(58_000, 58_030)
+MUON_CASES_OF_MAKE_TEST = (58_000, 58_003)
 MANY_FILES = {
     "data.source": "text",
     "data.tokenizer": "bytes",
@@ -168,9 +170,16 @@ def further(random: Random, values: Values) -> Values:
     } | (MANY_FILES | {"model.vocab_size": 264 * tensor} if random.random() < 0.2 else {})
 
 
-def differences(worlds: Worlds, number: int, cache_dir: Path) -> dict[Any, tuple[int, int]]:
+def with_muon(random: Random, values: Values) -> Values:
+    """The same, where matrices of layers are gathered for their update."""
+    drawn: Values = {"training.optimizer": "muon", "training.embedding_rate_factor": random.choice((1.0, 3.0))}
+    if (experts := values.get("model.experts")) is not None:  # rows that a full expert drops do not travel
+        drawn["model.experts"] = experts | {"capacity_factor": None}
+    return further(random, values) | drawn
+
+
+def differences(experiment: Experiment, worlds: Worlds, cache_dir: Path) -> dict[Any, tuple[int, int]]:
     """What is called and what is counted, by stage and key, where these differ."""
-    experiment = case_of(number, further).experiment
     seen_by = worlds(experiment.parallel.world_size).run(second_step, experiment, cache_dir)
     found = dict[Any, tuple[int, int]]()
     for stage in range(experiment.parallel.pipeline_parallel_size):
@@ -184,9 +193,22 @@ def differences(worlds: Worlds, number: int, cache_dir: Path) -> dict[Any, tuple
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "number" in metafunc.fixturenames:
         all_cases = metafunc.config.getoption("all_cases")
-        metafunc.parametrize("number", CASES if all_cases else CASES_OF_MAKE_TEST)
+        cases = (
+            (CASES, CASES_OF_MAKE_TEST)
+            if metafunc.function is test_real_ranks_call_what_is_counted_on_paper
+            else (
+                MUON_CASES,
+                MUON_CASES_OF_MAKE_TEST,
+            )
+        )
+        metafunc.parametrize("number", cases[0] if all_cases else cases[1])
 
 
 @pytest.mark.slow
 def test_real_ranks_call_what_is_counted_on_paper(number: int, worlds: Worlds, tmp_path: Path) -> None:
-    assert differences(worlds, number, tmp_path) == {}
+    assert differences(case_of(number, further).experiment, worlds, tmp_path) == {}
+
+
+@pytest.mark.slow
+def test_real_ranks_gather_for_muon_what_is_counted_on_paper(number: int, worlds: Worlds, tmp_path: Path) -> None:
+    assert differences(case_of(number, with_muon).experiment, worlds, tmp_path) == {}

@@ -49,7 +49,7 @@ def train(experiment: Experiment, dtype: torch.dtype, rounding: int = 0) -> Trai
         weights = {name: with_other_last_bits(value, random) for name, value in weights.items()}
     for weight in weights.values():
         weight.requires_grad_()
-    adam = AdamW(weights, experiment.training)
+    adam = Update(weights, experiment)
     routing = Routing(experiment.model)
     losses, norms = [], []
     for step in range(1, experiment.training.num_steps + 1):
@@ -103,28 +103,64 @@ def loss_and_gradients(
     return loss, gradients
 
 
-class AdamW:
-    """Clipping of the global norm, then Adam with decoupled weight decay of matrices. Source: arXiv 1711.05101."""
+class Update:
+    """Clipping of the global norm, then Adam with decoupled weight decay of matrices. Source: arXiv 1711.05101.
 
-    def __init__(self, weights: Weights, plan: TrainingPlan) -> None:
-        self.weights, self.plan = weights, plan
+    With Muon the matrices of layers take the orthogonal part of their momentum. Source: arXiv 2502.16982.
+    """
+
+    def __init__(self, weights: Weights, experiment: Experiment) -> None:
+        self.weights, self.plan, self.model = weights, experiment.training, experiment.model
         self.first = {name: torch.zeros_like(weight) for name, weight in weights.items()}
         self.second = {name: torch.zeros_like(weight) for name, weight in weights.items()}
 
     @torch.no_grad()
     def step(self, step: int, gradients: Weights) -> float:
         """Update the weights; returns the norm of the gradient before clipping."""
-        plan, rate = self.plan, learning_rate(step, self.plan)
+        plan, base = self.plan, learning_rate(step, self.plan)
         norm = math.sqrt(sum(float(gradient.double().square().sum()) for gradient in gradients.values()))
         factor = 1.0 if plan.clip_gradient_norm is None else min(1.0, plan.clip_gradient_norm / (norm + 1e-6))
         for name, weight in self.weights.items():
-            first, second, gradient = self.first[name], self.second[name], gradients[name] * factor
-            first.mul_(plan.adam_beta1).add_((1 - plan.adam_beta1) * gradient)
-            second.mul_(plan.adam_beta2).add_((1 - plan.adam_beta2) * gradient**2)
-            mean, variance = first / (1 - plan.adam_beta1**step), second / (1 - plan.adam_beta2**step)
+            is_hidden = weight.dim() > 1 and name.startswith("layers.")
+            change = self._muon if is_hidden and plan.optimizer == "muon" else self._adam
+            rate = base * self._rate_factor(name, is_hidden)
             decay = plan.weight_decay if weight.dim() > 1 else 0.0
-            weight.sub_(rate * (decay * weight + mean / (variance.sqrt() + plan.adam_epsilon)))
+            weight.sub_(rate * (decay * weight + change(step, name, gradients[name] * factor)))
         return norm
+
+    def _rate_factor(self, name: str, is_hidden: bool) -> float:
+        if name.startswith("embedding."):
+            return self.plan.embedding_rate_factor
+        if self.plan.mup_base_width and (is_hidden or name == "head.weight"):
+            return self.plan.mup_base_width / self.model.hidden_size
+        return 1.0
+
+    def _adam(self, step: int, name: str, gradient: Tensor) -> Tensor:
+        plan, first, second = self.plan, self.first[name], self.second[name]
+        first.mul_(plan.adam_beta1).add_((1 - plan.adam_beta1) * gradient)
+        second.mul_(plan.adam_beta2).add_((1 - plan.adam_beta2) * gradient**2)
+        mean, variance = first / (1 - plan.adam_beta1**step), second / (1 - plan.adam_beta2**step)
+        return mean / (variance.sqrt() + plan.adam_epsilon)
+
+    def _muon(self, _: int, name: str, gradient: Tensor) -> Tensor:
+        momentum, share = self.first[name], self.plan.muon_momentum
+        momentum.mul_(share).add_(gradient)
+        whole, experts = gradient + share * momentum, self.model.experts
+        count = experts.num_experts if experts is not None and ".experts." in name else 1
+        return torch.cat([self._made_orthogonal(part) for part in whole.chunk(count)])
+
+    def _made_orthogonal(self, x: Tensor) -> Tensor:
+        """By the eigenvectors of x x^T, whose eigenvalues are the squares of singular values."""
+        size = 0.2 * math.sqrt(max(x.shape))
+        if x.size(0) > x.size(1):
+            return self._made_orthogonal(x.T).T
+        values, vectors = torch.linalg.eigh(x.double() @ x.double().T)
+        singular = values.clamp(min=0).sqrt() / (values.clamp(min=0).sum().sqrt() + 1e-7)
+        grown = torch.ones_like(singular)
+        for _ in range(5):
+            square = (singular * grown) ** 2
+            grown = grown * (3.4445 - 4.7750 * square + 2.0315 * square**2)
+        return size * ((vectors * (grown / (values.clamp(min=0).sum().sqrt() + 1e-7))) @ vectors.T @ x.double()).to(x)
 
 
 def learning_rate(step: int, plan: TrainingPlan) -> float:
@@ -179,7 +215,13 @@ def first_weights(experiment: Experiment) -> Weights:
     seed, num_layers = experiment.training.seed, experiment.model.num_layers
     shapes = parameter_shapes(experiment.model)
     cpu = torch.device("cpu")
-    return {name: initial_value(name, torch.Size(shape), num_layers, seed, cpu) for name, shape in shapes.items()}
+    drawn = {name: initial_value(name, torch.Size(shape), num_layers, seed, cpu) for name, shape in shapes.items()}
+    if (base := experiment.training.mup_base_width) is not None:
+        for name, weight in drawn.items():
+            if weight.dim() > 1 and not name.startswith("embedding."):
+                narrower = base / experiment.model.hidden_size
+                weight.mul_(narrower if name == "head.weight" else math.sqrt(narrower))
+    return drawn
 
 
 def parameter_shapes(model: ModelSpec) -> dict[str, tuple[int, ...]]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from conf.plan.experiment import Experiment
 from tests.train_core.conftest import ExperimentOf, Worlds
 from tests.train_core.training.layouts import Layout
-from tests.train_core.training.oracle import AdamW, Trained, first_weights, losses_of
+from tests.train_core.training.oracle import Trained, Update, first_weights, losses_of
 from tests.train_core.training.test_random_layouts import assembled, require_like, train_and_tell
 from train_core.costs.counts.flops import attention_core_forward_flops, model_flops
 from train_core.data.tokens import hash_of, place_in_permutation
@@ -73,7 +73,7 @@ def documents_of(experiment: Experiment, step: int) -> list[tuple[Tensor, Tensor
 def train_separately(experiment: Experiment) -> Trained:
     """The oracle's training, in fp64, on each document as a sequence of its own."""
     weights = {name: value.double().requires_grad_() for name, value in first_weights(experiment).items()}
-    adam = AdamW(weights, experiment.training)
+    adam = Update(weights, experiment)
     losses, norms = [], []
     num_tokens = experiment.batch.global_batch_size * experiment.model.seq_length
     for step in range(1, experiment.training.num_steps + 1):

@@ -19,6 +19,11 @@ def recipe(random: Random, values: Values) -> Values:
     schedule = random.choice(SCHEDULES)
     room = values["training.num_steps"] - values["training.learning_rate_warmup_steps"]
     drawn: Values = {"training.schedule": schedule}
+    drawn["training.optimizer"] = random.choice(("adamw", "muon", "muon"))
+    drawn["training.muon_momentum"] = random.choice((0.0, 0.9, 0.95))
+    drawn["training.embedding_rate_factor"] = random.choice((1.0, 0.3, 4.0))
+    if drawn["training.optimizer"] == "adamw" and random.random() < 0.5:
+        drawn |= {"training.mup_base_width": random.choice((4, 16, 64)), "model.tied_embeddings": False}
     if schedule == "wsd":
         drawn["training.learning_rate_decay_steps"] = random.choice((None, random.randint(1, room)))
     return drawn

@@ -2,33 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from conf.plan.experiment import Experiment
 from conf.types.model_spec import LatentAttentionSpec
 from train_core.axes import ENDS, EXPERT_REPLICAS, REPLICAS
 from train_core.costs.counts.parameters import attention_matrices, head_norm_size
-from train_core.shared_rules import Treatment, bucket_members, padded_length
+from train_core.shared_rules import Role, Treatment, bucket_members, kept_role, padded_length
 
 
 class Parameter(NamedTuple):
-    """A parameter of one tensor rank; all of a stage's have the same. A vector has one column."""
+    """A parameter of one tensor rank; all of a stage's have the same. A vector has one column.
+
+    Attributes:
+        split: the dim that tensor ranks share out, where they do.
+    """
 
     treatment: Treatment
     rows: int
     columns: int = 1
+    split: int = 0
 
     @property
     def length(self) -> int:
         return self.rows * self.columns
 
 
-def buckets_of(experiment: Experiment, stage: int) -> list[tuple[Treatment, int]]:
-    """Return the treatment and the length of each bucket of a stage, in the trainer's order."""
+class PlacedBucket(NamedTuple):
+    """A bucket, its members in order and its length, padding included."""
+
+    treatment: Treatment
+    members: list[Parameter]
+    length: int
+
+
+def buckets_of(experiment: Experiment, stage: int) -> list[PlacedBucket]:
+    """The buckets of a stage, in the trainer's order."""
     buckets = bucket_members(parameters_of(experiment, stage), lambda each: each.treatment, lambda each: each.length)
     return [
-        (treatment, padded_length(sum(each.length for each in members), num_replicas(experiment, treatment)))
+        PlacedBucket(
+            treatment,
+            members,
+            padded_length(sum(each.length for each in members), num_replicas(experiment, treatment)),
+        )
         for treatment, members in buckets
     ]
 
@@ -41,6 +58,11 @@ def num_replicas(experiment: Experiment, treatment: Treatment) -> int:
     return ranks_of_stage(experiment) // experiment.parallel.expert_parallel_size
 
 
+def first_share(parameter: Parameter, num_replicas: int) -> int:
+    """Elements of a parameter that ZeRO-3 gives the first replica, which has the most."""
+    return -(-parameter.rows // num_replicas) * parameter.columns
+
+
 def ranks_of_stage(experiment: Experiment) -> int:
     return experiment.parallel.world_size // experiment.parallel.pipeline_parallel_size
 
@@ -49,12 +71,22 @@ def parameters_of(experiment: Experiment, stage: int) -> Iterator[Parameter]:
     """The parameters of one tensor rank of a stage in model order, as the trainer makes them."""
     is_first, is_last = stage == 0, stage == experiment.parallel.pipeline_parallel_size - 1
     if is_first:
-        yield from _embedding(experiment, tied=experiment.model.tied_embeddings and not is_last)
+        embedding = _embedding(experiment, tied=experiment.model.tied_embeddings and not is_last)
+        yield from _with_role(experiment, embedding, "embedding")
     for layers in experiment.chunk_ranges[stage]:
         for layer in layers:
-            yield from layer_parameters_of(experiment, layer)
+            yield from _with_role(experiment, layer_parameters_of(experiment, layer), "hidden")
     if is_last:
-        yield from _end(experiment, tied=experiment.model.tied_embeddings and not is_first)
+        is_tied = experiment.model.tied_embeddings
+        end = _end(experiment, tied=is_tied and not is_first)
+        yield from _with_role(experiment, end, "embedding" if is_tied else "head")
+
+
+def _with_role(experiment: Experiment, parameters: Iterable[Parameter], role: Role) -> Iterator[Parameter]:
+    """The same, where the training tells matrices of this role apart, with it."""
+    kept = kept_role(role, experiment.training, experiment.model.hidden_size)
+    for each in parameters:
+        yield each._replace(treatment=each.treatment._replace(role=kept)) if each.treatment.decays else each
 
 
 def _embedding(experiment: Experiment, tied: bool) -> Iterator[Parameter]:
@@ -94,7 +126,7 @@ def _latent_attention(experiment: Experiment, latent: LatentAttentionSpec) -> It
         elif matrix.split == "columns":
             yield Parameter(_treatment_of_part(decays=True), matrix.columns // t, matrix.depth)
         else:
-            yield Parameter(_treatment_of_part(decays=True), matrix.columns, matrix.depth // t)
+            yield Parameter(_treatment_of_part(decays=True), matrix.columns, matrix.depth // t, split=1)
 
 
 def _feed_forward(experiment: Experiment, ffn_hidden_size: int) -> Iterator[Parameter]:
@@ -106,7 +138,7 @@ def _pair(experiment: Experiment, columns: int, depth: int, *, is_biased: bool) 
     """A column product and the row product that follows it, with `columns` results and `depth` inputs on a rank."""
     h, is_gpt = experiment.model.hidden_size, experiment.model.family == "gpt"
     yield Parameter(_treatment_of_part(decays=True), columns, h)
-    yield Parameter(_treatment_of_part(decays=True), h, depth)
+    yield Parameter(_treatment_of_part(decays=True), h, depth, split=1)
     if is_biased:
         yield Parameter(_treatment_of_part(decays=False), columns)
     if is_gpt:

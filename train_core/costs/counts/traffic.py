@@ -17,13 +17,14 @@ from conf.types.schema import Frozen
 from conf.units import FLOAT32_BYTES
 from train_core.axes import EXPERT, EXPERT_REPLICAS
 from train_core.costs.counts.buckets import (
-    Parameter,
     buckets_of,
+    first_share,
     layer_parameters_of,
     num_replicas,
     parameters_of,
     ranks_of_stage,
 )
+from train_core.costs.counts.muon import muon_gathers
 from train_core.costs.counts.parameters import attention_matrices
 from train_core.costs.setting import DTYPE_BYTES
 
@@ -83,6 +84,8 @@ def stage_traffic(experiment: Experiment, stage: int) -> tuple[GroupTraffic, ...
         _add_shards(tally, experiment)
     else:
         _add_gradients(tally, experiment, stage)
+    for group, num_bytes in muon_gathers(experiment, stage):
+        tally.add(group, "all_gather", 1, num_bytes)
     if experiment.parallel.world_size > 1:
         tally.add("world", "all_reduce", 1, WORLD_BYTES)
     return tally.rows()
@@ -278,7 +281,7 @@ def _add_gradients(tally: TrafficTally, experiment: Experiment, stage: int) -> N
     scatters = parallel.zero_stage >= 1 and experiment.cluster.device.kind == "gpu"  # as in data_parallel.FlatReplicas
     # Under ZeRO-2 no rank keeps whole gradients, so they are summed after every micro-batch instead of once a step.
     times = experiment.num_micro_batches if parallel.zero_stage == 2 else 1
-    for treatment, length in buckets_of(experiment, stage):
+    for treatment, _, length in buckets_of(experiment, stage):
         gradients, group = length * DTYPE_BYTES[precision.gradient_dtype], treatment.reduced_over[0]
         d = num_replicas(experiment, treatment)
         shards = d if parallel.zero_stage >= 1 else 1
@@ -300,17 +303,12 @@ def _add_shards(tally: TrafficTally, experiment: Experiment) -> None:
     """
     precision, d, m = experiment.precision, experiment.num_replicas, experiment.num_micro_batches
     num_layers, parameters = experiment.model.num_layers, list(parameters_of(experiment, 0))
-    layer = d * sum(_first_share(parameter, d) for parameter in layer_parameters_of(experiment))
+    layer = d * sum(first_share(parameter, d) for parameter in layer_parameters_of(experiment))
     # What is in no layer: all parameters less those of the layers.
-    around = d * sum(_first_share(parameter, d) for parameter in parameters) - num_layers * layer
+    around = d * sum(first_share(parameter, d) for parameter in parameters) - num_layers * layer
     for length, gathers, sums in ((layer, 2 * m * num_layers, m * num_layers), (around, m, m)):
         tally.add("data", "all_gather", gathers, length * DTYPE_BYTES[precision.dtype])
         tally.add("data", "reduce_scatter", sums, length * DTYPE_BYTES[precision.gradient_dtype])
     for parameter in parameters:
         for group in parameter.treatment.summed_over:
-            tally.add(group, "all_reduce", 1, _first_share(parameter, d) * FLOAT32_BYTES)
-
-
-def _first_share(parameter: Parameter, num_replicas: int) -> int:
-    """Elements of a parameter on the first replica."""
-    return -(-parameter.rows // num_replicas) * parameter.columns
+            tally.add(group, "all_reduce", 1, first_share(parameter, d) * FLOAT32_BYTES)

@@ -28,6 +28,7 @@ from train_core.costs.layer.layer_bytes import norm_bytes
 from train_core.costs.layer.layer_costs import LayerCosts
 from train_core.costs.setting import Booleans, Integers, Plans, by_distinct
 from train_core.costs.step.in_flight import chunks_in_flight, heavier_in_flight, losses_of_smaller_groups
+from train_core.costs.step.muon import is_muons, owned_hidden, update_bytes_at_once
 from train_core.costs.step.priced_stage import PricedStage
 from train_core.costs.step.replicas import num_shards
 from train_core.costs.step.schedule import GPIPE, INTERLEAVED, ZERO_BUBBLE, largest_group
@@ -73,7 +74,10 @@ def group_memory(stage: PricedStage) -> GroupMemory:
     if not setting.offload_optimizer:
         memory = _with_update(stage, memory)
     is_sharded = is_fully_sharded(stage)
-    return _fully_sharded(stage, memory, is_sharded) if np.any(is_sharded) else memory
+    memory = _fully_sharded(stage, memory, is_sharded) if np.any(is_sharded) else memory
+    if is_muons(stage):  # one state for each element of a matrix, and not two
+        memory = replace(memory, optimizer_bytes=memory.optimizer_bytes - owned_hidden(stage) * FLOAT32_BYTES)
+    return memory
 
 
 def _end(stage: PricedStage, at_work: Integers, of_layers: Integers) -> tuple[EndBytes, Integers, Integers]:
@@ -171,6 +175,8 @@ def _with_update(stage: PricedStage, memory: GroupMemory) -> GroupMemory:
     made = _held_from(stage, zero_stage=1) * setting.implementation.update_working_bytes
     if setting.implementation.counted_moments and setting.gradient_bytes < FLOAT32_BYTES:
         made = FLOAT32_BYTES * largest_update(stage)  # this trainer's kernel takes gradients in fp32
+    if is_muons(stage):
+        made = made + update_bytes_at_once(stage)
     if not np.any(made):
         return memory
     passing = memory.activations_bytes + memory.logits_bytes + memory.communication_bytes

@@ -14,6 +14,7 @@ from train_core.costs.collectives import pace_of, pair_seconds, ring_of, shown_s
 from train_core.costs.kernels import gathered_weight_bytes, memory_bound_seconds
 from train_core.costs.setting import Booleans, Floats, Integers, Plans, Setting
 from train_core.costs.stages import StageGroup
+from train_core.costs.step.muon import is_muons, muon_seconds
 from train_core.costs.step.priced_stage import PricedStage
 from train_core.costs.step.replicas import PricedReplicas, pipeline_extent, share_weights, widest_hop
 from train_core.costs.step.schedule import ZERO_BUBBLE, MicroBatchSeconds, pipeline_seconds, smallest_group
@@ -315,7 +316,8 @@ def update_seconds(stage: PricedStage) -> Floats:
     passed = whole * setting.implementation.whole_gradient_bytes
     if setting.offload_optimizer:
         return moved / setting.cluster.host_bytes_per_second + memory_bound_seconds(setting, passed, num_kernels=0)
-    return memory_bound_seconds(setting, moved + passed, num_kernels=1)
+    seconds = memory_bound_seconds(setting, moved + passed, num_kernels=1)
+    return seconds + muon_seconds(stage) if is_muons(stage) else seconds
 
 
 def ranks_per_core(num_devices: Integers | int, cluster: ClusterSpec) -> Floats:
