@@ -14,7 +14,7 @@ from conf.errors import InfeasiblePlan as InfeasiblePlan
 from conf.errors import TrisweepError as TrisweepError
 from conf.errors import UsageError as UsageError
 from conf.folders import further_folders
-from conf.overrides import override_text
+from conf.overrides import override_text, value_text
 from trisweep.rows import DiagnosedRun, MeasuredTrial, PredictedPlan, PredictedPlans, RankedPoint, SweepResults
 
 if TYPE_CHECKING:
@@ -208,8 +208,11 @@ def diagnose(*files: str | Path, config_dirs: Iterable[str | Path] = (), **choic
 
 
 def sweep(
-    name: str,
-    *overrides: str,
+    *words: str,
+    command: str | None = None,
+    objective: str | Sequence[str] = (),
+    maximize: bool = False,
+    trials: int | None = None,
     here: bool = False,
     retry_failed: bool = False,
     remeasure: bool = False,
@@ -223,8 +226,11 @@ def sweep(
     `load` tells later how they stand.
 
     Args:
-        name: a sweep's name.
-        overrides: as the command takes them, such as `batch.micro_batch_size=2`.
+        words: as the command takes them: a sweep's name first, then overrides such as `batch.micro_batch_size=2`.
+        command: sweep this program without a file, such as "python fit.py --lr {lr}"; the values of its names in
+            braces are words or keywords, such as lr="1e-4..1e-1:log", batch=[4, 8].
+        objective: what is sought, the lowest unless `maximize`: "loss", or any name that the program prints.
+        trials: at most so many.
         here: measure on this machine even where Slurm is.
         retry_failed: run again what failed or timed out.
         remeasure: measure again what is measured; earlier runs stay.
@@ -238,12 +244,14 @@ def sweep(
     """
     import typer
 
-    from cli.arguments import overrides_of
+    from cli.commands.sweep.command import asked_overrides
     from cli.commands.sweep.run import run_sweep
     from launcher.where import choose_place
 
     with further_folders(config_dirs), _silence(quiet):
-        own = overrides_of(name, [*overrides, *(override_text(key, value) for key, value in choices.items())])
+        said = _values_of_script(choices) if command else [override_text(*choice) for choice in choices.items()]
+        sought = [objective] if isinstance(objective, str) else list(objective)
+        own = asked_overrides([*words, *said], command, sought, trials, maximize=maximize)
         folder = choose_place(own, here=here, dry_run=False).folder
         try:
             run_sweep(own, dry_run=False, here=here, retry_failed=retry_failed, remeasure=remeasure, as_json=False)
@@ -251,6 +259,16 @@ def sweep(
             if ended.exit_code == EXIT_INTERRUPTED:
                 raise KeyboardInterrupt from None
         return _results(folder)
+
+
+def _values_of_script(choices: Mapping[str, object]) -> list[str]:
+    """The words of the command line for a script's values, in which a list stands without brackets."""
+    lists = {name: value if isinstance(value, list | tuple) else [value] for name, value in choices.items()}
+    return [f"{name}={','.join(_word(each) for each in values)}" for name, values in lists.items()]
+
+
+def _word(value: object) -> str:
+    return value if isinstance(value, str) else value_text(value)
 
 
 @contextmanager
@@ -276,6 +294,7 @@ def load(sweep: str | Path, *, config_dirs: Iterable[str | Path] = ()) -> SweepR
 
 
 def _results(folder: SweepFolder) -> SweepResults:
+    from conf.types.sweep_spec import figure_name
     from launcher.slurm.reconcile import reconcile
     from results.tables.sweep_tables import ranking_table
     from results.tables.trial_rows import collected
@@ -290,7 +309,7 @@ def _results(folder: SweepFolder) -> SweepResults:
         RankedPoint(
             place,
             point.name,
-            dict(zip(map(str, stored.record.objective), point.values, strict=True)),
+            dict(zip([figure_name(each) or each for each in stored.record.objective], point.values, strict=True)),
             point.interval,
             len(point.runs),
             point.reading.trial.point,
@@ -304,8 +323,8 @@ def _results(folder: SweepFolder) -> SweepResults:
             each.outcome.value if each.outcome else None,
             each.cause or "",
             each.trial.point,
-            row["measured_step_seconds"],
-            row["predicted_step_seconds"],
+            row.get("measured_step_seconds"),
+            row.get("predicted_step_seconds"),
             {**each.metrics, **each.figures},
             each.folder.path,
             row,

@@ -155,6 +155,19 @@ def test_a_sweep_is_measured_and_loaded_with_its_ranking_and_frames(
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")  # MLflow's own
+def test_a_script_is_swept_without_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "fit.py").write_text("import sys\nprint('accuracy:', sys.argv[1])\n")
+    command = f"{sys.executable} fit.py {{rate}}"
+    results = face.sweep(command=command, rate=[0.25, 0.5], objective="accuracy", maximize=True, here=True, quiet=True)
+    assert results.name == "fit"
+    assert [point.values["accuracy"] for point in results.points] == [0.5, 0.25]
+    with pytest.raises(face.UsageError, match="No sweep is named"):
+        face.sweep(here=True)
+
+
+@pytest.mark.slow
 def test_a_log_is_diagnosed_as_the_command_does(tmp_path: Path) -> None:
     (tmp_path / "run.log").write_text(example_log())
     (run,) = face.diagnose(tmp_path / "run.log", cluster="dgx-h100")

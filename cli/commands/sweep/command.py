@@ -80,7 +80,7 @@ def sweep(
 
     A script needs no file: trisweep sweep --command 'python fit.py --lr {lr}' lr=1e-4..1e-1:log --trials 24
     """
-    overrides = _asked(words or [], command, _sought(objective or [], maximize, command), trials)
+    overrides = asked_overrides(words or [], command, objective or [], trials, maximize=maximize)
     if fail_fast is not None:
         overrides += Overrides.parse([f"controller.fail_fast={fail_fast}"])
     if save is not None:
@@ -120,8 +120,14 @@ def _sought(objectives: list[str], maximize: bool, command: str | None) -> list[
     return objective_overrides(objectives, maximize=maximize, is_script=command is not None)
 
 
-def _asked(words: list[str], command: str | None, sought: list[str], trials: int | None) -> Overrides:
-    """The overrides of the whole command line; of a sweep with a file, or of one without."""
+def asked_overrides(
+    words: list[str], command: str | None, objectives: list[str], trials: int | None, *, maximize: bool
+) -> Overrides:
+    """The overrides of the whole command line; of a sweep with a file, or of one without.
+
+    Raises UsageError where no sweep is named, and ConfigError where a value of a script is wrong.
+    """
+    sought = _sought(objectives, maximize, command)
     is_named = bool(words) and "=" not in words[0] and not words[0].startswith(("+", "~"))
     if command is None:
         if not is_named:
