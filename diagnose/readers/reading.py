@@ -21,6 +21,7 @@ from diagnose.readers.said import Columns, says
 from diagnose.readers.text import KEY, STDIN, lines_of, name_of, whole_text
 from diagnose.readers.trees import read_tree, tree_of
 from diagnose.runs import Fact, SaidBy, UserRun
+from sweeps.table.layout import USUAL_VOCABULARY
 
 SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch", ".pbs", ".job", ".cmd")
 TREES = {".json": "json", ".yaml": "yaml", ".yml": "yaml", ".toml": "toml"}
@@ -182,6 +183,8 @@ def _settled(start: LogStart, given: dict[str, Fact]) -> UserRun:
         fill_devices(columns)
         compute_device(columns, book.steps)
         compute_sizes(columns, book.steps)
+    if columns.count("layers"):
+        columns.assumed("vocab", USUAL_VOCABULARY, "nobody says it, and GPT-2's is padded to it")
     if run.trainer is not None:
         columns.take("implementation", run.trainer)
     add_summary(run, book)

@@ -91,6 +91,8 @@ def _fill_model(columns: Columns) -> None:
         columns.computed(
             "ffn_hidden", int(4 * hidden * 2 / 3) // 64 * 64, _line(columns, "swiglu"), "as Megatron sizes SwiGLU"
         )
+    elif hidden and not gated:
+        columns.assumed("ffn_hidden", 4 * hidden, "as Megatron sizes it where no flag does")
     if settings.truth("group_query_attention"):
         columns.whole("kv_heads", "num_query_groups")
     elif settings.whole("num_key_value_heads"):

@@ -422,3 +422,14 @@ def test_a_fork_that_writes_names_with_underscores_is_read(write: Write) -> None
     (step,) = run.steps
     assert (step.number, step.seconds, step.tflops, step.loss) == (10, 1.2345, 42.5, 11.1)
     assert step.tokens_per_second == pytest.approx(8192.5 * 16)
+
+
+def test_what_is_taken_for_granted_is_marked(write: Write) -> None:
+    run = the_run(write("pretrain.sh", SCRIPT.replace("    --swiglu\n", "")))
+    taken = {name: fact for name, fact in run.columns.items() if fact.said_by is SaidBy.ASSUMED}
+    assert {name: taken[name].value for name in ("vocab", "ffn_hidden", "pp")} == {
+        "vocab": "51200",
+        "ffn_hidden": "8192",
+        "pp": "1",
+    }
+    assert all(fact.note for fact in taken.values())
