@@ -26,7 +26,7 @@ COMMAND = re.compile(
 )
 ALL_WORDS = {
     *(*(each.opening for each in FORMATS), *BESIDE_WORDS, *STARTS, *BAR_WORDS, "{'loss'"),
-    *("..", ".py ", " --", "GPU utilization", "Train ", "tep", "ter "),
+    *("..", ":print]", ".py ", " --", "GPU utilization", "Train ", "tep", "ter "),
 }
 WORDS = tuple(sorted(word for word in ALL_WORDS if not any(other in word for other in ALL_WORDS - {word})))
 """A line without any of these says nothing here. None has a digit in it, so that all with the same words agree."""
@@ -138,7 +138,7 @@ class LogReader:
         if any(word in text for word in STARTS) and DUMP_ENDS.search(text) is None:
             self._begin(text)
         plain = without_speaker(text)
-        if self._in_dump or ".." in text:
+        if self._in_dump or ".." in text or ":print]" in text:
             self._in_dump = (self._in_dump or DUMP_BEGINS.search(text) is not None) and DUMP_ENDS.search(text) is None
             if read_dumped(self.start.run, plain, at(self.source, number, plain)):
                 self._says_something = True

@@ -23,6 +23,10 @@ LISTED_FIELD = re.compile(r"^\s*([a-z_]\w*)=(.*?),?\s*$")
 REPR_FIELD = re.compile(r"\b([a-z_]\w*)=('[^']*'|\"[^\"]*\"|\[[^\]]*\]|\{[^{}]*\}|<[^>]*>|[\w.+-]+(?:\([^()]*\))?)")
 
 SENTENCES: dict[str, tuple[str, ...]] = {
+    "(device=": (
+        r"offload_optimizer=\w+\(device=\W*(?:\w+\.)?(?P<offload_optimizer_device>\w+)",
+        r"offload_param=\w+\(device=\W*(?:\w+\.)?(?P<offload_param_device>\w+)",
+    ),
     "for parameters": (r"using (?P<params_dtype>torch\.\w+) for parameters",),
     "padded vocab": (r"padded vocab \(size: (?P<vocab_size>\d+)\).*new size: (?P<padded_vocab_size>\d+)",),
     "micro-batches": (r"number of micro-batches to constant (?P<num_micro_batches>\d+)",),
@@ -92,6 +96,8 @@ def read_dumped(run: UserRun, text: str, where: LogLine) -> bool:
     name, value = match[1] or match[3], OF_NEOX.sub("", match[2] or match[4]).strip()
     if value and not value.startswith("[OKAY") and set(value) != {"."}:
         says(run, name, value, SaidBy.RESOLVED, where)
+        if name == "zero_config":
+            read_sentences(run, value, where)
     return True
 
 

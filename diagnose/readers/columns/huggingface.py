@@ -44,6 +44,7 @@ OFFLOADS = (
     "zero_optimization.offload_optimizer.device",
     "zero_optimization.offload_param.device",
     "offload_optimizer_device",
+    "offload_param_device",
 )
 ATTENTION = ("attn_implementation", "_attn_implementation", "flash_attn", "flash_attention", "use_flash_attention_2")
 

@@ -136,6 +136,19 @@ PRINTED = (
 )
 
 
+def test_an_offloaded_optimizer_is_read_from_what_deepspeed_prints(write: Write) -> None:
+    config = "zero_config .................. stage=2 offload_param=None offload_optimizer={} sub_group_size=1000000000"
+    offloaded = "DeepSpeedZeroOffloadOptimizerConfig(device=<OffloadDeviceEnum.cpu: 'cpu'>, nvme_path=None)"
+    for value, found in (("None", {}), (offloaded, {"cpu_offload": "cpu"})):
+        line = f"[2024-05-01 10:00:00,001] [INFO] [config.py:1000:print]   {config.format(value)}\n"
+        assert cells(the_run(write("train.log", line + PRINTED)), "cpu_offload") == found
+
+
+def test_a_name_as_long_as_deepspeeds_column_has_no_dots(write: Write) -> None:
+    run = the_run(write("train.log", PRINTED.replace('    "train_micro_batch_size_per_gpu": 8,\n', "")))
+    assert cells(run, "micro_batch") == {"micro_batch": "8"}
+
+
 def test_what_deepspeed_prints_is_believed_before_auto(write: Write) -> None:
     run = the_run(write("ds_config.json", json.dumps(ZERO)), write("train.log", PRINTED), given=("seq=1024",))
     wanted = {"zero_stage": "2", "micro_batch": "8", "global_batch": "256", "num_gpus": "16", "precision": "bf16"}
