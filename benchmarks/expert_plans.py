@@ -173,7 +173,7 @@ class PricedPlan:
         setup = strategy.setup(wanted.settings)
         predicted = estimate(setup, IMPLEMENTATIONS[trainer])
         label = strategy.label(wanted.settings.model.num_layers)
-        return cls(label, predicted, interval_of(setup, trainer, predicted))
+        return cls(label, predicted, interval_of(setup, trainer, predicted, "recipe"))
 
 
 def main() -> list[Target]:

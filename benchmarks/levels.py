@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.published_rows import MeasuredRow
-from sweeps.confidence import Interval
 
 TABLE, GENERATION = "table", "generation"
 GENERATIONS = {  # what the name of a device begins with, and its generation
@@ -55,6 +54,9 @@ def groups_left_out(rows: Sequence[MeasuredRow], level: str) -> Iterator[tuple[l
         yield members, kept
 
 
+Ends = tuple[float, float]
+"""The seconds between which a step is expected with 80 % probability."""
+
 LEVEL_RESULTS = Path(__file__).with_name("levels.csv")
 
 
@@ -80,7 +82,7 @@ class LevelResult(NamedTuple):
 def level_results(
     rows: Sequence[MeasuredRow],
     ratios: Mapping[str, NDArray[np.float64]],
-    around: Mapping[str, Sequence[Interval]],
+    around: Mapping[str, Sequence[Ends]],
 ) -> list[LevelResult]:
     """One result for each level.
 
@@ -107,7 +109,7 @@ def level_result(
     tables: Sequence[str],
     measured: NDArray[np.float64],
     ratios: NDArray[np.float64],
-    around: Sequence[Interval],
+    around: Sequence[Ends],
 ) -> LevelResult:
     """The result of one level.
 
@@ -117,8 +119,8 @@ def level_result(
         ratios: log of predicted over measured of each row, (n,).
         around: the interval of each row.
     """
-    inside = [each.low_seconds <= seconds <= each.high_seconds for each, seconds in zip(around, measured, strict=True)]
-    widths = [log(each.high_seconds / each.low_seconds) for each in around]
+    inside = [low <= seconds <= high for (low, high), seconds in zip(around, measured, strict=True)]
+    widths = [log(high / low) for low, high in around]
     error, share, width = (mean_over_tables(each, tables) for each in (np.abs(np.expm1(ratios)), inside, widths))
     return LevelResult(level, groups, len(set(tables)), len(tables), error, share, float(np.exp(width)))
 

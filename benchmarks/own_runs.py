@@ -21,7 +21,7 @@ from conf.compose.load import load
 from conf.plan.experiment import Experiment
 from conf.units import GIBIBYTE
 from results.render.units import percent, significant
-from sweeps.confidence import interval_around, load_validated
+from sweeps.confidence import interval_around
 from train_core.costs import Estimate
 from train_core.costs.estimate import estimates
 from train_core.costs.trainers import TRISWEEP
@@ -65,7 +65,7 @@ class OwnRun(NamedTuple):
     @property
     def was_expected(self) -> bool:
         """True if the step lies in the 80 % interval around what was predicted before."""
-        interval = interval_around(self.forward_step_seconds, self.experiment, TRISWEEP.name, load_validated())
+        interval = interval_around(self.forward_step_seconds, self.experiment, TRISWEEP.name)
         return interval.low_seconds <= self.step_seconds <= interval.high_seconds
 
     @property

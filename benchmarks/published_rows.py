@@ -135,6 +135,13 @@ def series_weights(rows: Sequence[MeasuredRow]) -> NDArray[np.float64]:
     return np.array(weights) * [not says_little(row) for row in rows]
 
 
+def weighted_quantile(values: NDArray[np.float64], weights: NDArray[np.float64], share: float) -> float:
+    """The value below which the rows that weigh this share of all lie."""
+    order = np.argsort(values)
+    below = (np.cumsum(weights[order]) - weights[order] / 2) / weights.sum()
+    return float(np.interp(share, below, values[order]))
+
+
 def says_little(row: MeasuredRow) -> bool:
     """True if the row's source says that its figures tell little of the device and the plan."""
     return flag_of(row.compared.row, "tells_little", default=False)

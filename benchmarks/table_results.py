@@ -104,15 +104,17 @@ def _memory_result(name: str, compared: Sequence[RowComparison]) -> MemoryResult
     return MemoryResult(name, found.num_memories, found.memory_error, found.num_fits, found.fits_right)
 
 
+def job_of(row: MeasuredRow) -> object:
+    """Equal for rows that differ only in how one job is laid out: the same model, devices, batch and sequence."""
+    setup = row.run.setup
+    model = setup.model.model_copy(update={"vocab_size": 1})  # is padded for the tensor size
+    return row.series, model, setup.parallel.world_size, setup.batch.global_batch_size
+
+
 def _choices(rows: Sequence[TestedRow]) -> list[list[TestedRow]]:
-    """Rows of one job that differ only in how it is laid out: the same model, devices, batch and sequence."""
-
-    def job(each: TestedRow) -> object:
-        setup = each.row.run.setup
-        model = setup.model.model_copy(update={"vocab_size": 1})  # is padded for the tensor size
-        return each.row.series, model, setup.parallel.world_size, setup.batch.global_batch_size
-
-    return [choice for choice in grouped(rows, job).values() if len(choice) >= FEWEST_TO_CHOOSE_FROM]
+    """Jobs with enough layouts to choose from."""
+    jobs = grouped(rows, lambda each: job_of(each.row)).values()
+    return [choice for choice in jobs if len(choice) >= FEWEST_TO_CHOOSE_FROM]
 
 
 ALIKE = 1e-3

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from math import exp
 from pathlib import Path
 from statistics import fmean
 
@@ -18,6 +19,7 @@ from benchmarks.table_results import MemoryResult, TableResult, TestedRow
 from benchmarks.target import Target, print_targets
 from benchmarks.validation import Validation, validation
 from benchmarks.validation_summary import by_trainer, summary
+from benchmarks.who_measured import ByWho, OwnRows
 from results.render.units import ABSENT, percent, significant
 from train_core.trial.atomic import write_atomically
 
@@ -35,7 +37,7 @@ LEFT_OUT = """\
 any table (benchmarks/fitting/constants.py), to the rows of all *other* tables on *other* machines, and then predict it.
 Fitted errors, <sub>in small print</sub>, are those of the constants as they are in the tree, which have seen the table.
 *Constant* is what no model at all would score: one rate per device, the best for those very rows. *Inside* is the share
-of rows in their interval of 80 %, which is as wide as for another machine. *Regret*: how much slower the layout is
+of rows in their interval of 80 %, which goes by who measured. *Regret*: how much slower the layout is
 that is predicted fastest than the best one measured (the mean of those that are predicted within 0.1 % of it), in the
 mean over all jobs of the table with at least four layouts. *Rank corr.*: Spearman's, of predicted and measured steps
 per second.
@@ -55,7 +57,8 @@ Rows: `benchmarks/published.csv`, `benchmarks/published_2.csv` and, of the forwa
 to `benchmarks/published_5.csv`, each with its source; how a row is read is in [estimate.md](estimate.md), what rates
 count in [metrics.md](metrics.md), formulas and constants in [cost-model.md](cost-model.md).
 `python -m benchmarks.fitting --residuals` fits anew (minutes) and writes each row's figures into
-`benchmarks/left_out.csv` and `benchmarks/levels.csv`; `make bench` writes this page from them and from today's
+`benchmarks/left_out.csv` and `benchmarks/levels.csv`; `python -m benchmarks.who_measured --replay` replays own rows of
+tables into `benchmarks/own_rows.csv`; `make bench` writes this page from them and from today's
 predictions.
 """
 COLUMNS = ("table", "rows", "left out %", "", "constant %", "inside %", "regret %", "rank corr.")
@@ -78,9 +81,11 @@ def page(found: Validation) -> str:
     """The whole page, ending in a newline."""
     targets = [(each.what, each.target, each.seen, each.verdict) for each in found.targets]
     parts = [HEADING, *summary(found), ""]
+    parts += ["## Who measured\n", WHO_SAID, "", *_who(found.who), ""]
     parts += ["## By trainer\n", BY_TRAINER, "", *table_lines(TRAINER_COLUMNS, by_trainer(found.tables)), ""]
     parts += ["## Levels\n", LEVELS_SAID, "", *_levels(found.levels), ""]
     parts += ["## Tables\n", LEFT_OUT, *_tables(found.tables), ""]
+    parts += ["## Own rows of users\n", OWN_SAID, "", *_own(found.own), ""]
     parts += ["## Five runs of one's own\n", CALIBRATED, "", *_calibrations(found.calibrations), ""]
     parts += ["## Largest misses\n", MISSED, "", *_misses(found.tables), ""]
     parts += ["## Memory\n", REMEMBERED, *_memories(found.memories), ""]
@@ -90,22 +95,38 @@ def page(found: Validation) -> str:
     return "\n".join(parts).rstrip() + "\n"
 
 
+WHO_COLUMNS = ("who", "tables", "rows", "off by %", "10 %", "half", "90 %", "inside %", "upper over lower end")
+WHO_MORE = ("who", "validated: off by %", "inside %", "outside: off by %", "inside %", "jobs", "regret %")
+WHO_SAID = """\
+Whether somebody's run is tuned, nothing in its configuration says; who measured it does in part. *Users* ran a trainer
+that others make, on machines at hand; *makers* of a device, a trainer or a cloud published what it reaches; authors of
+*papers* laid runs out to compare them. Rows are those of `benchmarks/published_3.csv` to `published_5.csv`, to which no
+constant is fitted; a table is one trainer on one device of one group of sources, and means are over tables. *10 %*,
+*half* and *90 %* took less than so many times what was predicted, which is where intervals end
+(`python -m benchmarks.who_measured`); *inside* is the share of rows in an interval that was learned without their group
+of sources. *Outside* are rows that lie outside of what was validated. *Regret* is that of today's predictions, over
+jobs of at least four layouts; without vTrain's, which are most of the jobs there are."""
+OWN_SAID = """\
+What rows of their own bring tables of users: every trainer on a machine with two rows or more. *Before*: no row of the
+table's group of sources is known. *One*: the mean error of all other rows after each in turn. *Five*: after
+`trisweep calibrate --from-csv` on five, in the mean of three draws, where at least two others are left."""
+OWN_COLUMNS = ("table", "rows", "before %", "one %", "before five, the others %", "five %")
 LEVEL_COLUMNS = ("left out", "groups", "tables", "rows", "off by %", "inside %", "upper over lower end")
 LEVELS_SAID = """\
 Errors have levels: rows of a table err together, so do tables of a source (its machine, its release, the hand that
 tuned it), and sources on one generation of devices. Each level leaves all rows of a group out, fits without them, and
-predicts them. *Inside* is the share of rows in an interval of 80 % whose width comes from generations that were left
-out, among the rows that are kept; means are over tables, that of the widths is geometric. The wider the level, the
-fewer groups there are: five generations are little to stand on.
+predicts them. *Inside* is the share of rows in the interval of 80 % of their practice, which the forward files taught;
+means are over tables, that of the widths is geometric. The wider the level, the fewer groups there are: five
+generations are little to stand on.
 
 *Forward* are rows that a commit predicted before anybody here had looked at them: `benchmarks/published_3.csv`, later
 `benchmarks/published_4.csv`, of which many were measured by users and not by makers of devices or trainers, and last
-`benchmarks/published_5.csv`. No constant is fitted to any. The rule of the widths was chosen between the first two, and
-some of its forms were tried on the first, so that the second is the first blind test of it and the third another. The
-same rows as they are predicted today are no blind test, because some mechanisms and readings were chosen by what they
-showed. A table is there what one group of sources measured on one device. The noise floor, as a review of the first
-three files counted it (it is not computed here): 99 configurations that two sources or more print (releases,
-submitters) differ by 1.7 % in the median and 3.9 % in the mean."""
+`benchmarks/published_5.csv`. No constant is fitted to any. The rule of the widths of that day was chosen between the
+first two, so that the second is the first blind test of it and the third another. The same rows as they are predicted
+today are no blind test, because some mechanisms and readings were chosen by what they showed, and today's widths were
+learned from the other groups of sources in these files. A table is there what one group of sources measured on one
+device. The noise floor, as a review of the first three files counted it (it is not computed here): 99 configurations
+that two sources or more print (releases, submitters) differ by 1.7 % in the median and 3.9 % in the mean."""
 TRAINER_COLUMNS = ("trainer", "devices", "tables", "rows", "left out %", "worst table %")
 BY_TRAINER = """\
 How far tables like your plan were off. A trainer that is not here, `trisweep` among them, has no published row: its
@@ -118,6 +139,32 @@ five that were drawn, in the mean of five draws. *All others*: each fifth of the
 known; what is left there is no matter of constants, and five runs cannot undo it. A table of more than 60 rows is
 represented by 60."""
 MISSED = "The largest of all, at most two of a table."
+
+
+def _who(found: Sequence[ByWho]) -> list[str]:
+    ends = [[f"{exp(each):.2f}" for each in (of.level.low, of.level.middle, of.level.high)] for of in found]
+    cells = [
+        (of.who, str(of.tables), str(of.rows), percent(of.error), *times, percent(of.inside), f"{of.width:.2f}")
+        for of, times in zip(found, ends, strict=True)
+    ]
+    more = [
+        (of.who, *(percent(share) for share in (*of.validated, *of.outside)), str(of.jobs), percent(of.regret))
+        for of in found
+    ]
+    return [*table_lines(WHO_COLUMNS, cells), "", *table_lines(WHO_MORE, more)]
+
+
+def _own(found: Sequence[OwnRows]) -> list[str]:
+    users = [each for each in found if each.who == "users"]
+    cells = [
+        (
+            of.table,
+            *(str(of.rows), percent(of.before), percent(of.one)),
+            *(percent(share if of.has_five else None) for share in (of.before_five, of.five)),
+        )
+        for of in users
+    ]
+    return table_lines(OWN_COLUMNS, cells)
 
 
 def _levels(found: Sequence[LevelResult]) -> list[str]:

@@ -13,6 +13,7 @@ from benchmarks.levels import LEVEL_RESULTS, LevelResult
 from benchmarks.published_rows import FRONTIER_SCALING, compared_rows, measured_rows, published_rows, row_sets
 from benchmarks.table_results import MemoryResult, TableResult, memory_results, table_results
 from benchmarks.target import Target, at_least, at_most, figure, within
+from benchmarks.who_measured import OWN_ROWS, ByWho, OwnRows, by_who, forward_rows_of_all, who_targets
 from conf.grouped import grouped
 from conf.units import TERA
 from results.analysis.score import score
@@ -45,11 +46,15 @@ class Validation:
     """Everything that is said of predictions.
 
     Attributes:
+        who: what they are off by for users, makers and papers.
+        own: what rows of their own bring each of their tables.
         levels: what predictions are off by when more and more is left out, and on rows that were predicted forward.
         unpriced: why rows were not priced, and how many for each reason.
         num_new: measured rows that nobody has left out yet.
     """
 
+    who: tuple[ByWho, ...]
+    own: tuple[OwnRows, ...]
     tables: tuple[TableResult, ...]
     levels: tuple[LevelResult, ...]
     memories: tuple[MemoryResult, ...]
@@ -68,7 +73,9 @@ def validation() -> Validation:
     tables, memories = table_results(rows, left_out), memory_results(priced.values())
     sets = grouped(priced.values(), lambda row: row.record.row["set"])
     levels = (*read_rows(LEVEL_RESULTS, LevelResult), *forward_results())
+    who, own = tuple(by_who(forward_rows_of_all())), tuple(read_rows(OWN_ROWS, OwnRows))
     targets = [
+        *who_targets(who, own),
         *_step_targets(tables),
         *_coverage_targets(levels),
         *_calibration_targets(calibrations),
@@ -77,6 +84,8 @@ def validation() -> Validation:
         _priced_target(priced),
     ]
     return Validation(
+        who=who,
+        own=own,
         tables=tuple(tables),
         levels=levels,
         memories=tuple(memories),

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from math import expm1
+from math import exp
 from statistics import fmean
 
-from benchmarks.fitting.learned import SHARE
 from benchmarks.forward import FORWARD_TESTS, LAST
 from benchmarks.left_out import ReplayedCalibration
-from benchmarks.levels import GENERATION, TABLE, LevelResult
+from benchmarks.levels import GENERATION, TABLE
+from benchmarks.practices import SHARE
 from benchmarks.table_results import TableResult, TestedRow
 from benchmarks.target import Target
 from benchmarks.validation import LARGE_ERROR, Validation, median_gain
+from benchmarks.who_measured import ByWho, OwnRows
 from results.render.units import percent
-from sweeps.confidence import load_validated
 
 CLOSE, FAR = 0.1, 0.15
 LINE = 120
@@ -23,11 +23,13 @@ LINE = 120
 
 def summary(found: Validation) -> list[str]:
     said = (
+        _who(found.who),
         _steps(found),
         _far_off(found.tables),
-        _intervals(found.levels),
+        _intervals(found),
         _choices(found.tables),
         _memory(found.targets),
+        _own(found.own),
         _calibrations(found.calibrations),
         NOT_OURS,
     )
@@ -96,16 +98,40 @@ def _far_off(tables: Sequence[TableResult]) -> str:
     )
 
 
-def _intervals(levels: Sequence[LevelResult]) -> str:
-    low, high = (f"{abs(100 * expm1(end)):.0f} %" for end in (-load_validated().half, load_validated().half))
-    by_level = {each.level: percent(each.inside) for each in levels}
-    earlier = " and ".join(f"{by_level[test.as_of_today]} %" for test in FORWARD_TESTS[:-1])
+def _who(found: Sequence[ByWho]) -> str:
+    """The first thing that decides how far to trust a prediction."""
+    named = "; ".join(
+        f"{each.who} {_times(each.level.low)} to {_times(each.level.high)} times, half within"
+        f" {_times(each.level.middle)} (off by {percent(each.error)} %, {each.rows} rows of {each.tables} tables)"
+        for each in found
+    )
+    return f"**Who measured decides how long a step takes**, over what is predicted. Most took of {named}."
+
+
+def _times(logarithm: float) -> str:
+    return f"{exp(logarithm):.2f}"
+
+
+def _own(found: Sequence[OwnRows]) -> str:
+    users = [each for each in found if each.who == "users"]
+    five = [each for each in users if each.has_five]
+    if not five:
+        return ""
+    before, one = (percent(fmean(getattr(each, name) for each in users)) for name in ("before", "one"))
+    before_five, after = (percent(fmean(getattr(each, name) for each in five)) for name in ("before_five", "five"))
     return (
-        f"**Its interval of {100 * SHARE:.0f} %** reaches from {low} below a prediction to {high} above, further for"
-        " small layers and for a device, a trainer or a kind of plan that fewer than two sources have measured. It"
-        f" held {by_level[LAST.as_it_happened]} % of the rows that were predicted forward last, as it was then. As it"
-        f" is now it holds {by_level[LAST.as_of_today]} % of these, {earlier} of those of earlier tests, and"
-        f" {by_level[TABLE]} % where the table alone was left out."
+        f"**One measured step of your own** brings {len(users)} tables of users from {before} % to {one} %; five bring"
+        f" the {len(five)} that have as many from {before_five} % to {after} %."
+    )
+
+
+def _intervals(found: Validation) -> str:
+    by_level = {each.level: percent(each.inside) for each in found.levels}
+    held = ", ".join(f"{percent(each.inside)} % of {each.who}' rows" for each in found.who)
+    return (
+        f"**Its interval of {100 * SHARE:.0f} %** goes by that, and is wider for small layers. Learned without their"
+        f" group of sources it held {held}; {by_level[TABLE]} % where constants were fitted without a table. Earlier"
+        f" rules held {by_level[LAST.as_it_happened]} % of the rows that were predicted forward last."
     )
 
 

@@ -150,5 +150,6 @@ def _trials(rows: Sequence[PricedRow]) -> tuple[list[tuple[str, FinishedTrial]],
         elif compared is not None and compared.step_seconds is not None:
             configuration, seconds = row.prediction.configuration, compared.step_seconds
             setup, kind = configuration.setup, configuration.implementation
-            usable.append((setup.cluster.name, FinishedTrial(setup.label, setup, seconds, None, True, kind)))
+            trial = FinishedTrial(setup.label, setup, seconds, None, True, kind, configuration.practice)
+            usable.append((setup.cluster.name, trial))
     return usable, refused

@@ -13,6 +13,7 @@ from typing import Any
 from conf.errors import ConfigError
 from conf.plan.setup import Setup
 from conf.types.cluster_spec import LinkSpec
+from conf.types.trainer_spec import Practice
 from diagnose.evidence import FileEvidence, setting_of
 from diagnose.readers import MissingFact, missing_of
 from diagnose.runs import Fact, SaidBy, UserRun
@@ -39,6 +40,8 @@ TAKEN = {
 """Columns whose usual value weighs most, and what is taken where nobody says it."""
 UNTOLD = ("implementation", "tflops_count")
 """Columns whose origin stands elsewhere, or that decide no price."""
+HELD_AGAINST: Practice = "recipe"
+"""Who asks what is wrong with a run asks what it would take by its trainer's recipe, not what first runs take."""
 MOST_APART = 0.02
 """Parameters that a log prints may differ by this share: of padding, and of what is counted."""
 PARAMETERS = ("num_parameters", "total_parameters", "parameters")
@@ -78,7 +81,9 @@ class Understood:
     def interval(self) -> Interval | None:
         if self.configuration is None or self.predicted is None:
             return None
-        return interval_of(self.configuration.setup, self.configuration.implementation.name, self.predicted)
+        return interval_of(
+            self.configuration.setup, self.configuration.implementation.name, self.predicted, HELD_AGAINST
+        )
 
     def changed(self, columns: Mapping[str, str], facts: Mapping[str, Any] | None = None) -> Configuration | None:
         """The same run with other cells in its row, and other facts of its trainer; None where that cannot exist."""

@@ -13,6 +13,7 @@ sweep          `Sweep`: folder and record together; trials and the stages that f
 reading        how a trial stands, read once from its folder
 confidence     how far a prediction can be off
 memory_odds    how likely a plan is to fit, by what predicted memory was off
+practice       how well runs are tuned, and what runs of one's own say of all others
 folder         what a sweep's folder holds beside its record: journal, submissions, earlier attempts, logs
 trial          `Trial`, `SweepRecord`, and the folder that keeps them
 labels         what a trial is called: by what sets it apart from the others of its sweep

@@ -1,11 +1,11 @@
 """The trust that a prediction deserves: an interval in which four measurements of five are expected.
 
-It is learned from published rows (`validated.yaml`, beside this file); a plan also says where it lies outside of them.
+How wide it is was learned from published rows by their practice (`practice`), or from runs of one's own. A plan also
+says where it lies outside of published rows (`validated.yaml`, beside this file).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from math import exp
@@ -17,7 +17,9 @@ from conf.folders import package_content
 from conf.plan.setup import Setup
 from conf.types.cluster_spec import FittedRuns
 from conf.types.schema import Frozen, NonNegative
+from conf.types.trainer_spec import Practice
 from conf.units import GIGA
+from sweeps.practice import load_levels, own_level, practice_of, practice_of_own, said_after, said_before
 from train_core.costs import Estimate, num_parameters
 from train_core.costs.counts.flops import layer_forward_flops
 
@@ -49,30 +51,36 @@ class Interval:
     Attributes:
         rivals: two predictions of one model on one machine with this trainer are told apart by more than this share.
         outside: on which sides the plan lies outside of what was ever validated, and why, in words.
+        in_words: what most runs take, as people say it.
     """
 
     low_seconds: float
     high_seconds: float
     rivals: float
     outside: tuple[str, ...]
+    in_words: str = ""
 
 
-def interval_of(setup: Setup, implementation: str, estimate: Estimate) -> Interval:
-    return interval_around(estimate.step_seconds, setup, implementation, load_validated())
+def interval_of(setup: Setup, implementation: str, estimate: Estimate, practice: Practice | None = None) -> Interval:
+    return interval_around(estimate.step_seconds, setup, implementation, practice)
 
 
-def interval_around(seconds: float, setup: Setup, implementation: str, known: Validated) -> Interval:
-    """The interval around predicted seconds of a step, by what is known of errors."""
-    outside = outside_of(setup, implementation, known)
+def interval_around(seconds: float, setup: Setup, implementation: str, practice: Practice | None = None) -> Interval:
+    """The interval around predicted seconds of a step.
+
+    Args:
+        practice: how well the runs are tuned; None takes what the setup says, see `practice_of`.
+    """
+    kind, known, width = practice or practice_of(setup, implementation), load_validated(), width_of(setup)
+    level, own = load_levels()[kind], own_level(setup, implementation)
+    low, high, rivals, words = level.low * width, level.high * width, known.rivals * width, said_before(kind, width)
     if (runs := _own_runs(setup, implementation)) is not None:
-        # What is left there is what this machine and this trainer show: few other sources make it no less certain.
-        half = half_width(runs.left_out_error)
-        rivals = min(known.rivals, half)
-    else:
-        num_few = len(_few(setup, implementation, known))
-        # What is new about a machine or a trainer errs alike in all of its plans.
-        half, rivals = known.half * width_of(setup, num_few), known.rivals * width_of(setup, 0)
-    return Interval(seconds * exp(-half), seconds * exp(half), rivals, outside)
+        high = half_width(runs.left_out_error)
+        low, rivals, words = -high, min(known.rivals, high), said_after(runs.num_runs, high)
+    elif own is not None:
+        high = load_levels()[practice or practice_of_own(setup)].half_after(own.num_runs)
+        low, words = -high, said_after(own.num_runs, high)
+    return Interval(seconds * exp(low), seconds * exp(high), rivals, outside_of(setup, implementation), words)
 
 
 def half_width(left_out_error: float) -> float:
@@ -88,9 +96,17 @@ def _own_runs(setup: Setup, implementation: str) -> FittedRuns | None:
     return runs if setup.parallel.world_size <= MARGIN * runs.most_devices else None
 
 
-def outside_of(setup: Setup, implementation: str, known: Validated) -> tuple[str, ...]:
-    """Every side on which the plan lies outside of the validated ones, in words."""
-    said = [_on_few(name, setup, implementation, known) for name in _few(setup, implementation, known)]
+def outside_of(setup: Setup, implementation: str) -> tuple[str, ...]:
+    """Every side on which the plan lies outside of the validated ones, in words.
+
+    The device is no side: predictions for those of which one source or none was known were off by as much as others.
+    """
+    known, said = load_validated(), []
+    few = {name: known.sources.get(name, 0) for name in few_sources(setup, implementation)}
+    for name, count in few.items():
+        what = f"trainer {name}" if name == implementation else TRAITS.get(name, "context parallelism")
+        verb = "used" if name == implementation else "had"
+        said.append(f"one published source alone {verb} {what}" if count else f"no published run {verb} {what}")
     if setup.mixed is not None:
         said.append("no published run mixed types of devices")
     ranges = known.trainers.get(implementation)
@@ -101,24 +117,6 @@ def outside_of(setup: Setup, implementation: str, known: Validated) -> tuple[str
     sizes = sizes_of(setup)
     said += [_complaint(NAMES[name], sizes[name], ranges[name], implementation) for name in sizes if name in ranges]
     return tuple(filter(None, said))
-
-
-def _few(setup: Setup, implementation: str, known: Validated) -> tuple[str, ...]:
-    """Return those of the plan's device, trainer and kinds that few sources have measured."""
-    # A device and a trainer that runs of the cluster's own show are none that nobody has seen.
-    own = _own_runs(setup, implementation) is not None
-    return few_sources(setup, implementation, known.sources, own=own)
-
-
-def _on_few(name: str, setup: Setup, implementation: str, known: Validated) -> str:
-    devices = {block.cluster.device.name for block in setup.blocks}
-    if name == implementation:
-        verb, what = "used", f"trainer {name}"
-    elif name in devices:
-        verb, what = "was on" if name not in known.sources else "measured", f"device {name}"
-    else:
-        verb, what = "had", TRAITS.get(name, "context parallelism")
-    return f"one published source alone {verb} {what}" if name in known.sources else f"no published run {verb} {what}"
 
 
 def sizes_of(setup: Setup) -> dict[str, float]:
@@ -190,21 +188,16 @@ class Validated(Frozen):
     """The lesson of rows that were left out: constants were fitted without all rows of a row's generation of devices.
 
     Attributes:
-        half: how far the logarithm of an interval's end is from that of the prediction; `width_of` widens it. A new
-            machine errs as a generation that was left out does. Of few generations it is not a mere 80 % quantile over
-            tables, but one for `generations` + 1 of them: with five the level is 0.8 x 6 / 5 = 0.96.
         rivals: by how much the ratio of two predictions of one model on one machine was off, in four of five pairs.
-        rows, tables, generations: how many it rests on.
-        sources: how many sources measured each device, trainer and kind of plan, by name.
+        rows, tables: how many it rests on.
+        sources: how many sources measured each trainer and kind of plan, by name.
         trainers: names of the trainers that ran them, each with the ranges of its rows, by what is measured.
         traits: what rows of each trainer had, by the names of TRAITS.
     """
 
-    half: NonNegative
     rivals: NonNegative
     rows: Annotated[int, Field(ge=0)]
     tables: Annotated[int, Field(ge=0)]
-    generations: Annotated[int, Field(ge=0)]
     sources: dict[str, int]
     trainers: dict[str, dict[str, Range]]
     traits: dict[str, Annotated[tuple[str, ...], Field(strict=False)]]
@@ -223,32 +216,26 @@ and by 11.2 % at a hundredth: a host has to launch their kernels, which differs 
 compute. The smallest layers of published rows end it: of smaller ones nobody knows more."""
 
 FEW_SOURCES = 2
-FEW_IS_WIDER = 1.2
-"""Tables whose source was left out are off by 5.8 % where two other sources or more show their device, their trainer
-and each of their kinds, by 6.5, 8.0 and 10.3 % where one, two and three of these have fewer: 1.2 for each."""
 
 
-def width_of(setup: Setup, num_few: int) -> float:
-    """Factor on the logarithms of an interval's ends, where few have measured so many sides of a plan."""
-    # The width grows with a small power of how far the layer is below the usual size, and by a factor for each side
-    # that few have measured.
+def width_of(setup: Setup) -> float:
+    """Factor on the logarithms of an interval's ends: a small power of how far a layer is below the usual size."""
     layer = max(layer_flops_per_device(setup), SMALLEST_LAYER_FLOPS)
-    return float(max(1.0, SMALL_LAYER_FLOPS / layer) ** SMALLER_IS_WIDER * FEW_IS_WIDER**num_few)
+    return float(max(1.0, SMALL_LAYER_FLOPS / layer) ** SMALLER_IS_WIDER)
 
 
-def few_sources(setup: Setup, implementation: str, sources: Mapping[str, int], *, own: bool) -> tuple[str, ...]:
-    """Return those of the plan's device, trainer and kinds with fewer sources than FEW_SOURCES: of each the fewest.
-
-    Returns:
-        At most one name of each.
-
-    Args:
-        sources: how many have measured each, by name.
-        own: True if the cluster's own runs show its device and trainer.
-    """
-    machines = () if own else (tuple(block.cluster.device.name for block in setup.blocks), (implementation,))
+def few_sources(setup: Setup, implementation: str) -> tuple[str, ...]:
+    """Return the plan's trainer, and of its kinds the rarest, where fewer sources than FEW_SOURCES had them."""
+    sources = load_validated().sources
+    # A trainer that runs of the cluster's own show is none that nobody has seen.
+    machines = () if has_own_runs(setup, implementation) else ((implementation,),)
     rarest = [min(names, key=lambda name: sources.get(name, 0)) for names in (*machines, kinds_of(setup)) if names]
     return tuple(name for name in rarest if sources.get(name, 0) < FEW_SOURCES)
+
+
+def has_own_runs(setup: Setup, implementation: str) -> bool:
+    """True if the cluster's file knows runs of its own of this trainer, about as large as the plan or with a level."""
+    return _own_runs(setup, implementation) is not None or own_level(setup, implementation) is not None
 
 
 def kinds_of(setup: Setup) -> tuple[str, ...]:

@@ -41,7 +41,7 @@ def run(arguments: Sequence[str]) -> None:
     print_constants(found.values)
     without = values_without(found)
     ratios = {level: left_out_ratios(found, values_without(found, level), level) for level in LEVELS}
-    around = {level: intervals(rows, ratios[level], ratios[GENERATION], level) for level in LEVELS}
+    around = {level: intervals(rows, ratios[level]) for level in LEVELS}
     fitted = found.priced_runs.measured * np.exp(found.log_ratios())
     predicted = fitted if "--write" in options else found.priced_runs.step_seconds()
     left_out = left_out_rows(found, predicted, ratios[TABLE], around[TABLE])

@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 
 from benchmarks.fitting.constants import constants_with, fitted_constants, prior_values
 from benchmarks.left_out import LeftOutRow, ReplayedCalibration
-from benchmarks.levels import LEVELS, TABLE, groups_left_out
+from benchmarks.levels import LEVELS, TABLE, Ends, groups_left_out
 from benchmarks.published_rows import MeasuredRow, series_weights
 from calibrate.refit_cluster import CONSTANTS, NUM_RUNS, Constants, PricedRuns, most_telling, present_values
 from calibrate.robust_fit import Constant, Floats, LogRatios, Values, choose_constants, coordinates_of, refit, slopes
-from sweeps.confidence import Interval
 from train_core.costs.setting import Setting
 
 SMALLEST_GAIN = 2e-3
@@ -90,9 +89,7 @@ def left_out_ratios(found: ConstantsFit, without: Mapping[str, Values], level: s
     return ratios
 
 
-def left_out_rows(
-    found: ConstantsFit, predicted: Floats, ratios: Floats, around: Sequence[Interval]
-) -> list[LeftOutRow]:
+def left_out_rows(found: ConstantsFit, predicted: Floats, ratios: Floats, around: Sequence[Ends]) -> list[LeftOutRow]:
     """Every row with its predictions.
 
     Args:
@@ -111,10 +108,10 @@ def left_out_rows(
             measured_s=row.seconds,
             predicted_s=float(seconds),
             left_out_s=float(left_out),
-            low_s=interval.low_seconds,
-            high_s=interval.high_seconds,
+            low_s=low,
+            high_s=high,
         )
-        for row, seconds, left_out, interval in zip(found.rows, predicted, without, around, strict=True)
+        for row, seconds, left_out, (low, high) in zip(found.rows, predicted, without, around, strict=True)
     ]
 
 

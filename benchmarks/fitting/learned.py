@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from benchmarks.levels import GENERATION, LEVELS, groups_left_out
-from benchmarks.published_rows import MeasuredRow
-from sweeps.confidence import (
-    Interval,
-    Range,
-    Validated,
-    interval_around,
-    kinds_of,
-    sizes_of,
-    traits_of,
-    width_of,
-)
+from benchmarks.levels import Ends
+from benchmarks.practices import SHARE, ends_around
+from benchmarks.published_rows import MeasuredRow, weighted_quantile
+from sweeps.confidence import Range, Validated, kinds_of, sizes_of, traits_of, width_of
 
 Floats = NDArray[np.float64]
 MOST_PAIRS = 400
-SHARE = 0.8
-"""Of the measurements, so many are to lie in their intervals."""
 
 
 def lessons_of(rows: Sequence[MeasuredRow], ratios: Floats) -> Validated:
@@ -42,22 +31,15 @@ def yaml_text(found: Validated) -> str:
     return heading + yaml.safe_dump(found.model_dump(mode="json"), sort_keys=False, width=120)
 
 
-def intervals(rows: Sequence[MeasuredRow], ratios: Floats, generation_ratios: Floats, level: str) -> list[Interval]:
-    """The interval of each row that rows of other groups make around the prediction without its group.
+def intervals(rows: Sequence[MeasuredRow], ratios: Floats) -> list[Ends]:
+    """The interval of each row around the prediction without its group, as wide as other rows of its practice are off.
+
+    No row of these files was among those.
 
     Args:
-        ratios: log of predicted over measured of every row, by constants fitted without its group of this level, (n,).
-        generation_ratios: the same without its generation: how far predictions for another machine are off, (n,).
-        level: a name of LEVELS.
+        ratios: log of predicted over measured of every row, by constants fitted without its group, (n,).
     """
-    found: dict[int, Interval] = {}
-    for members, kept in groups_left_out(rows, level):
-        others = [rows[index] for index in kept]
-        known = _with_errors(_coverage_of(others), others, generation_ratios[kept])
-        for index in members:
-            row, seconds = rows[index], rows[index].seconds * float(np.exp(ratios[index]))
-            found[index] = interval_around(seconds, row.run.setup, row.run.implementation.name, known)
-    return [found[index] for index in range(len(rows))]
+    return [ends_around(row, row.seconds * float(np.exp(ratio))) for row, ratio in zip(rows, ratios, strict=True)]
 
 
 def _coverage_of(rows: Sequence[MeasuredRow]) -> Validated:
@@ -68,11 +50,9 @@ def _coverage_of(rows: Sequence[MeasuredRow]) -> Validated:
         by_trainer.setdefault(row.run.implementation.name, []).append(sizes_of(row.run.setup))
         traits.setdefault(row.run.implementation.name, set()).update(traits_of(row.run.setup))
     return Validated(
-        half=0.0,
         rivals=0.0,
         rows=len(rows),
         tables=len({row.table for row in rows}),
-        generations=len({LEVELS[GENERATION](row) for row in rows}),
         sources=_sources(rows),
         trainers={name: _ranges(by_trainer[name]) for name in sorted(by_trainer)},
         traits={name: tuple(sorted(traits[name])) for name in sorted(traits)},
@@ -80,34 +60,19 @@ def _coverage_of(rows: Sequence[MeasuredRow]) -> Validated:
 
 
 def _sources(rows: Sequence[MeasuredRow]) -> dict[str, int]:
-    """The number of sources that measured each device, trainer and kind of plan."""
+    """The number of sources that measured each trainer and kind of plan."""
     found: dict[str, set[str]] = {}
     for row in rows:
         setup = row.run.setup
-        for name in (setup.cluster.device.name, row.run.implementation.name, *kinds_of(setup)):
+        for name in (row.run.implementation.name, *kinds_of(setup)):
             found.setdefault(name, set()).add(row.source)
     return {name: len(found[name]) for name in sorted(found)}
 
 
 def _with_errors(known: Validated, rows: Sequence[MeasuredRow], ratios: Floats) -> Validated:
     """The same with how far predictions were off, by what a row's interval is wide for its layers."""
-    usual = ratios / [width_of(row.run.setup, 0) for row in rows]
-    # Rows of a generation err together: of n generations the next one is the largest with a chance of 1 in n + 1.
-    level = min(1.0, SHARE * (1 + 1 / known.generations))
-    found = {"half": _quantile(np.abs(usual), _table_weights(rows), level), "rivals": _rivals(rows, usual)}
-    return known.model_copy(update={name: round(value, 4) for name, value in found.items()})
-
-
-def _table_weights(rows: Sequence[MeasuredRow]) -> Floats:
-    """A weight for every row, (n,): all rows of a table weigh 1 together."""
-    sizes = Counter(row.table for row in rows)
-    return np.array([1 / sizes[row.table] for row in rows])
-
-
-def _quantile(values: Floats, weights: Floats, share: float) -> float:
-    order = np.argsort(values)
-    below = (np.cumsum(weights[order]) - weights[order] / 2) / weights.sum()
-    return float(np.interp(share, below, values[order]))
+    usual = ratios / [width_of(row.run.setup) for row in rows]
+    return known.model_copy(update={"rivals": round(_rivals(rows, usual), 4)})
 
 
 def _rivals(rows: Sequence[MeasuredRow], usual: Floats) -> float:
@@ -120,7 +85,7 @@ def _rivals(rows: Sequence[MeasuredRow], usual: Floats) -> float:
     pairs = [np.concatenate(apart) for apart in by_table.values()]
     known = [apart for apart in pairs if len(apart)]
     weights = [np.full(len(apart), 1 / len(apart)) for apart in known]
-    return _quantile(np.concatenate(known), np.concatenate(weights), SHARE) if known else 0.0
+    return weighted_quantile(np.concatenate(known), np.concatenate(weights), SHARE) if known else 0.0
 
 
 def _apart(ratios: Floats) -> Floats:

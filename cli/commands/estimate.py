@@ -97,6 +97,7 @@ def _row_document(row: PricedRow) -> dict[str, Any]:
         "predicted_peak_memory_bytes": prediction.memory_bytes if models_memory else None,
         "fits": prediction.fits if models_memory else None,
         "outside": list(interval.outside),
+        "runs_take": interval.in_words,
     }
 
 

@@ -97,11 +97,27 @@ class FittedRuns(Frozen):
         left_out_error: mean absolute error of their steps, each predicted by a fit to the others.
         trainers: names of what ran them, with commas between; empty where later changes of constants made them void.
         most_devices: of the run on most of them.
+        num_runs: how many they were; 0 where a file of an earlier release does not say it.
     """
 
     left_out_error: NonNegative
     trainers: str
     most_devices: Count
+    num_runs: Annotated[int, Field(ge=0)] = 0
+
+
+class OwnLevel(Frozen):
+    """The level of runs of a cluster's own: what they took, over what was predicted.
+
+    Attributes:
+        factor: on every prediction for their trainer.
+        num_runs: how many runs it rests on.
+        is_applied: the cluster's rates were divided by it already, see `ClusterSpec.at_pace_of`.
+    """
+
+    factor: Positive
+    num_runs: Count
+    is_applied: bool = False
 
 
 class EfficiencySpec(Frozen):
@@ -118,6 +134,7 @@ class EfficiencySpec(Frozen):
         shown, latency, slowest, taper, start: as in `train_core.costs.setting`, whose values hold unless given here.
         launch: factor on what its hosts need to launch kernels and collectives, by what the trainer's usually need.
         runs: what constants were fitted to by `calibrate`; null where no run of the cluster's own was.
+        levels: by trainer, what few runs of the cluster's own say of all of its predictions.
     """
 
     matmul: Fraction
@@ -134,6 +151,7 @@ class EfficiencySpec(Frozen):
     start: NonNegative | None = None
     launch: Positive = 1.0
     runs: FittedRuns | None = None
+    levels: dict[str, OwnLevel] = Field(default_factory=dict)
 
     @cached_property
     def own_scale(self) -> Mapping[str, float]:
@@ -201,6 +219,26 @@ class ClusterSpec(Frozen):
     links: Annotated[tuple[LinkSpec, ...], Field(min_length=1, strict=False)]
     host_bytes_per_second: Positive = 25e9
     site: SiteSpec = SiteSpec()
+
+    def at_pace_of(self, trainer: str) -> ClusterSpec:
+        """The same cluster, as much slower as its own runs of a trainer were: whatever takes time takes more of it."""
+        level = self.efficiency.levels.get(trainer)
+        if level is None or level.is_applied:
+            return self
+        own, factor = self.efficiency, level.factor
+        slower = {name: getattr(own, name) / factor for name in ("matmul", "attention", "link")}
+        slower |= {name: getattr(own, name) * factor for name in ("kernel_seconds", "launch")}
+        applied = {**own.levels, trainer: level.model_copy(update={"is_applied": True})}
+        memory = self.device.memory_bandwidth_bytes_per_second / factor
+        latencies = [{"latency_seconds": link.latency_seconds * factor} for link in self.links]
+        return self.model_copy(
+            update={
+                "device": self.device.model_copy(update={"memory_bandwidth_bytes_per_second": memory}),
+                "efficiency": own.model_copy(update={**slower, "levels": applied}),
+                "links": tuple(link.model_copy(update=each) for link, each in zip(self.links, latencies, strict=True)),
+                "host_bytes_per_second": self.host_bytes_per_second / factor,
+            }
+        )
 
     @property
     def num_devices(self) -> int:

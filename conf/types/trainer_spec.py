@@ -22,6 +22,9 @@ Parser = Literal["megatron-lm", "torchtitan"]
 CostsOf = Literal["trisweep", "megatron-lm", "megatron-deepspeed", "megatron-core", "fsdp", "torchtitan", "deepspeed"]
 """The trainers whose costs the cost model knows; `train_core.costs.IMPLEMENTATIONS` declares them."""
 
+Practice = Literal["first-run", "recipe", "tuned"]
+"""How well somebody's runs are tuned: as a trainer first ran; by its maker's recipe; until nothing made it faster."""
+
 Decimal = Literal["point", "comma"]
 TIMES = (
     "step_seconds",
@@ -51,7 +54,7 @@ QUANTITIES = (
 OF_A_RANK = ("rank", "local_rank")
 """Names that are known only where every process is started for one rank."""
 
-ABOUT_PLANS = {"costs_of", "limits_of", "refuses", "differs", "measuring", "unsaid", "flavors", "parser"}
+ABOUT_PLANS = {"costs_of", "practice", "limits_of", "refuses", "differs", "measuring", "unsaid", "flavors", "parser"}
 """Keys that say what is thought of a program's plans and flags; they change nothing of what it does."""
 
 NOT_A_FILE = re.compile(r"^[/~]|(^|/)\.\.(/|$)")
@@ -191,10 +194,12 @@ class TrainerSpec(Frozen):
     `conf.plan.trainer_call`. Every value is one word of the command, whatever is in it: no shell reads it.
 
     Attributes:
-        kind: `trisweep`: the trainer of this package, for which nothing else counts; `command`: a program that trains;
-            `program`: one that does not, so that no steps are looked for in its log.
+        kind: `trisweep`: the trainer of this package, for which `practice` alone counts too; `command`: a program that
+            trains; `program`: one that does not, so that no steps are looked for in its log.
         name: what the program is called in reports.
         costs_of: the trainer whose costs the prediction takes.
+        practice: how well its runs are tuned, which decides how wide predictions are; null: `tuned` for this package's
+            own trainer on GPUs, `first-run` for any other.
         start: who starts the processes: `torchrun` once on every node, `srun` one for every device, or the program
             itself, `once` on the first node.
         command: the words before the flags: a list, or a text that is split as a shell would.
@@ -221,6 +226,7 @@ class TrainerSpec(Frozen):
     kind: Literal["trisweep", "command", "program"]
     name: Name = "trisweep"
     costs_of: CostsOf = "trisweep"
+    practice: Practice | None = None
     start: Start = "torchrun"
     command: Annotated[tuple[str, ...], Field(strict=False)] = ()
     flags: dict[str, JsonValue] = Field(default_factory=dict)
@@ -273,8 +279,10 @@ class TrainerSpec(Frozen):
 
     @model_serializer(mode="wrap")
     def _in_short(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """The kind alone of this package's own trainer: nothing else counts, and thousands of trials are stored."""
-        return {"kind": self.kind} if self.is_own else whole(self)
+        """What counts alone of this package's own trainer, since thousands of trials are stored."""
+        if not self.is_own:
+            return whole(self)
+        return {"kind": self.kind} | ({} if self.practice is None else {"practice": self.practice})
 
     def identity(self) -> dict[str, Any]:
         """The values that set a measurement with this program apart: all but words about plans, and how it is read."""

@@ -14,6 +14,7 @@ from sweeps.table.prices import PricedRow, RowPrediction
 
 WIDE = 100
 MEASURED = ("measured s", "error %")
+MOST_SAID = 3
 PRICED_COLUMNS = ("line", "model", "layout", "step s", "80 %", "GiB", *MEASURED)
 PATHS = " /_-"
 
@@ -54,6 +55,8 @@ def priced_table(rows: Sequence[PricedRow], width: int) -> Table:
 def _notes(priced: Sequence[RowPrediction]) -> list[str]:
     """The meaning of the interval, and of the marks that occur."""
     notes = ["80 %: where four measurements of five are expected."]
+    said = list(dict.fromkeys(prediction.in_words for prediction in priced))
+    notes += [*said[:MOST_SAID], *(["More is said with --json."] if len(said) > MOST_SAID else [])]
     if any(prediction.interval.outside for prediction in priced):
         notes.append("*: outside of what was validated, on the sides that column pred_outside of --out names.")
     if any(_lacks_memory(prediction) for prediction in priced):

@@ -95,6 +95,7 @@ def judged_row(judged: Judged, training: Training) -> PlanRow:
         "predicted_memory_share": judged.predicted.memory_share,
         "predicted_fit_probability": judged.candidate.fit_likelihood,
         "outside": "; ".join(judged.interval.outside),
+        "runs_take": judged.interval.in_words,
     }
 
 

@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from conf.plan.setup_parts import SetupParts
+from conf.compose.settings import Settings
 from conf.types.schema import DOCUMENTS, DataSpec, PrecisionPlan
 from conf.units import SECONDS_PER_HOUR
 from results.render.legend import names_in_short
@@ -144,7 +144,7 @@ def scaling_table(points: Sequence[ScalingPoint], kind: ScalingKind) -> Table:
     return Table((*numeric, "layout"), tuple(rows), frozenset(numeric), title=TITLES[kind])
 
 
-def scaling_document(points: Sequence[ScalingPoint], kind: ScalingKind, parts: SetupParts) -> dict[str, object]:
+def scaling_document(points: Sequence[ScalingPoint], kind: ScalingKind, parts: Settings) -> dict[str, object]:
     """The curve for JSON; `parts` is the configuration of what its plans share."""
     planned = [point.candidate for point in points if point.candidate]
     intervals = {id(each.candidate): each.interval for each in judge(planned, parts)}
@@ -267,6 +267,7 @@ def notes(shown: Sequence[Judged], choice: Choice | None, request: Request) -> I
     if choice is not None:
         yield _order_sentence(choice, shown)
         yield from passed_over_sentences(choice)
+    yield shown[0].interval.in_words
     yield from _outside_sentences(shown)
     yield from _causal_sentence(shown[0].candidate)
     yield from unlikely_sentences([judged.candidate for judged in shown])

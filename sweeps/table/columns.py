@@ -22,7 +22,7 @@ OPTIONAL_COLUMNS = (
     *("zero_group_size", "reshard_after_forward", "optimizer", "out_of_memory", "mla", "attention_window"),
     *("matmul_precision", "compile_loss", "async_tp", "grouped_gemm", "overlap_moe", "overlap_weight_gradient"),
     *("cuda_graphs", "graphs_layers", "dropout", "unfused_adam", "unfused_expert_biases", "cudnn_attention"),
-    *("usual_implementation", "tflops_count", "causal_half", "allocated_memory"),
+    *("usual_implementation", "tflops_count", "causal_half", "allocated_memory", "measured_by"),
 )
 MEASURED_COLUMNS = ("iter_time_s", "tokens_per_s", "tflops_per_gpu", "mfu_pct", "hfu_pct", "memory_gib")
 

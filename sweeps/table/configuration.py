@@ -14,8 +14,10 @@ from conf.plan.knobs import KNOBS
 from conf.plan.setup import Setup
 from conf.plan.trainer_limits import limits_of, require_runnable
 from conf.types.cluster_spec import ClusterSpec
+from conf.types.trainer_spec import Practice
 from conf.units import count_of
-from sweeps.table.cells import Row, flag_of, index_of, text_of
+from sweeps.practice import PRACTICES
+from sweeps.table.cells import Row, choice_of, flag_of, index_of, text_of
 from sweeps.table.clusters import cluster_of
 from sweeps.table.columns import MEASURED_COLUMNS, require_read
 from sweeps.table.layout import batch_of, model_of, parallel_of
@@ -32,12 +34,14 @@ class Configuration:
         stage: the pipeline stage whose memory is asked for; None asks for that of the worst stage.
         models_memory: false where the row leaves open what is held, so that only time is predicted: another optimizer
             than Adam, or nobody knows what is recomputed.
+        practice: how well its runs are tuned, where the row says who measured it.
     """
 
     setup: Setup
     implementation: Implementation
     stage: int | None
     models_memory: bool = True
+    practice: Practice | None = None
 
 
 def configuration_of(row: Row, implementation: str | None = None) -> Configuration:
@@ -73,7 +77,8 @@ def _configuration_of(row: Row, implementation: str | None) -> Configuration:
     has_run = any(text_of(row, name) for name in MEASURED_COLUMNS) or flag_of(row, "out_of_memory", default=False)
     if (implementation is not None or text_of(row, "implementation")) and not has_run:
         require_runnable(setup, trainer.name, limits_of(trainer.name))
-    return Configuration(setup, trainer, stage, models_memory=not _leaves_memory_open(row))
+    practice = choice_of(row, "measured_by", PRACTICES, default=None) if text_of(row, "measured_by") else None
+    return Configuration(setup, trainer, stage, not _leaves_memory_open(row), practice)
 
 
 def _leaves_memory_open(row: Row) -> bool:

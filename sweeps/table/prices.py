@@ -17,7 +17,8 @@ from pathlib import Path
 from conf.errors import ConfigError, UsageError
 from conf.nearest import listed
 from conf.units import GIBIBYTE, TERA, count_of
-from sweeps.confidence import Interval, interval_of
+from sweeps.confidence import Interval, has_own_runs, interval_of
+from sweeps.practice import practice_of, said_before
 from sweeps.table.cells import Row
 from sweeps.table.columns import (
     DEVICE_COLUMNS,
@@ -47,7 +48,7 @@ OWN_WORDS = {
     "trainer": "implementation",
 }
 """What other pages of this package, and other people, call what a column of published tables says."""
-READ_BESIDE = ("arxiv", "confirmed", "measured_by", "model", "series", "source", "table")
+READ_BESIDE = ("arxiv", "confirmed", "model", "series", "source", "table")
 """Columns that name a row; `arxiv` tells the year as well."""
 MAY_BE_MEANT = (*OPTIONAL_COLUMNS, *MEASURED_COLUMNS)
 READ = {
@@ -242,7 +243,17 @@ class RowPrediction:
     def interval(self) -> Interval:
         """The interval in which four measurements of five are expected."""
         configuration = self.configuration
-        return interval_of(configuration.setup, configuration.implementation.name, self.estimate)
+        trainer = configuration.implementation.name
+        return interval_of(configuration.setup, trainer, self.estimate, configuration.practice)
+
+    @property
+    def in_words(self) -> str:
+        """What most runs of its practice take where layers are of the usual size, or what runs of one's own say."""
+        configuration = self.configuration
+        setup, trainer = configuration.setup, configuration.implementation.name
+        if has_own_runs(setup, trainer):
+            return self.interval.in_words
+        return said_before(configuration.practice or practice_of(setup, trainer))
 
     def cells(self) -> tuple[str, ...]:
         priced, models_memory = self.estimate, self.configuration.models_memory

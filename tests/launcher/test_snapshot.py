@@ -71,8 +71,10 @@ from results.analysis.knobs.sensitivity import published_order
 from results.render.page import _environment
 from results.report.sections.published import published_figures
 from sweeps.confidence import load_validated
+from sweeps.practice import load_levels
 
-assert sbatch_table() and published_figures() and load_validated() and published_order("nothing") == []
+assert sbatch_table() and published_figures() and published_order("nothing") == []
+assert load_validated() and load_levels()
 assert _environment().get_template("report.html") and "Trainer" in at_hand(HUGGINGFACE_STARTER).read_text()
 print(compose(Overrides.parse(["sweep=smoke"])).settings.sweep.name)
 """

@@ -35,6 +35,10 @@ from train_core.costs.trainers import TRISWEEP, Implementation
 from train_core.costs.work import Work, work_of
 from train_core.trial.measurement import BlockRates, flops_fields
 
+RATES = (
+    *("tokens_per_second", "model_flops_per_second_per_device", "hardware_flops_per_second_per_device"),
+    *("model_flops_utilization", "hardware_flops_utilization"),
+)
 MOST_AT_ONCE = 256
 """Setups that are priced together, so that the columns of all their stages stay small."""
 
@@ -87,6 +91,13 @@ class Estimate(Frozen):
     @property
     def fits(self) -> bool:
         return self.shortfall_bytes == 0
+
+    def times(self, factor: float) -> Estimate:
+        """The same step, if all that it does takes so many times as long; rates of blocks stay as they are."""
+        terms = {name: factor * seconds for name, seconds in self.step_terms.by_term().items()}
+        slower = {name: getattr(self, name) / factor for name in RATES}
+        step = {"step_seconds": factor * self.step_seconds, "step_terms": StepTime(**terms)}
+        return self.model_copy(update=step | slower)
 
 
 def estimate(setup: Setup, implementation: Implementation = TRISWEEP) -> Estimate:

@@ -60,6 +60,7 @@ class Setting:
         matmul_recipe: as in PrecisionPlan.
         expert_tensor_parallel_size: as in ParallelPlan, like the next five: one value for all plans priced together.
         zero_group_size: a search prices the memory of several at once, in a column beside that of the ZeRO stage.
+        cluster: as its file says; kept at the pace that its own runs of the trainer had, where it has any.
         scale: what sharing devices and many nodes costs, where the cluster has no constants of its own for that.
         optimizer: of this package's own trainer; others are priced with AdamW.
     """
@@ -79,11 +80,17 @@ class Setting:
     scale: Scale = SCALE
     optimizer: OptimizerName = "adamw"
 
+    def __post_init__(self) -> None:
+        # Here, so that a search, its bounds and the drawing of a step cannot differ in it.
+        object.__setattr__(self, "cluster", self.cluster.at_pace_of(self.implementation.name))
+
     @property
     def own_scale(self) -> Scale:
-        """The `scale`, but for the constants that the cluster has of its own."""
+        """The `scale`, but for the constants that the cluster has of its own, at the pace of its own runs."""
         own = self.cluster.efficiency.own_scale
-        return self.scale.model_copy(update=dict(own)) if own else self.scale
+        scale = self.scale.model_copy(update=dict(own)) if own else self.scale
+        level = self.cluster.efficiency.levels.get(self.implementation.name)
+        return scale if level is None else scale.model_copy(update={"start": scale.start * level.factor})
 
     @property
     def dtype_bytes(self) -> int:

@@ -24,13 +24,14 @@ from calibrate.calibration import (
 from calibrate.cluster_file import Change, dotted_key, path_to_write, require_writable
 from calibrate.measured_changes import source_after
 from calibrate.measured_runs import Evidence
-from calibrate.refit_cluster import FinishedTrial, Refit, refit_cluster, telling_runs
+from calibrate.refit_cluster import FEWEST_TO_FIT, FinishedTrial, Refit, refit_cluster, telling_runs
 from cli.output.console import console, print_unwrapped, shown_path
 from cli.output.explained import explain
 from conf.compose.load import Composition
 from conf.errors import EXIT_INTERRUPTED, UsageError
 from conf.folders import given_words, is_own, options
 from conf.overrides import Overrides, command_line, for_a_shell
+from conf.types.cluster_spec import EfficiencySpec, OwnLevel
 from conf.units import GIGA, TERA, count_of
 from launcher import folder_lock
 from results.render.table import Table, breakable, text
@@ -190,14 +191,16 @@ def refine(evidence: Evidence, output: str | None, *, dry_run: bool) -> dict[str
     console.print(f"{evidence.in_words}, {cluster.name} as its file says now.")
     console.print(_trials_table(fit))
     changes = _fitted_changes(fit, evidence, stamp)
-    notes = [f"{constant}: left as it was, {why}" for constant, why in fit.left_alone.items()]
+    notes = [f"{constant}: left as it was, {why}" for constant, why in fit.left_alone.items() if not fit.levels]
+    notes += [_level_sentence(name, level, evidence.kind) for name, level in fit.levels.items()]
     machine = f"fitted to {evidence.in_words}, {evidence.machines}"
     new = draft(cluster, output, changes, [*evidence.notes, *notes], stamp, machine)
     _print_changes(new, "fitted")
     _print_errors(fit, evidence)
-    # A robust fit need not lower the mean error, and constants that predict worse are not worth writing.
+    # A robust fit need not lower the mean error, and constants that predict worse are not worth writing. A level is
+    # what is to be expected of the next run, whichever of these few it suits.
     written = None
-    if not changes or fit.error_after >= fit.error_before:
+    if not changes or (not fit.levels and fit.error_after >= fit.error_before):
         console.print("The fit does not lower the mean error. Nothing was written; the file stays as it is.")
     elif dry_run:
         console.print("Nothing was written.")
@@ -211,13 +214,32 @@ def refine(evidence: Evidence, output: str | None, *, dry_run: bool) -> dict[str
     }
 
 
+def _level_sentence(trainer: str, level: OwnLevel, kind: str) -> str:
+    few = "" if level.num_runs >= FEWEST_TO_FIT else f"; from {FEWEST_TO_FIT} {kind} on, constants are fitted"
+    return f"All predictions for {trainer} take {level.factor:.3g} times what the constants say{few}"
+
+
 def _fitted_changes(fit: Refit, evidence: Evidence, stamp: str) -> list[Change]:
     gain = f"mean error {100 * fit.error_before:.1f} % -> {100 * fit.error_after:.1f} %"
-    origin = f"fitted: {evidence.in_words}, {gain}"
+    origin, efficiency = f"fitted: {evidence.in_words}, {gain}", evidence.cluster.efficiency
+    if fit.levels:
+        return _level_changes(fit, efficiency, origin)
     moved = [name for name in fit.fitted_names if fit.after[name] != fit.before[name]]
     changes = [Change(("efficiency", name), fit.before[name], fit.after[name], origin) for name in moved]
-    text = source_after(evidence.cluster.efficiency.source, moved, f"fitted to {evidence.in_words}, {stamp}")
-    return [*changes, Change(("efficiency", "source"), None, text), *_run_changes(fit)] if changes else []
+    text = source_after(efficiency.source, moved, f"fitted to {evidence.in_words}, {stamp}")
+    # What the constants say now needs no factor.
+    settled = [Change(("efficiency", "levels", name, "factor"), None, 1.0) for name in efficiency.levels]
+    return [*changes, Change(("efficiency", "source"), None, text), *_run_changes(fit), *settled] if changes else []
+
+
+def _level_changes(fit: Refit, efficiency: EfficiencySpec, origin: str) -> list[Change]:
+    """The changes that say what runs of each trainer took; the runs of an earlier fit say nothing beside them."""
+    changes = [] if efficiency.runs is None else [Change(("efficiency", "runs", "trainers"), None, "")]
+    for name, level in fit.levels.items():
+        before = efficiency.levels[name].factor if name in efficiency.levels else None
+        changes.append(Change(("efficiency", "levels", name, "factor"), before, level.factor, origin))
+        changes.append(Change(("efficiency", "levels", name, "num_runs"), None, level.num_runs))
+    return changes
 
 
 def _run_changes(fit: Refit) -> list[Change]:
@@ -228,6 +250,7 @@ def _run_changes(fit: Refit) -> list[Change]:
         "left_out_error": fit.error_before if fit.error_left_out is None else fit.error_left_out,
         "trainers": ", ".join(sorted({trial.implementation.name for trial in counted})),
         "most_devices": max(trial.setup.parallel.world_size for trial in counted),
+        "num_runs": len(counted),
     }
     return [Change(("efficiency", "runs", name), None, value) for name, value in values.items()]
 
@@ -238,12 +261,11 @@ def _print_errors(fit: Refit, evidence: Evidence) -> None:
         f" {100 * fit.error_before:.1f} % before, {100 * fit.error_after:.1f} % after."
     )
     if fit.error_left_out is None:
-        console.print(f"Too few {evidence.kind} to leave one out and see whether the fit holds for others.")
+        console.print(f"Too few {evidence.kind} to leave one out and see whether this holds for others.")
         return
-    console.print(
-        f"Each of them predicted by a fit without it: {100 * fit.error_left_out:.1f} %. Near them, four measurements"
-        f" of five are expected within {100 * half_width(fit.error_left_out):.1f} % of a prediction."
-    )
+    within = f"within {100 * half_width(fit.error_left_out):.1f} % of a prediction"
+    near = "" if fit.levels else f" Near them, four measurements of five are expected {within}."
+    console.print(f"Each of them predicted from the others: {100 * fit.error_left_out:.1f} %.{near}")
     if fit.error_left_out >= fit.error_before:
         warning = f"That is no better than before: the fit describes these {evidence.kind} and may not hold."
         console.print(Text(warning, style="yellow"))

@@ -30,8 +30,10 @@ LEAST_GAIN = 0.005
 
 def print_plan(record: SweepRecord, composition: Composition) -> None:
     """Print every point of a sweep as predicted, and below them what to make of it."""
+    from results.analysis.findings.ranking import best_on_paper
     from results.tables.search_tables import unpriced_sentences
     from results.tables.sweep_tables import plan_table
+    from sweeps.confidence import interval_of
 
     feasible = sum(trial.infeasible_reason is None for trial in record.plan)
     print_question(record, composition)
@@ -43,6 +45,8 @@ def print_plan(record: SweepRecord, composition: Composition) -> None:
             console.print(f"  {record.plan_label_of(trial)}: {trial.chosen_because}")
     predicted = " Predicted, not measured." if record.shows_rates else ""
     console.print(f"{count_of(len(record.plan), 'point')} at full size, {feasible} fit.{predicted}")
+    if record.shows_rates and (best := best_on_paper(record)) is not None:
+        console.print(interval_of(best.planned, best.predicted.implementation, best.predicted).in_words)
     experiments = [trial.experiment for trial in possible if trial.experiment]
     sentences = (unpriced_sentences(experiment.data, experiment.precision) for experiment in experiments)
     for sentence in dict.fromkeys(chain.from_iterable(sentences)):  # once for all points that it is true of

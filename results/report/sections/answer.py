@@ -10,6 +10,7 @@ from results.analysis.findings.objective import value_text, words_of
 from results.analysis.findings.ranking import best_on_paper, efficiency_text, num_devices, relations_of_points
 from results.analysis.findings.verdict import SweepVerdict, predicted_study_sentence, verdict, words_of_sweep
 from results.analysis.footprint import Footprint, declared_footprint
+from results.analysis.own_level import at_own_level
 from results.analysis.scaling import Scaling, ScalingStudy, measured_study, predicted_study
 from results.render.legend import legend
 from results.render.section import Block, Heading, KeyFigure, KeyFigures, NumbersAre, Paragraph, ReportSubject, Section
@@ -45,7 +46,7 @@ def section(subject: ReportSubject) -> Section:
         figures = _sought_figures(record, results)
         shown = (KeyFigures(figures),) if figures else ()
         return _answer("measured", measured.headline, *shown, *_verdict_paragraphs(measured))
-    predicted = _predicted_sentence(record, best, found_by)
+    predicted = _predicted_sentence(record, best, found_by) + _forecast(best, results)
     if points and (record.mode == "cluster" or not record.plan):
         return _measured_answer(subject, measured, points, predicted)
     if best is None:  # no planned point is predicted to run, or nothing was planned and nothing measured
@@ -111,7 +112,22 @@ def _predicted_sentence(record: SweepRecord, best: _PredictedBest | None, found_
         f"Predicted: of {len(record.plan)} listed points, {experiment.model.name} trains fastest on {devices} as"
         f" `{label}`, with {tflops(estimate.model_flops_per_second_per_device)} model TFLOPS per device"
         f" ({low} to {high} with 80 % probability), {percent(estimate.model_flops_utilization)} % of the peak, and a"
-        f" step every {seconds(estimate.step_seconds)} s. `trisweep plan {again} --search` looks at every plan."
+        f" step every {seconds(estimate.step_seconds)} s. {best.interval.in_words} `trisweep plan {again} --search`"
+        " looks at every plan."
+    )
+
+
+def _forecast(best: _PredictedBest | None, results: Sequence[TrialReading]) -> str:
+    """What is to be expected of the same plan once finished trials have shown their level; empty where none has."""
+    if best is None or (moved := at_own_level(best.trial, results)) is best.trial:
+        return ""
+    estimate = moved.predicted
+    interval = interval_of(moved.planned, estimate.implementation, estimate)
+    low, high = _expected_rates(_PredictedBest(moved, interval, None))
+    return (
+        f" {interval.in_words.split(':')[0]}, {seconds(estimate.step_seconds)} s a step and"
+        f" {tflops(estimate.model_flops_per_second_per_device)} model TFLOPS per device are expected ({low} to {high}"
+        " with 80 % probability)."
     )
 
 
@@ -127,7 +143,7 @@ def _best(record: SweepRecord) -> _PredictedBest | None:
         return None
     baseline = next((other for other in record.plan if other.is_baseline and other.estimate), None)
     is_alike = baseline is not None and num_devices(baseline) == num_devices(trial)
-    interval = interval_of(trial.experiment, trial.estimate.implementation, trial.estimate)
+    interval = interval_of(trial.planned, trial.predicted.implementation, trial.predicted)
     return _PredictedBest(trial, interval, baseline if is_alike else None)
 
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from conf.compose.settings import Settings
 from conf.errors import InfeasiblePlan
 from conf.overrides import value_text
 from conf.plan.knobs import KNOB
@@ -33,6 +34,7 @@ from sweeps.planner.plans.plainness import DEPARTURE_SHARE, MOST_COUNTED, UNLIKE
 from sweeps.planner.plans.space import Space
 from sweeps.planner.plans.strategy import Strategy, strategies_of
 from sweeps.planner.plans.whole_space import Found, Ranked, geometric_mean, search_space
+from sweeps.practice import stated_practice
 from train_core.costs import Estimate, StepTime, estimates
 from train_core.costs.counts.flops import model_flops
 from train_core.costs.price import price, price_step
@@ -434,13 +436,13 @@ def gain_in_words(better: Candidate, plan: Candidate, objective: PlanObjective =
     return gain + odds + (f", with {', '.join(words)}" if words else "") + ports
 
 
-def judge(candidates: Sequence[Candidate], parts: SetupParts) -> list[Judged]:
-    """The candidates with their intervals; model and cluster are those of each, the rest is of the parts."""
+def judge(candidates: Sequence[Candidate], parts: Settings) -> list[Judged]:
+    """The candidates with their intervals; model and cluster are those of each, the rest is of the configuration."""
     setups = [_setup_of(candidate, parts) for candidate in candidates]
     trainers = [candidate.space.setting.implementation for candidate in candidates]
-    predicted = estimates(list(zip(setups, trainers, strict=True)))
+    predicted, stated = estimates(list(zip(setups, trainers, strict=True))), stated_practice(parts.trainer)
     return [
-        Judged(candidate, one, interval_of(setup, trainer.name, one))
+        Judged(candidate, one, interval_of(setup, trainer.name, one, stated))
         for candidate, setup, trainer, one in zip(candidates, setups, trainers, predicted, strict=True)
     ]
 

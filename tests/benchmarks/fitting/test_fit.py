@@ -8,9 +8,11 @@ import pytest
 from benchmarks.fitting.constants import fitted_constants, prior_values
 from benchmarks.fitting.fit import ConstantsFit, left_out_ratios, values_without
 from benchmarks.fitting.learned import intervals, lessons_of
-from benchmarks.levels import GENERATION, LEVELS, groups_left_out
+from benchmarks.levels import LEVELS, groups_left_out
+from benchmarks.practices import who_measured
 from benchmarks.published_rows import MeasuredRow, measured_rows
 from sweeps.confidence import width_of
+from sweeps.practice import PRACTICES, load_levels
 from sweeps.table.prices import PricedRow
 
 
@@ -44,27 +46,22 @@ def test_what_is_left_out_does_not_move_the_constants_that_predict_it(rows: list
 
 
 @pytest.mark.slow
-def test_what_is_learned_names_devices_trainers_and_their_ranges(rows: list[MeasuredRow]) -> None:
+def test_what_is_learned_names_trainers_and_their_ranges(rows: list[MeasuredRow]) -> None:
     found = lessons_of(rows, np.zeros(len(rows)))
-    assert found.sources["A100-80GB-SXM"] == 3
-    assert found.generations == 2
+    assert found.sources == {"fsdp": 1, "megatron-deepspeed": 2, "megatron-lm": 2}
     assert found.trainers["fsdp"]["pipeline"].highest == 1
     assert (found.rows, found.tables) == (len(rows), len({row.table for row in rows}))
     assert len(fitted_constants()) > 20
 
 
 @pytest.mark.slow
-def test_a_generation_that_is_far_off_makes_every_interval_wide(rows: list[MeasuredRow]) -> None:
-    """However few of its rows there are: what a machine of a new generation is off by is seen on generations alone."""
-    hopper = np.array([LEVELS[GENERATION](row) == "Hopper" for row in rows])
-    assert 0 < hopper.sum() < len(rows) / 2
-    off = np.where(hopper, -0.5, 0.01)
-    # Of two generations the next may be as far off as the farthest row.
-    widths = np.array([width_of(row.run.setup, 0) for row in rows])
-    assert lessons_of(rows, off).half == pytest.approx(np.max(np.abs(off) / widths), abs=1e-4)
-    for row, around in zip(rows, intervals(rows, off, off, GENERATION), strict=True):
-        is_inside = around.low_seconds <= row.seconds <= around.high_seconds
-        assert is_inside != (LEVELS[GENERATION](row) == "Hopper"), "Hopper's own errors do not make its intervals"
+def test_an_interval_goes_by_who_measured_and_not_by_errors_of_the_same_rows(rows: list[MeasuredRow]) -> None:
+    off = np.full(len(rows), -0.5)
+    for row, (low, high) in zip(rows, intervals(rows, off), strict=True):
+        level = load_levels()[PRACTICES[who_measured(row)]]
+        width = width_of(row.run.setup)
+        seconds = row.seconds * np.exp(-0.5)
+        assert (low, high) == pytest.approx((seconds * np.exp(level.low * width), seconds * np.exp(level.high * width)))
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -176,7 +177,7 @@ def test_finished_trials_refine_the_file_with_the_errors_before_and_after(
     status, said, complained = run(own, measured, "--from-results", "smoke")
     assert status == 0, complained
     assert "Mean error of the predicted step time over 5 trials: 66.7 % before" in said
-    assert "Each of them predicted by a fit without it:" in said
+    assert "Each of them predicted from the others:" in said
     after = cluster_of(own, "local")
     assert after.efficiency.kernel_seconds > 2 * before.efficiency.kernel_seconds
     assert "attention: left as it was, hardly any effect here" in said
@@ -267,7 +268,7 @@ selene,48,8192,64,2048,64,8,1,4,512,bf16,40
 
 
 @pytest.mark.slow
-def test_rows_that_somebody_measured_refine_the_file_of_their_cluster(own: Path, tmp_path: Path) -> None:
+def test_two_rows_that_somebody_measured_move_all_predictions_for_their_trainer(own: Path, tmp_path: Path) -> None:
     table = tmp_path / "ours.csv"
     table.write_text(TABLE)
     status, said, complained = run(own, tmp_path, "--from-csv", str(table), "--output", "ours")
@@ -277,10 +278,18 @@ def test_rows_that_somebody_measured_refine_the_file_of_their_cluster(own: Path,
         assert "2 rows of ours.csv, selene as its file says now." in said
         assert "fitted to 2 rows of ours.csv, measured where the table says" in path.read_text().splitlines()[0]
         new, old = cluster_of(own, "ours"), cluster_of(own, "selene")
-        assert new.efficiency.matmul != old.efficiency.matmul
-        assert new.efficiency.source.startswith("matmul")
-        assert new.efficiency.runs is not None
-        assert (new.efficiency.runs.trainers, new.efficiency.runs.most_devices) == ("megatron-core", 512)
+        level = new.efficiency.levels["megatron-core"]
+        assert new.efficiency == old.efficiency.model_copy(update={"levels": {"megatron-core": level}})
+        assert (level.num_runs, level.factor > 1.1) == (2, True)
+        assert f"All predictions for megatron-core take {level.factor:.3g} times what the constants say; from 5" in said
+        steps = {}
+        for cluster in ("selene", "ours"):
+            (tmp_path / "table.csv").write_text(TABLE.replace("selene", cluster))
+            rows = json.loads(run_forked(("estimate", "table.csv", "--json"), tmp_path, environment_with(own)).stdout)
+            steps[cluster] = [row["predicted_step_seconds"] for row in rows["rows"]]
+            words = "After 2 of your runs" if cluster == "ours" else "Before any of your runs: most first runs take"
+            assert all(row["runs_take"].startswith(words) for row in rows["rows"])
+        assert steps["ours"] == pytest.approx([level.factor * each for each in steps["selene"]])
     finally:
         path.unlink(missing_ok=True)
 
