@@ -17,8 +17,9 @@ from cli.commands.calibrate.work import refine
 from conf.compose.load import cluster_named
 from conf.errors import UsageError
 from conf.plan.setup import Setup
+from conf.plan.trainer_call import flat
 from conf.units import GIBIBYTE
-from diagnose.changes import PROGRAMS
+from diagnose.changes import PROGRAMS, parts_of
 from diagnose.diagnosis import Diagnosis, RunVerdict
 from diagnose.runs import SaidBy
 from sweeps.planner.plans.strategy import Strategy
@@ -30,6 +31,21 @@ BASES = {"gpt": "gpt-175b", "llama": "llama-3.1-8b"}
 """Files of conf/model whose keys a sweep's own model replaces."""
 NO_FLAG_OF_A_MEASUREMENT = ("save", "load", "exit", "wandb", "tensorboard", "log", "train", "lr", "eval", "profile")
 """Beginnings of flags that a sweep says itself, or that have no place in a short measurement."""
+
+OF_LAUNCHERS = (
+    "nproc",
+    "nnodes",
+    "node_rank",
+    "master",
+    "rdzv",
+    "tee",
+    "role",
+    "local_rank",
+    "max_restarts",
+    "standalone",
+)
+OF_PLANS = ("recompute", "checkpoint_activations", "num_layers", "distribute_saved", "model_parallel", "batch_size")
+"""Beginnings of flags of launchers, and of other names for what a plan says."""
 
 
 def row_text(diagnoses: Sequence[Diagnosis]) -> str:
@@ -112,7 +128,7 @@ def sweep_text(diagnosis: Diagnosis, name: str) -> str:
         "parallel": setup.parallel.model_dump(mode="json") | {"tensor_parallel_across_nodes": True},
         "batch": setup.batch.model_dump(mode="json"),
         "precision": setup.precision.model_dump(mode="json"),
-        "trainer": {"flags": _own_flags(diagnosis)},
+        "trainer": _own_command(diagnosis),
         "sweep": {
             "name": name,
             "question": f"Which change makes {diagnosis.run.name} faster?",
@@ -124,7 +140,7 @@ def sweep_text(diagnosis: Diagnosis, name: str) -> str:
             "proxy": None,
         },
     }
-    kept = {key: value for key, value in content.items() if value and value != {"flags": {}}}
+    kept = {key: value for key, value in content.items() if value}
     head = (
         "# @package _global_\n"
         f"# Proposals for {diagnosis.run.name}, from `trisweep diagnose`. Set trainer.working_dir to the folder in\n"
@@ -148,19 +164,27 @@ def _cluster_values(setup: Setup) -> dict[str, Any]:
     return {key: value for key, value in own.items() if filed[key] != value}
 
 
+def _own_command(diagnosis: Diagnosis) -> dict[str, Any]:
+    """The user's own program, where a script names it, and flags of theirs that no plan says."""
+    program, flags = diagnosis.run.settings.get("program"), _own_flags(diagnosis)
+    words = {"command": [program.value]} if program and program.value.endswith(".py") else {}
+    return {**words, **({"flags": flags} if flags else {})}
+
+
 def _own_flags(diagnosis: Diagnosis) -> dict[str, Any]:
     """The flags of the user's own command that say nothing of the plan: data, tokenizer, and what else there is."""
-    run = diagnosis.run
-    if run.trainer is None or not run.trainer.value.startswith("megatron"):
+    run, configuration = diagnosis.run, diagnosis.understood.configuration
+    if configuration is None or not configuration.implementation.name.startswith("megatron"):
         return {}
-    in_columns = {fact.at for fact in run.columns.values()}
+    of_plan = {name for name, _ in flat(parts_of(configuration).trainer.flags)}
     flags = {
-        name.replace("_", "-"): True if fact.value.lower() == "true" else fact.value
+        flag: True if fact.value.lower() == "true" else fact.value
         for name, fact in run.settings.items()
-        if fact.said_by is SaidBy.FLAG and fact.at not in in_columns and _is_own(name) and "." not in name
+        if fact.said_by is SaidBy.FLAG and (flag := name.replace("_", "-")) not in of_plan and _is_own(name)
     }
     return flags | ({"mock-data": None, "tokenizer-type": None} if "data-path" in flags else {})
 
 
 def _is_own(name: str) -> bool:
-    return not name.isupper() and not name.startswith(NO_FLAG_OF_A_MEASUREMENT)
+    is_plain = "." not in name and not name.isupper() and name != "program"
+    return is_plain and not name.startswith((*NO_FLAG_OF_A_MEASUREMENT, *OF_LAUNCHERS, *OF_PLANS))

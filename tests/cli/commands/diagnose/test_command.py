@@ -90,6 +90,18 @@ def test_the_document_says_where_each_fact_is_from(folder: Path) -> None:
     assert run["proposals"][0]["time_ratio"] < 0.98
 
 
+def test_its_sweep_has_the_program_and_the_flags_of_the_users_script(folder: Path) -> None:
+    script = "torchrun --nproc_per_node=8 --nnodes=2 my_pretrain.py --data-path /data/mine --num-layers 32 --bf16\n"
+    (folder / "run.sh").write_text(script)
+    done = trisweep("run.log", "run.sh", "cluster=dgx-h100", "--sweep", "conf/sweep/mine.yaml", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    trainer = yaml.safe_load((folder / "conf" / "sweep" / "mine.yaml").read_text())["trainer"]
+    assert trainer["command"] == ["my_pretrain.py"]
+    assert trainer["flags"]["data-path"] == "/data/mine"
+    assert trainer["flags"]["mock-data"] is None
+    assert "num-layers" not in trainer["flags"]
+
+
 def test_its_calibration_writes_a_cluster_and_its_sweep_a_file_that_plans(folder: Path) -> None:
     (folder / "conf" / "cluster").mkdir(parents=True)
     config = ("--config-dir", "conf")
