@@ -48,15 +48,20 @@ class Curve:
     times: tuple[float, ...]
 
     @classmethod
-    def of(cls, reading: TrialReading) -> Curve | None:
-        """Read a trial's curve; None if there is nothing to judge yet."""
+    def of(cls, reading: TrialReading, longest: TrialReading | None = None) -> Curve | None:
+        """Read a trial's curve; None if there is nothing to judge yet.
+
+        Args:
+            longest: of the trials of a script that completed, whose steps are as many as the others are taken to make.
+        """
         experiment = reading.experiment
-        if experiment is None or not reading.steps:
+        if experiment is None or not reading.steps or (experiment.trainer.is_script and longest is None):
             return None
         each = experiment.batch.global_batch_size * experiment.model.seq_length
-        num_steps = experiment.training.num_steps
+        num_steps = _num_steps(reading, longest)
         if not experiment.has_held_out_loss:
-            points = _smooth(reading.steps, max(1, num_steps // LAST_PART))
+            num_records = len(longest.steps) if longest and experiment.trainer.is_script else num_steps
+            points = _smooth(reading.steps, max(1, num_records // LAST_PART))
         else:
             points = [(step, step.held_out_loss) for step in reading.steps if step.held_out_loss is not None]
         if not points:
@@ -88,9 +93,11 @@ def prunings(pruner: Pruner, trials: Sequence[TrialReading]) -> list[Pruning]:
     """
     if pruner == "none":
         return []
-    curves = [(each.outcome, curve) for each in trials if (curve := Curve.of(each))]
+    completed = (each for each in trials if each.outcome is Outcome.COMPLETED)
+    longest = max(completed, key=lambda each: each.num_steps_done, default=None)
+    curves = [(each.outcome, curve) for each in trials if (curve := Curve.of(each, longest))]
     measured = {key_without_seed(each) for each in trials if each.outcome is Outcome.COMPLETED}
-    unfinished = (each for each in trials if each.num_steps_done < each.num_steps)
+    unfinished = (each for each in trials if each.num_steps_done < _num_steps(each, longest))
     judged = {each.trial.trial_id for each in unfinished if key_without_seed(each) not in measured}
     running = [curve for outcome, curve in curves if outcome is Outcome.RUNNING and curve.trial_id in judged]
     if pruner == "halving":
@@ -99,6 +106,13 @@ def prunings(pruner: Pruner, trials: Sequence[TrialReading]) -> list[Pruning]:
         ended = [curve for outcome, curve in curves if outcome is Outcome.COMPLETED]
         found = [(curve, why_below_median(curve, ended)) for curve in running]
     return [Pruning(curve.trial_id, why) for curve, why in found if why]
+
+
+def _num_steps(reading: TrialReading, longest: TrialReading | None) -> int:
+    """The steps of a trial; how many a script makes, only those that have ended tell."""
+    if reading.experiment is not None and reading.experiment.trainer.is_script:
+        return longest.num_steps_done if longest else 0
+    return reading.num_steps
 
 
 def why_not_promoted(curve: Curve, others: Sequence[Curve]) -> str:

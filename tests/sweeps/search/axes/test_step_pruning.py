@@ -149,6 +149,35 @@ def test_a_trial_that_has_made_its_last_step_is_not_ended(sweep: LossSweep, prun
     assert [each.trial_id for each in prunings(pruner, [*ended, running, done])] == [running.trial.trial_id]
 
 
+AXIS = "sweep.axes={trainer.params.lr:{low:0.001,high:1.0,log:true}}"
+SCRIPT = (
+    "sweep=_script",
+    "sweep.name=fit",
+    "trainer.command=['fit.py','{lr}']",
+    AXIS,
+    "search=random",
+    "search.objective=loss",
+)
+
+
+@pytest.mark.parametrize("pruner", ["median", "halving"])
+def test_a_script_is_taken_to_make_as_many_steps_as_the_longest_that_has_ended(pruner: Pruner) -> None:
+    script = LossSweep(*SCRIPT)
+
+    def reading(lr: float, loss: float, num_steps: int, *, ended: bool = False) -> CurveReading:
+        trial = script.trial(Proposal({"trainer.params.lr": lr}, ""))
+        left = script.ended(trial).left if ended else None
+        steps = (loss,) * num_steps
+        return CurveReading(
+            folder=NOWHERE, experiment=trial.experiment, trial=trial, left=left, curve=steps, since=1e6 * lr
+        )
+
+    running, done = reading(0.1, 9.0, 90), reading(0.2, 9.0, 100)
+    assert prunings(pruner, [running, done]) == []  # nobody knows yet how many there are
+    ended = [reading(number / 1000, 2.0, 100, ended=True) for number in range(1, 6)]
+    assert [each.trial_id for each in prunings(pruner, [*ended, running, done])] == [running.trial.trial_id]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("held_out", [False, True])
 @pytest.mark.parametrize("pruner", ["median", "halving"])
