@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from dataclasses import dataclass, field
 
 from diagnose.readers.bars import BAR_WORDS, LOSSES, BarReader
@@ -33,6 +34,8 @@ WORDS = tuple(sorted(word for word in ALL_WORDS if not any(other in word for oth
 RAW_RANK = re.compile(rb"\[?(?:rank|default|trainer)?(\d+)[\]:|]")
 RAW_NUMBER = re.compile(rb" *(\d+)(?![\d,])")
 ENOUGH_OF_A_RANK = 16
+OF_A_SCRIPT = re.compile(rb"\s*(?:$|#|export |set |source |module |cd |[A-Za-z_]\w*\+?=|--?[A-Za-z]|[\"')\\])")
+"""How a line of a launch script begins."""
 MOST_SHAPES, LEAST_IDLE = 50_000, 4
 MOST_COLLECTED, MOST_COMMAND, MOST_STARTS = 4000, 400, 64
 
@@ -80,6 +83,7 @@ class LogReader:
         self._pending: dict[str, float] = {}
         self._dull, self._idle = set[bytes](), dict[bytes, int]()
         self._shape, self._says_something = b"", True
+        self._recent: deque[bytes] = deque(maxlen=MOST_COMMAND)
         self._ranks, self._told = set[int](), dict[bytes, int]()
 
     @property
@@ -88,6 +92,7 @@ class LogReader:
 
     def is_dull(self, raw: bytes) -> bool:
         """True of a line that says nothing here. Talkative programs repeat few lines with other numbers in them."""
+        self._recent.append(raw)
         if self._in_dump or self._tree is not None or self._command is not None:
             return False
         if not self._says_something:  # the line before had a word that counts, and said nothing all the same
@@ -290,7 +295,18 @@ class LogReader:
     def _end_command(self) -> None:
         command, self._command = self._command, None
         assert command is not None
-        read_script(self.start.run, self.source, "\n".join(command.lines), command.first)
+        before = self._script_before(len(command.lines)) if any("$" in line for line in command.lines) else []
+        text = "\n".join([*before, *command.lines])
+        read_script(self.start.run, self.source, text, command.first - len(before))
+
+    def _script_before(self, num_lines: int) -> list[str]:
+        """The lines of a script that stand before its command, where somebody pasted it beside the log."""
+        lines: list[str] = []
+        for raw in list(self._recent)[-num_lines - 1 :: -1]:
+            if OF_A_SCRIPT.match(raw) is None:
+                break
+            lines.insert(0, raw.decode("utf-8", "replace").rstrip("\r\n"))
+        return lines
 
 
 def _is_continued(text: str) -> bool:

@@ -10,6 +10,9 @@ from diagnose.runs import Fact, LogLine, SaidBy, UserRun
 
 BELIEVED = {said_by: place for place, said_by in enumerate(SaidBy)}
 NOTHING = ("", "none", "null", "~", "nan")
+PRINTED = ("mesh.", "device_", "nccl_", "num_parameters", "peak_flops", "ranks_heard", "sbatch.", "parameters_on_rank")
+"""Names of settings that a log tells without its arguments."""
+LEAST_OF_A_DUMP = 8
 YES, NO = ("true", "yes", "on"), ("false", "no", "off")
 
 
@@ -98,6 +101,12 @@ class SaidSettings:
             if word in NO or word == "0":
                 return is_negated
         return None
+
+    @property
+    def has_arguments(self) -> bool:
+        """True if the arguments are there; in a log that begins behind them, what is not said is no default."""
+        said = [fact for name, fact in self.run.settings.items() if not name.isupper() and not name.startswith(PRINTED)]
+        return any(fact.said_by in (SaidBy.FILE, SaidBy.FLAG) for fact in said) or len(said) >= LEAST_OF_A_DUMP
 
     def is_known(self, *names: str) -> bool:
         return any(name in self.known for name in names)

@@ -52,7 +52,7 @@ def lines_of(source: str, is_dull: Callable[[bytes], bool] = lambda raw: False) 
         number, held = 1, ""
         for raw in _raw_lines(binary, encoding):
             is_whole = raw.endswith(b"\n")
-            if held or number == 1 or not is_whole or not is_dull(raw):
+            if not is_dull(raw) or held or number == 1 or not is_whole:
                 *lines, held = _lines(held + raw.decode("utf-8", "replace"), is_whole)
                 yield from ((number, line) for line in lines)
             number += is_whole

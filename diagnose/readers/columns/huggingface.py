@@ -39,6 +39,17 @@ MICRO_BATCH = (
     "per_gpu_train_batch_size",
 )
 GLOBAL_BATCH = ("total_train_batch_size", "train_batch_size", "global_train_batch_size")
+ARGUMENTS = (
+    "bf16",
+    "fp16",
+    "bf16.enabled",
+    "fp16.enabled",
+    "optim",
+    "learning_rate",
+    "output_dir",
+    "model_name_or_path",
+)
+"""Of a run whose arguments are there some are; its banner alone says neither its types nor what it recomputes."""
 STAGE = ("zero_optimization.stage", "zero_optimization_stage", "deepspeed_config.zero_stage", "zero_stage")
 OFFLOADS = (
     "zero_optimization.offload_optimizer.device",
@@ -200,7 +211,7 @@ def _fill_recompute(columns: Columns) -> None:
         columns.assumed("recompute", "full", "LLaMA-Factory recomputes unless disable_gradient_checkpointing is set")
     elif answers:
         columns.put("recompute", "none", *names)
-    else:
+    elif settings.is_known(*ARGUMENTS):
         columns.assumed("recompute", "none", "gradient_checkpointing is not set")
 
 
@@ -215,4 +226,5 @@ def _fill_precision(columns: Columns) -> None:
     for name in ("bf16", "bf16.enabled"):
         if settings.text(name) == "auto":
             columns.assumed("precision", "bf16", f"{name} = auto, and nothing settles it")
-    columns.assumed("precision", "fp32", "neither bf16 nor fp16 is set")
+    if settings.is_known(*ARGUMENTS):
+        columns.assumed("precision", "fp32", "neither bf16 nor fp16 is set")

@@ -50,7 +50,7 @@ def fill_megatron(columns: Columns) -> None:
     # Before 2021 a rank's batch was called the batch; a fact that both have says it of every version.
     if not settings.is_known("micro_batch_size"):
         columns.whole("micro_batch", "batch_size")
-    if columns.count("layers") is not None:  # else no arguments are there at all, and nobody knows their values
+    if settings.has_arguments:
         for column in ("tp", "pp"):
             columns.assumed(column, 1, "no flag of it is given")
     _fill_model(columns)
@@ -238,7 +238,7 @@ def _fill_recompute(columns: Columns) -> None:
         columns.put("recompute", "selective" if is_plain else modules, *names)
     elif any(settings.is_known(name) for name in names):
         columns.put("recompute", "none", *names)
-    elif settings.known:
+    elif settings.has_arguments:
         columns.assumed("recompute", "none", "no flag of recomputation is given")
 
 
@@ -270,7 +270,7 @@ def _fill_precision(columns: Columns) -> None:
         "bf16.enabled",
         "fp16.enabled",
     )
-    if "precision" not in columns.run.columns and settings.known:
+    if "precision" not in columns.run.columns and settings.has_arguments:
         columns.assumed("precision", "fp32", "neither --bf16 nor --fp16 is given")
     if settings.truth("accumulate_allreduce_grads_in_fp32"):
         columns.put("gradient_dtype", "fp32", "accumulate_allreduce_grads_in_fp32")

@@ -98,6 +98,8 @@ def _degree(columns: Columns, name: str) -> tuple[int | None, tuple[str, ...]]:
 
 
 def _fill_layout(columns: Columns) -> None:
+    settings = columns.settings
+    is_meshed = any(name.startswith("mesh.") for name in settings.known)  # which names every axis above 1
     for column, name, axis in (
         ("tp", "tensor_parallel_degree", "tp"),
         ("pp", "pipeline_parallel_degree", "pp"),
@@ -105,7 +107,7 @@ def _fill_layout(columns: Columns) -> None:
         ("ep", "expert_parallel_degree", "ep"),
     ):
         columns.whole(column, f"mesh.{axis}", *(f"{section}.{name}" for section in PARALLEL))
-        if column in ("tp", "pp"):
+        if column in ("tp", "pp") and (settings.has_arguments or is_meshed):
             columns.assumed(column, 1, "torchtitan's default")
     shards, names = _degree(columns, "data_parallel_shard_degree")
     replicas, of_replicas = _degree(columns, "data_parallel_replicate_degree")
@@ -207,7 +209,8 @@ def _fill_compile(columns: Columns) -> None:
     settings, names = columns.settings, ("compile.layers", "compile.enable", "training.compile")
     answers = [answer for name in names if (answer := settings.truth(name)) is not None]
     if not answers:
-        columns.assumed("compile", False, "torchtitan's default")
+        if settings.has_arguments:
+            columns.assumed("compile", False, "torchtitan's default")
         return
     columns.put("compile", any(answers), *(name for name in names if settings.truth(name) == any(answers)))
     components = settings.text("compile.components")

@@ -229,3 +229,29 @@ def test_older_lines_of_torchtitan_tell_the_batch_and_the_sequence(write: Write)
     (run,) = read_runs([write("run.log", f"{prefix}{sizes}\n{prefix}{step}\n")], ["num_gpus=32"])
     assert {name: run.columns[name].value for name in ("seq", "global_batch")} == {"seq": "8192", "global_batch": "32"}
     assert run.steps[0].seconds == pytest.approx(32 * 8192 / (1786 * 32))
+
+
+def test_a_script_that_was_pasted_beside_its_log_is_read(write: Write) -> None:
+    script = SCRIPT.replace("#SBATCH --nodes=4\n", "").replace("NNODES=${SLURM_NNODES}", "NNODES=4")
+    text = f"It's slow, why?\n```bash\n{script}```\nand it's log:\n{megatron_steps([9.5, 9.4])}"
+    run = the_run(write("issue.md", text))
+    assert {name: run.row()[name] for name in ("layers", "num_gpus", "tp", "global_batch")} == {
+        "layers": "24",
+        "num_gpus": "32",
+        "tp": "2",
+        "global_batch": "256",
+    }
+    assert len(run.steps) == 2
+    where = run.columns["layers"].at
+    assert where is not None
+    assert where.line is not None
+    assert "--num-layers 24" in text.splitlines()[where.line - 1]
+
+
+@pytest.mark.parametrize("text", [megatron_steps([9.5, 9.4]), titan_steps([6793, 6800]), BANNER + bars()])
+def test_a_log_without_its_arguments_has_no_defaults(write: Write, text: str) -> None:
+    run = the_run(write("tail.log", text))
+    assert {"recompute", "precision", "compile"} & run.columns.keys() <= {"precision"}
+    assert run.row().get("precision") in (None, "bf16")
+    if run.program != "hf-trainer":
+        assert {"tp", "pp"} <= {each.column for each in missing_of(run)}
