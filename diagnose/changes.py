@@ -38,7 +38,7 @@ PROGRAMS |= {"deepspeed": "hf-deepspeed", "trisweep": "command"}
 
 
 PLACING = ("pipeline_before_data", "offload_optimizer", "zero_group_size")
-"""Knobs that the best plan has as the run has them: how its ranks and its optimizer are placed is for few to choose."""
+"""Knobs that plans have as the run has them: how its ranks and its optimizer are placed is for few to choose."""
 
 
 @dataclass(frozen=True)
@@ -146,6 +146,8 @@ def _neighbours(move: _Move, parts: ExperimentParts) -> Iterator[_Move]:
     setup, trainer = move.configuration.setup, move.configuration.implementation
     here = parts.model_copy(update={name: getattr(setup, name) for name in Setup.model_fields})
     for knob, strategy in neighbours(Strategy(setup.parallel, setup.batch), here, trainer):
+        if knob in PLACING:
+            continue
         try:
             changed = priceable(strategy, padded_for(here, strategy.parallel.tensor_parallel_size), trainer)
         except InfeasiblePlan:

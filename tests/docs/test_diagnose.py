@@ -5,8 +5,14 @@ from __future__ import annotations
 import os
 import random
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
+
+from diagnose.diagnosis import RunVerdict, diagnose
+from diagnose.runs import UserRun
+from tests.diagnose.made_run import fact
 from tests.diagnose.made_up import CORE, SIZES, dump, megatron_steps
 from tests.docs.documented import ROOT
 from tests.forked_command import run_forked
@@ -52,3 +58,61 @@ def test_the_answer_in_the_page_is_what_the_command_prints_today(tmp_path: Path)
     environment = {**os.environ, "COLUMNS": "100"}
     printed = run_forked(("diagnose", "run.log", "cluster=dgx-h100"), tmp_path, environment).stdout
     assert re.sub(r"\s+", " ", printed).strip() == re.sub(r"\s+", " ", shown).strip()
+
+
+Facts = Mapping[str, str]
+LLAMA_13B = {"layers": "40", "hidden": "5120", "heads": "40", "ffn_hidden": "13824", "gated_mlp": "yes"}
+CASES: Mapping[str, tuple[str, Facts, Facts]] = {
+    "Megatron-LLaMA #16": (
+        "megatron-core",
+        {
+            **LLAMA_13B,
+            **{"vocab": "32000", "seq": "2048", "cluster": "a800", "num_gpus": "16", "tp": "4", "pp": "1"},
+            **{"micro_batch": "4", "global_batch": "1024", "sequence_parallel": "yes", "zero_stage": "1"},
+            **{"precision": "bf16", "flash_attention": "yes", "tokens_per_s": str(16 * 840)},
+        },
+        {"no_gradient_accumulation_fusion": "True"},
+    ),
+    "NeMo #8059": (
+        "megatron-core",
+        {
+            **LLAMA_13B,
+            **{"vocab": "32000", "seq": "4096", "cluster": "selene", "num_gpus": "8", "tp": "4", "pp": "1"},
+            **{"micro_batch": "1", "global_batch": "32", "sequence_parallel": "yes", "zero_stage": "1"},
+            **{"precision": "bf16", "recompute": "selective", "tokens_per_s": str(8 * 1900)},
+        },
+        {},
+    ),
+    "torchtitan #708": (
+        "torchtitan",
+        {
+            **{"layers": "32", "hidden": "4096", "heads": "32", "kv_heads": "8", "ffn_hidden": "14336"},
+            **{"gated_mlp": "yes", "vocab": "128256", "seq": "8192", "cluster": "dgx-h100", "num_gpus": "32"},
+            **{"tp": "1", "pp": "1", "micro_batch": "1", "global_batch": "32", "zero_stage": "FSDP2"},
+            **{"recompute": "selective (per op)", "precision": "bf16", "tokens_per_s": str(32 * 1786)},
+        },
+        {},
+    ),
+    "NeMo #9291": ("megatron-core", {"cluster": "dgx-h100", "iter_time_s": "1.25"}, {"NCCL_P2P_DISABLE": "1"}),
+    "experiment-template #11": ("fsdp", {"gpu": "A40", "iter_time_s": "5.72"}, {"NCCL_IB_DISABLE": "1"}),
+}
+"""What people tell of public runs, by the rows of the page's table."""
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_row_of_public_runs_says_what_the_diagnosis_of_its_facts_says(name: str) -> None:
+    trainer, cells, settings = CASES[name]
+    run = UserRun("told", trainer=fact(trainer, 1))
+    run.columns = {column: fact(value, 2 + line) for line, (column, value) in enumerate(cells.items())}
+    run.settings = {each: fact(value, 50 + line) for line, (each, value) in enumerate(settings.items())}
+    found = diagnose(run)
+    row = next(line for line in PAGE.read_text().splitlines() if line.startswith(f"| [{name}]"))
+    says = row.split(" | ")[2]
+    if found.factor is not None:
+        assert f"{found.factor:.2f} times" in says
+    if found.unexplained_seconds is not None and found.measured is not None:
+        assert f"{found.unexplained_seconds / found.measured.step_seconds:.0%} not explained" in says
+    assert (found.verdict is RunVerdict.NO_PRICE) == ("no prediction" in says)
+    assert (found.verdict is RunVerdict.NOT_SLOW) == ("not slow" in says)
+    for suspect in found.suspects:
+        assert suspect.name in says
