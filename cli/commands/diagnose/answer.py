@@ -206,9 +206,10 @@ def _print_standing(diagnosis: Diagnosis) -> None:
         interval = known.interval
         section.add(
             "predicted",
-            f"{seconds(known.predicted.step_seconds)} s a step; four of five such runs take"
+            f"{seconds(known.predicted.step_seconds)} s a step; it is held against"
             f" {seconds(interval.low_seconds)} to {seconds(interval.high_seconds)} s",
         )
+        section.add("", interval.in_words)
         section.add("of which", _terms(known.predicted))
         for reason in interval.outside[:2]:
             section.add("", f"outside of what was validated: {reason}")
