@@ -248,7 +248,11 @@ def test_a_script_that_was_pasted_beside_its_log_is_read(write: Write) -> None:
     assert "--num-layers 24" in text.splitlines()[where.line - 1]
 
 
-@pytest.mark.parametrize("text", [megatron_steps([9.5, 9.4]), titan_steps([6793, 6800]), BANNER + bars()])
+@pytest.mark.parametrize(
+    "text",
+    [megatron_steps([9.5, 9.4]), titan_steps([6793, 6800]), BANNER + bars()],
+    ids=["megatron", "torchtitan", "hf-trainer"],
+)
 def test_a_log_without_its_arguments_has_no_defaults(write: Write, text: str) -> None:
     run = the_run(write("tail.log", text))
     assert {"recompute", "precision", "compile"} & run.columns.keys() <= {"precision"}
