@@ -325,13 +325,19 @@ def _orders(space: Space, sizes: Sizes) -> list[bool]:
 
 
 def _zero_groups(space: Space, sizes: Sizes) -> list[int | None]:
-    """All replicas, or those of a node: wider groups would leave it as all of them do."""
-    size = space.pinned.get("zero_group_size", space.setting.cluster.devices_per_node // sizes.tensor)
-    assert size is None or isinstance(size, int)
-    if size is None or not 1 < size < sizes.num_replicas or sizes.num_replicas % size:
-        return [None]
-    is_run = size % sizes.context == 0 or runs(space.setting.implementation, TORN_ZERO_GROUPS, True)
-    return [None, size] if is_run else [None]
+    """All replicas, those of a node, and where the batch has no more sequences than there are devices further sizes.
+
+    Narrower groups add up more gradients between groups, and those that leave a node gather over the network. Either
+    is worth it at most where there are few micro-batches to hide what all replicas would have to gather and reduce.
+    """
+    devices = space.setting.cluster.devices_per_node
+    few = space.global_batch_size <= space.world_size
+    further = reversed(divisors(devices)) if few else ()
+    tried = list(dict.fromkeys((devices // sizes.tensor, *further)))
+    groups = [space.pinned["zero_group_size"]] if "zero_group_size" in space.pinned else tried
+    torn, replicas = runs(space.setting.implementation, TORN_ZERO_GROUPS, True), sizes.num_replicas
+    sizes_run = [size for size in groups if isinstance(size, int) and (torn or size % sizes.context == 0)]
+    return [None, *(size for size in sizes_run if 1 < size < replicas and replicas % size == 0)]
 
 
 def divisors(number: int) -> list[int]:
