@@ -54,7 +54,7 @@ def _sizes(tensor: str, pipeline: str, expert: str = "") -> dict[str, tuple[int,
 
 H100, A100 = "dgx-h100", "selene"
 FEW_EXPERT_RANKS = "more expert ranks leave the node; DualPipe, which hides their exchange, is in no trainer here"
-SEQUENCE_PARALLELISM = "BLOOM was trained before sequence parallelism, which makes eight tensor ranks cheaper"
+NO_RECOMPUTATION = "BLOOM recomputed whole layers, which 24 stages with sequence parallelism need not"
 JOBS = (
     UsualJob("llama-3.1-8b", 8, H100, 128, 8192, _sizes("1 2", "1")),
     UsualJob("llama-3.1-8b", 64, H100, 512, 8192, _sizes("1 2", "1")),
@@ -72,7 +72,7 @@ JOBS = (
     UsualJob("gpt-175b", 1024, "frontier", 1536, 2048, _sizes("2 4 8", "8 16")),
     UsualJob("gpt-1t", 3072, A100, 3072, 2048, _sizes("8", "16 32 64")),
     UsualJob("gpt-1t", 3072, "frontier", 3072, 2048, _sizes("8", "16 32 64")),
-    UsualJob("bloom-176b", 384, "jean-zay", 2112, 2048, _sizes("4", "12"), SEQUENCE_PARALLELISM),
+    UsualJob("bloom-176b", 384, "jean-zay", 2112, 2048, _sizes("4", "12"), NO_RECOMPUTATION),
     UsualJob("llama-2-7b", 8, A100, 256, 4096, _sizes("1 2", "1")),
     UsualJob("llama-2-13b", 16, "mosaicml-a100-40gb", 256, 4096, _sizes("1 2 4", "1 2 4")),
     UsualJob("gpt-1.4b", 8, A100, 512, 2048, _sizes("1", "1")),
