@@ -182,6 +182,9 @@ class LinearAttentionSpec(Frozen):
         return self.num_value_heads * (3 * keys * values + 2 * CHUNK * (keys + values))
 
 
+LogitsCap = Annotated[float, Field(gt=0, le=40, allow_inf_nan=False)]
+"""Gemma 2 has 30. Above 40 the smallest exponential of a token's logits would leave fp32."""
+
 Part: TypeAlias = Literal[
     "output_bias",
     "mlp_bias",
@@ -236,6 +239,7 @@ class ModelSpec(Frozen):
         latent_attention: null where queries, keys and values are made from the hidden state.
         attention_window: null where every query attends to all tokens before it.
         linear_attention: null where all layers have softmax attention.
+        logits_cap: a bound that a tangent keeps the head's logits within: cap x tanh(logits / cap); null has none.
         parts: what the layers have beside that, such as biases or norms in other places, which few trainers have.
         left_out: what the file that the model was read from says, and neither a price nor a trainer here knows.
     """
@@ -261,6 +265,7 @@ class ModelSpec(Frozen):
     latent_attention: LatentAttentionSpec | None = None
     attention_window: AttentionWindowSpec | None = None
     linear_attention: LinearAttentionSpec | None = None
+    logits_cap: LogitsCap | None = None
     parts: Annotated[tuple[Part, ...], Field(strict=False)] = ()
     left_out: str | None = None
 
@@ -269,6 +274,12 @@ class ModelSpec(Frozen):
         """Tokens of the window where it is narrower than a sequence, so that it changes what attention computes."""
         window = self.attention_window
         return window.size if window is not None and window.size < self.seq_length else None
+
+    def window_of(self, layer: int) -> int | None:
+        """Tokens of the window of a layer, counted from 0; None where its queries see all of a sequence."""
+        window = self.attention_window
+        is_full = window is not None and window.full_every is not None and (layer + 1) % window.full_every == 0
+        return None if is_full else self.narrow_window
 
     @property
     def query_size(self) -> int:

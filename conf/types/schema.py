@@ -311,6 +311,7 @@ class TrainingPlan(Frozen):
         adam_beta2: the same of their running square.
         adam_epsilon: what AdamW adds to the root of the running square.
         clip_gradient_norm: global norm over every axis; null does not clip.
+        z_loss: factor of the mean square of the logits' log-sum-exp, added to the loss but not reported with it.
         dropout: after the embedding, in and after attention, and after the feed-forward layer.
         compile_layers: pass what lies between the products of a layer, and casts to fp8, through torch.compile.
         deterministic: take deterministic kernels on GPUs, so that a training that goes on comes to the bits of an
@@ -342,6 +343,7 @@ class TrainingPlan(Frozen):
     muon_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.95
     embedding_rate_factor: Positive = 1.0
     mup_base_width: Count | None = None
+    z_loss: NonNegative = 0.0
 
     @property
     def num_decay_steps(self) -> int:

@@ -19,14 +19,22 @@ from conf.types.model_spec import ModelSpec
 from conf.types.schema import ROTARY_BASE, Dtype
 from train_core.checkpoints.checkpoint_folder import Facts, Unreadable, damage, last_whole, read_facts
 from train_core.checkpoints.huggingface import from_rows, require_layout, router_biases_of, source_of
-from train_core.checkpoints.huggingface_config import DEEPSEEK_V3, MIXTRAL, QWEN2, QWEN3, QWEN3_MOE, model_type_of
+from train_core.checkpoints.huggingface_config import (
+    DEEPSEEK_V3,
+    MISTRAL,
+    MIXTRAL,
+    QWEN2,
+    QWEN3,
+    QWEN3_MOE,
+    model_type_of,
+)
 from train_core.checkpoints.reader import Reader, read, read_metadata
 from train_core.model.initialize import DTYPES
 from train_core.model.transformer import Transformer
 
 CONFIG = "config.json"
 CLASSES = {"llama": "Llama", QWEN2: "Qwen2", QWEN3: "Qwen3", MIXTRAL: "Mixtral", QWEN3_MOE: "Qwen3Moe"}
-CLASSES |= {DEEPSEEK_V3: "DeepseekV3"}
+CLASSES |= {DEEPSEEK_V3: "DeepseekV3", MISTRAL: "Mistral"}
 """The names in `transformers` of the Llamas that are written."""
 FILE_BYTES = 4 * 2**30
 """A file is written from memory in one piece, so that this is also about how much an export needs."""
@@ -160,6 +168,8 @@ def hugging_face_config(spec: ModelSpec, dtype: Dtype) -> dict[str, Any]:
     if spec.rotary_scaling is not None:
         shared["rope_scaling"] = {"rope_type": "llama3", **spec.rotary_scaling.model_dump()}
     kind, width = model_type_of(spec), spec.ffn_hidden_size
+    if spec.narrow_window is not None:
+        shared["sliding_window"] = spec.narrow_window
     if (experts := spec.experts) is not None:
         shared["num_experts_per_tok"] = experts.top_k
         if kind == MIXTRAL:

@@ -28,6 +28,7 @@ from conf.types.model_spec import ExpertsSpec, LatentAttentionSpec, ModelSpec
 from train_core.checkpoints.checkpoint_folder import KEY
 from train_core.checkpoints.huggingface_config import (
     DEEPSEEK_V3,
+    MISTRAL,
     MIXTRAL,
     QWEN3_MOE,
     model_type_of,
@@ -181,6 +182,13 @@ def require_layout(spec: ModelSpec) -> None:
     if spec.family == "gpt" and spec.query_size + 2 * spec.key_value_size != 3 * spec.hidden_size:
         problem = "has no place in GPT-2's layout, whose queries, keys and values are as wide as the model"
         raise ConfigError("model.num_query_groups", spec.num_query_groups, problem, "Use one group for each head.")
+    if spec.logits_cap is not None:
+        problem = "has no place in these layouts, whose logits are not capped"
+        raise ConfigError("model.logits_cap", spec.logits_cap, problem, "Use model.logits_cap=null.")
+    if spec.narrow_window is not None and (spec.num_full_layers or model_type_of(spec) != MISTRAL):
+        problem = "has no place in a layout but Mistral's, whose layers all have it, and which has no biases and norms"
+        value = spec.attention_window.model_dump() if spec.attention_window else None
+        raise ConfigError("model.attention_window", value, problem, "Use model.attention_window=null.")
     if spec.latent_attention is not None:
         _require_deepseek(spec, spec.experts)
     elif spec.experts is not None:

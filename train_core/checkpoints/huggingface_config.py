@@ -25,8 +25,9 @@ from train_core.checkpoints.weight_files import is_weights, left_aside
 LOGGER = logging.getLogger(__name__)
 
 
-QWEN2, QWEN3, MIXTRAL, QWEN3_MOE, DEEPSEEK_V3 = "qwen2", "qwen3", "mixtral", "qwen3_moe", "deepseek_v3"
-FAMILIES = ("gpt2", "llama", "mistral", QWEN2, QWEN3, MIXTRAL, QWEN3_MOE, DEEPSEEK_V3)
+MISTRAL, QWEN2, QWEN3, MIXTRAL = "mistral", "qwen2", "qwen3", "mixtral"
+QWEN3_MOE, DEEPSEEK_V3 = "qwen3_moe", "deepseek_v3"
+FAMILIES = ("gpt2", "llama", MISTRAL, QWEN2, QWEN3, MIXTRAL, QWEN3_MOE, DEEPSEEK_V3)
 """The types of models whose weights have a layout here; a Mistral is a Llama with a window."""
 
 COMPARED = (
@@ -71,7 +72,8 @@ def model_type_of(spec: ModelSpec) -> str:
         return DEEPSEEK_V3
     if spec.experts is not None:
         return QWEN3_MOE if spec.qk_norm else MIXTRAL
-    return QWEN3 if spec.qk_norm else QWEN2 if spec.qkv_bias else "llama"
+    plain = "llama" if spec.narrow_window is None else MISTRAL
+    return QWEN3 if spec.qk_norm else QWEN2 if spec.qkv_bias else plain
 
 
 def require_config(weights: Path, spec: ModelSpec) -> HuggingFaceConfig | None:
@@ -107,6 +109,11 @@ def _require_same(shape: Shape, spec: ModelSpec, path: Path) -> None:
     ours["rotary_base"] = spec.rotary_base or (ROTARY_BASE if spec.family == "llama" else None)
     for key in COMPARED:
         _require_equal(f"model.{key}", ours[key], shape[key], path)
+    # A window that sequences fit into computes nothing else than none.
+    window = shape.get("attention_window")
+    window = window if window is not None and window["size"] < spec.seq_length else None
+    _require_equal("model.attention_window", ours["attention_window"] if spec.narrow_window else None, window, path)
+    _require_equal("model.logits_cap", spec.logits_cap, None, path)
     there, here = shape["experts"], ours["experts"]
     if there is None or here is None:
         _require_equal("model.experts", here, there, path)
@@ -133,9 +140,6 @@ def _require_computed_here(config: HuggingFaceConfig, spec: ModelSpec) -> None:
     if (kind := config.rotary_type) not in (None, "default", "llama3"):
         remedy = "Use weights of a model with one of these, or checkpoint.load=null for random ones."
         raise _other_model(config, "rope_type", kind, "rotary positions of the types default and llama3 alone", remedy)
-    if (window := config.window) is not None and window < spec.seq_length:
-        computes = f"attention to all of the model.seq_length = {spec.seq_length} tokens"
-        raise _other_model(config, "sliding_window", window, computes, f"Use model.seq_length={window} or less.")
 
 
 def warn_of_weights(experiment: Experiment, tokenizer: Callable[[], str | None]) -> None:
@@ -185,6 +189,6 @@ def _differences(config: HuggingFaceConfig, spec: ModelSpec) -> list[str]:
         )
     if config.truth("reorder_and_upcast_attn", False):
         found.append("reorder_and_upcast_attn = true; this trainer computes scores in precision.dtype")
-    if (window := config.window) is not None:
+    if (window := config.window) is not None and window >= spec.seq_length:
         found.append(f"sliding_window = {window}; sequences here fit into it, and an export does not have it")
     return found

@@ -143,6 +143,7 @@ SCHEDULE = (
     "training.adam_beta2",
     "training.adam_epsilon",
     "training.clip_gradient_norm",
+    "training.z_loss",
     DROPOUT,
     *(f"model.experts.{name}" for name in OF_TRAINING if name != "imbalance"),
     "batch.micro_batch_size",

@@ -42,7 +42,12 @@ class PlaceForDropout(nn.Identity):
 
 
 def causal_attention(
-    query: Tensor, key: Tensor, value: Tensor, dropout: float = 0.0, documents: Documents | None = None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    dropout: float = 0.0,
+    documents: Documents | None = None,
+    window: int | None = None,
 ) -> Tensor:
     """Attend to each position and those before it: queries (b, heads, s, head_size) -> (b, heads, s, value's size).
 
@@ -50,14 +55,41 @@ def causal_attention(
 
     Args:
         documents: attend to those of the same document alone; None takes a sequence for one document.
+        window: attend to so many of these alone, a query's own position among them; None attends to all.
     """
-    if documents is None:
+    # Without values, as in a rehearsal, a mask would take memory that a GPU's kernel does not.
+    window = None if isinstance(query, FakeTensor) else window
+    if documents is None and window is None:
         return _attend(query, key, value, dropout)
     if not query.is_cuda:
-        return attend_separately(partial(_attend, dropout=dropout), query, key, value, documents)
+        attend = partial(_attend_near, dropout=dropout, window=window)
+        return (
+            attend(query, key, value) if documents is None else attend_separately(attend, query, key, value, documents)
+        )
     if _has_flash(query, value):
-        return attend_packed(query, key, value, dropout, documents)
-    return _attend(query, key, value, dropout, documents.mask)
+        return attend_packed(query, key, value, dropout, documents, window)
+    if documents is None:
+        return _attend_near(query, key, value, dropout, window)
+    near = documents.mask if window is None else documents.mask & near_mask(*_places(query), window)
+    return _attend(query, key, value, dropout, near)
+
+
+def near_mask(queries: Tensor, keys: Tensor, window: int) -> Tensor:
+    """The keys (m) that each query (n) sees, by the places of both in a sequence: (n, m), true where it does."""
+    distance = queries[:, None] - keys
+    return (distance >= 0) & (distance < window)
+
+
+def _places(query: Tensor) -> tuple[Tensor, Tensor]:
+    """Those of the queries and of the keys of a whole sequence."""
+    places = torch.arange(query.size(2), device=query.device)
+    return places, places
+
+
+def _attend_near(query: Tensor, key: Tensor, value: Tensor, dropout: float, window: int | None) -> Tensor:
+    is_narrow = window is not None and window < query.size(2)
+    mask = near_mask(*_places(query), window)[None, None] if is_narrow and window is not None else None
+    return _attend(query, key, value, dropout, mask)
 
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -74,20 +106,32 @@ def attend_separately(attend: Attend, query: Tensor, key: Tensor, value: Tensor,
     return torch.cat(outs)
 
 
-def attend_packed(query: Tensor, key: Tensor, value: Tensor, dropout: float, documents: Documents) -> Tensor:
+def attend_packed(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    dropout: float,
+    documents: Documents | None = None,
+    window: int | None = None,
+) -> Tensor:
     """The same in one kernel of a GPU, the flash kernel, which takes values as wide as queries."""
-    num_sequences, longest, bounds, head_size = query.size(0), documents.longest, documents.bounds, query.size(-1)
+    num_sequences, length, head_size = query.size(0), query.size(2), query.size(-1)
+    longest, bounds = (length, None) if documents is None else (documents.longest, documents.bounds)
+    if bounds is None:  # of whole sequences
+        bounds = torch.arange(0, (num_sequences + 1) * length, length, dtype=torch.int32, device=query.device)
+    # Of the keys before its own, a query sees one less than the window has.
+    near: dict[str, Any] = {} if window is None else {"window_size_left": window - 1, "window_size_right": 0}
     packed = [in_eights(each).transpose(1, 2).flatten(0, 1) for each in (query, key, value)]  # (b s, heads, head_size)
     # Queries and keys have the same bounds. The last two arguments ask for the causal mask, and for no mask of dropout.
     out: Tensor = aten._flash_attention_forward(
-        *packed, bounds, bounds, longest, longest, dropout, True, False, scale=head_size**-0.5
+        *packed, bounds, bounds, longest, longest, dropout, True, False, scale=head_size**-0.5, **near
     )[0]
     in_sequences: Tensor = out[..., :head_size].unflatten(0, (num_sequences, -1))
     return in_sequences.transpose(1, 2)
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, dropout: float, mask: Tensor | None = None) -> Tensor:
-    """`mask` (b, 1, s, s) is true where a query sees a key; None lets it see those up to its own position."""
+    """`mask` (b or 1, 1, s, s) is true where a query sees a key; None lets it see those up to its own position."""
     if mask is None and value.size(-1) < query.size(-1) and query.device.type == "cpu" and not dropout:
         return _ShortValues.apply(query, key, value)  # type: ignore[no-untyped-call]
     if key.size(1) < query.size(1) and query.is_cuda and not _has_flash(query, value):
@@ -140,70 +184,110 @@ def as_narrow(wide: Tensor, value: Tensor) -> Tensor:
 
 
 class CausalAttention(nn.Module):
-    """Softmax of masked scores, times values. It has no parameters, and is what selective recomputation repeats."""
+    """Softmax of masked scores, times values. It has no parameters, and is what selective recomputation repeats.
+
+    Attributes:
+        window: as that of `causal_attention`.
+    """
+
+    def __init__(self, window: int | None = None) -> None:
+        super().__init__()
+        self.window = window
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, documents: Documents | None = None) -> Tensor:
         """Takes what `causal_attention` takes -> (s, b, heads * head_size)."""
-        return causal_attention(query, key, value, documents=documents).permute(2, 0, 1, 3).flatten(2)
+        out = causal_attention(query, key, value, documents=documents, window=self.window)
+        return out.permute(2, 0, 1, 3).flatten(2)
 
 
-def block_output(query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool) -> tuple[Tensor, Tensor]:
+UNSEEN = -3e4
+"""What is added to the score of a key that a query does not see. Its exponential is 0 beside that of one which is seen,
+in every type, and a query of a block without any of these keeps a finite log-sum-exp."""
+
+
+def block_output(
+    query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool, unseen: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """One block by a device's fused kernel: queries (b, heads, n, d), keys (b, groups, m, d), values (b, groups, m, v).
 
     torch's `scaled_dot_product_attention` hands out neither the log-sum-exp, by which blocks are merged, nor gradients
     that follow from one over more keys than the block's, so that its kernels are called by their own names. v <= d.
 
+    Args:
+        unseen: UNSEEN (n, m) where a query does not see a key, and else 0; None where all are seen, or `is_causal`.
+
     Returns:
         The output (b, heads, n, v), and the log-sum-exp (b, heads, n).
     """
     if query.is_cuda:
-        return _gpu_output(query, key, value, is_causal=is_causal)
+        return _gpu_output(query, key, value, is_causal=is_causal, unseen=unseen)
     # The kernel takes values as wide as keys alone; narrower ones are padded for it.
     is_short = value.size(-1) < query.size(-1)
     padded = as_wide(value, query) if is_short else value
-    out, log_sum_exp = aten._scaled_dot_product_flash_attention_for_cpu(query, key, padded, 0.0, is_causal)
+    out, log_sum_exp = aten._scaled_dot_product_flash_attention_for_cpu(
+        query, key, padded, 0.0, is_causal, attn_mask=unseen
+    )
     return as_narrow(out, value) if is_short else out, log_sum_exp
 
 
-def _gpu_output(query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool) -> tuple[Tensor, Tensor]:
+def _gpu_output(
+    query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool, unseen: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     head_size, value_size = query.size(-1), value.size(-1)
     scale = head_size**-0.5
-    has_flash = _has_flash(query, value)
+    has_flash = unseen is None and _has_flash(query, value)
     query, key, value = map(in_eights, (query, key, value))
     if has_flash:
         out, log_sum_exp, *_ = aten._scaled_dot_product_flash_attention(query, key, value, 0.0, is_causal, scale=scale)
     else:
         key, value = (_repeat_groups(heads, query) for heads in (key, value))
-        # There is no bias. True asks for the log-sum-exp, which the kernel leaves out otherwise.
+        # True asks for the log-sum-exp, which the kernel leaves out otherwise.
         out, log_sum_exp, *_ = aten._scaled_dot_product_efficient_attention(
-            query, key, value, None, True, 0.0, is_causal, scale=scale
+            query, key, value, _as_bias(unseen, query), True, 0.0, is_causal, scale=scale
         )
     # Without the queries by which the memory-efficient kernel rounds up.
     return out[..., :value_size], log_sum_exp[:, :, : query.size(2)]
 
 
 def block_gradients(
-    grad_out: Tensor, query: Tensor, out: Tensor, log_sum_exp: Tensor, key: Tensor, value: Tensor, *, is_causal: bool
+    grad_out: Tensor,
+    query: Tensor,
+    out: Tensor,
+    log_sum_exp: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    is_causal: bool,
+    unseen: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The block's summands of the gradients of queries, keys and values.
 
     Args:
         grad_out, out, log_sum_exp: over all keys that the queries see, those of other blocks included.
+        unseen: as that of `block_output`.
     """
     if query.is_cuda:
-        return _gpu_gradients(grad_out, query, out, log_sum_exp, key, value, is_causal=is_causal)
+        return _gpu_gradients(grad_out, query, out, log_sum_exp, key, value, is_causal=is_causal, unseen=unseen)
     is_short = value.size(-1) < query.size(-1)
     wide = [as_wide(each, query) if is_short else each for each in (grad_out, value, out)]
     of_query, of_key, of_value = aten._scaled_dot_product_flash_attention_for_cpu_backward(
-        wide[0], query, key, *wide[1:], log_sum_exp, 0.0, is_causal
+        wide[0], query, key, *wide[1:], log_sum_exp, 0.0, is_causal, attn_mask=unseen
     )
     return of_query, of_key, as_narrow(of_value, value) if is_short else of_value
 
 
 def _gpu_gradients(
-    grad_out: Tensor, query: Tensor, out: Tensor, log_sum_exp: Tensor, key: Tensor, value: Tensor, *, is_causal: bool
+    grad_out: Tensor,
+    query: Tensor,
+    out: Tensor,
+    log_sum_exp: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    is_causal: bool,
+    unseen: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    head_size, value_size, has_flash = query.size(-1), value.size(-1), _has_flash(query, value)
+    head_size, value_size, has_flash = query.size(-1), value.size(-1), unseen is None and _has_flash(query, value)
     scale = head_size**-0.5
     grad_out, query, out, key, value = map(in_eights, (grad_out, query, out, key, value))
     if has_flash:
@@ -220,7 +304,7 @@ def _gpu_gradients(
         # exp(score - inf) is 0, so that queries which do not exist give keys and values no gradient.
         padded = functional.pad(log_sum_exp, (0, padding), value=torch.inf)
         of_query, *of_pairs, _ = aten._scaled_dot_product_efficient_attention_backward(
-            *(grad_out, query, key, value, None, out, padded, *_no_randomness(query)),
+            *(grad_out, query, key, value, _as_bias(unseen, query), out, padded, *_no_randomness(query)),
             *(0.0, [True, True, True, False], is_causal),
             scale=scale,
         )
@@ -228,6 +312,15 @@ def _gpu_gradients(
         grads = (of_query, *(grad.unflatten(1, (num_groups, -1)).sum(2) for grad in of_pairs))
     of_query, of_key, of_value = grads
     return of_query[..., :head_size], of_key[..., :head_size], of_value[..., :value_size]
+
+
+def _as_bias(unseen: Tensor | None, query: Tensor) -> Tensor | None:
+    """For the memory-efficient kernel, of every head, in rows that begin at a multiple of ALIGNED elements."""
+    if unseen is None:
+        return None
+    num_keys = unseen.size(1)
+    padded = functional.pad(unseen, (0, -num_keys % ALIGNED))[:, :num_keys]
+    return padded.expand(query.size(0), query.size(1), -1, -1)
 
 
 def _has_flash(query: Tensor, value: Tensor) -> bool:

@@ -117,11 +117,11 @@ class AttentionWithDropout(CausalAttention):
 
     def _attend(self, part: int, query: Tensor, key: Tensor, value: Tensor, documents: Documents | None) -> Tensor:
         if isinstance(query, FakeTensor):  # a GPU's kernel keeps no mask, and a CPU's would store the scores
-            return causal_attention(query, key, value, documents=documents)
+            return causal_attention(query, key, value, documents=documents, window=self.window)
         # The kernels draw from the device's default generator.
         generator = torch.cuda.default_generators[query.get_device()] if query.is_cuda else torch.default_generator
         generator.manual_seed(self.dropping.randomness.seed_of(self.site, part))
-        return causal_attention(query, key, value, self.dropping.probability, documents)
+        return causal_attention(query, key, value, self.dropping.probability, documents, self.window)
 
 
 @dataclass(frozen=True)
@@ -135,6 +135,6 @@ class Dropping:
         """Dropout for a place that the model leaves for it; see `SeededDropout`."""
         return SeededDropout(site, part, self) if self.probability else None
 
-    def scores(self, site: str, part: int) -> nn.Module | None:
+    def scores(self, site: str, part: int) -> AttentionWithDropout | None:
         """An attention core that drops scores; see `AttentionWithDropout`."""
         return AttentionWithDropout(site, part, self) if self.probability else None

@@ -80,7 +80,8 @@ class Attention(nn.Module):
     cut along them gives whole groups.
     """
 
-    def __init__(self, spec: ModelSpec) -> None:
+    def __init__(self, spec: ModelSpec, index: int = 0) -> None:
+        """`index` is the layer's, of which some attend to all tokens where others have a window."""
         super().__init__()
         # Only GPT has biases everywhere; a Llama may have them for queries, keys and values, as Qwen2 does.
         biased, width = spec.family == "gpt", spec.query_size + 2 * spec.key_value_size
@@ -90,7 +91,7 @@ class Attention(nn.Module):
         self.query_norm, self.key_norm = (
             RMSNorm(self.head_size, spec.norm_epsilon) if spec.qk_norm else None for _ in range(2)
         )
-        self.core = CausalAttention()
+        self.core = CausalAttention(spec.window_of(index))
         self.projection: nn.Module = nn.Linear(spec.query_size, spec.hidden_size, bias=biased)
         self.dropout: nn.Module = PlaceForDropout()
 
@@ -146,7 +147,7 @@ class Layer(nn.Module):
     def __init__(self, spec: ModelSpec, index: int = 0) -> None:
         super().__init__()
         self.attention_norm = norm_of(spec)
-        self.attention = Attention(spec) if spec.latent_attention is None else LatentAttention(spec)
+        self.attention = Attention(spec, index) if spec.latent_attention is None else LatentAttention(spec)
         self.feed_forward_norm = norm_of(spec)
         self.feed_forward = FeedForward(spec) if index < spec.num_dense_layers else mixture_of(spec)
 
@@ -164,8 +165,14 @@ def mixture_of(spec: ModelSpec) -> MixtureOfExperts:
 class CrossEntropy(nn.Module):
     """Mean over all tokens: logits (s, b, V), targets (s, b) -> scalar in fp32."""
 
+    def __init__(self, cap: float | None = None) -> None:
+        super().__init__()
+        self.cap = cap
+
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
-        return functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+        logits = logits.flatten(0, 1).float()
+        capped = logits if self.cap is None else self.cap * torch.tanh(logits / self.cap)
+        return functional.cross_entropy(capped, targets.flatten())
 
 
 class Transformer(nn.Module):
@@ -185,7 +192,7 @@ class Transformer(nn.Module):
         self.layers = nn.ModuleDict({str(index): Layer(spec, index) for index in indices})
         self.final_norm: nn.Module | None = norm_of(spec)
         self.head: nn.Module | None = nn.Linear(spec.hidden_size, spec.vocab_size, bias=False)
-        self.loss: nn.Module = CrossEntropy()
+        self.loss: nn.Module = CrossEntropy(spec.logits_cap)
         self.rotary: Tensor | None
         # Not in checkpoints, because it follows from the shape of the model.
         self.register_buffer("rotary", rotary_table_of(spec), persistent=False)

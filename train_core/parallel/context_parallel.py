@@ -27,10 +27,11 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import Function
 
 from conf.types.schema import ContextExchange
-from train_core.model.attention import CausalAttention, block_gradients, block_output
+from train_core.model.attention import UNSEEN, CausalAttention, block_gradients, block_output, near_mask
 from train_core.model.documents import Documents, spans_of
 from train_core.parallel.collectives import Axis, Pending, all_gather, reduce_scatter
 
@@ -54,6 +55,11 @@ def own_documents(whole: Documents, axis: Axis) -> Documents:
     pieces = np.split(whole.numbers, NUM_PIECES * axis.size)
     spans = tuple(spans_of(np.concatenate((pieces[rank], pieces[-1 - rank]))) for rank in range(axis.size))
     return replace(whole, positions=own_tokens(whole.positions, axis), spans=spans)
+
+
+def places_of(rank: int, axis: Axis, num_tokens: int, device: torch.device | None = None) -> Tensor:
+    """The places in a sequence of the tokens (n) of one of an axis's ranks, in order."""
+    return own_tokens(torch.arange(num_tokens * axis.size, device=device), replace(axis, rank=rank))
 
 
 def in_order(gathered: Tensor, axis: Axis) -> Tensor:
@@ -180,6 +186,34 @@ class Block(NamedTuple):
                     yield cls(queries, keys, whole.is_causal, slice(index, index + 1))
 
 
+class Reach(NamedTuple):
+    """The blocks of queries and keys that see each other, and what within them does not.
+
+    Attributes:
+        window: as that of `causal_attention`.
+    """
+
+    axis: Axis
+    documents: Documents | None
+    window: int | None
+
+    def blocks(self, owner: int, query: Tensor) -> Iterator[tuple[Block, Tensor | None]]:
+        """Those with the keys of a rank but for what no window reaches, and what `block_output` calls unseen."""
+        num_tokens, rank = query.size(2), self.axis.rank
+        for block in Block.all_of(owner, rank, num_tokens, self.documents):
+            # Without values, as in a rehearsal, a mask would take memory.
+            if self.window is None or isinstance(query, FakeTensor):
+                yield block, None
+                continue
+            # On the host, which must not wait for the device.
+            first, last = (places_of(each, self.axis, num_tokens) for each in (rank, owner))
+            if int(first[block.queries][0] - last[block.keys][-1]) < self.window:
+                own, others = (places_of(each, self.axis, num_tokens, query.device) for each in (rank, owner))
+                is_near = near_mask(own[block.queries], others[block.keys], self.window)
+                unseen = torch.zeros(is_near.shape, dtype=query.dtype, device=query.device)
+                yield block._replace(is_causal=False), unseen.masked_fill_(~is_near, UNSEEN)
+
+
 def _overlap(span: slice, other: slice, num_tokens: int) -> slice:
     start, stop, _ = other.indices(num_tokens)
     return slice(max(span.start or 0, start), min(span.stop, stop))
@@ -213,20 +247,21 @@ class _BlockwiseAttention(Function):
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        axis: Axis,
         exchange: Gather | Ring,
-        documents: Documents | None,
+        reach: Reach,
     ) -> Tensor:
-        own = _Pairs(key, value)
+        own, axis, documents = _Pairs(key, value), reach.axis, reach.documents
         out, log_sum_exp = query, query  # set by the first visit, which is to all queries
         if documents is not None:  # document by document
             out = torch.empty_like(query[..., : value.size(-1)], dtype=torch.float32)
             log_sum_exp = query.new_empty(query.shape[:-1], dtype=torch.float32)
         for owner, piece in exchange.visits(own.together(), axis):
             pairs = own.apart(piece)
-            for queries, keys, is_causal, rows in Block.all_of(owner, axis.rank, query.size(2), documents):
+            for (queries, keys, is_causal, rows), unseen in reach.blocks(owner, query):
                 seen = (heads[rows, :, keys] for heads in pairs)
-                of_block, its_log_sum_exp = block_output(query[rows, :, queries], *seen, is_causal=is_causal)
+                of_block, its_log_sum_exp = block_output(
+                    query[rows, :, queries], *seen, is_causal=is_causal, unseen=unseen
+                )
                 if owner != axis.rank:
                     _merge(out[rows, :, queries], log_sum_exp[rows, :, queries], of_block, its_log_sum_exp)
                 elif documents is None:
@@ -236,7 +271,7 @@ class _BlockwiseAttention(Function):
                 # Else it would still be there while the next block is computed.
                 del of_block, its_log_sum_exp
         out = out.to(query.dtype)
-        ctx.axis, ctx.exchange, ctx.documents = axis, exchange, documents
+        ctx.exchange, ctx.reach = exchange, reach
         # Keys and values of other ranks are not kept, whose memory is what the axis is for: they come by again in
         # backward.
         ctx.save_for_backward(query, key, value, out, log_sum_exp)
@@ -248,23 +283,25 @@ class _BlockwiseAttention(Function):
         # In fp32, as it stays on this rank. The sums for keys and values travel, and have the activations' type.
         grad_query, complete = torch.zeros_like(query, dtype=torch.float32), None
         own = _Pairs(key, value)
-        for owner, piece, gradient in ctx.exchange.visits_for_gradients(own.together(), ctx.axis):
+        for owner, piece, gradient in ctx.exchange.visits_for_gradients(own.together(), ctx.reach.axis):
             # The first visit is this rank's own, and its sum is complete only after the last visit.
             complete, sums, pairs = gradient.tensor if complete is None else complete, None, own.apart(piece)
-            for queries, keys, is_causal, rows in Block.all_of(owner, ctx.axis.rank, query.size(2), ctx.documents):
+            for (queries, keys, is_causal, rows), unseen in ctx.reach.blocks(owner, query):
                 seen = [tensor[rows, :, queries] for tensor in (grad_out, query, out, log_sum_exp)]
                 others = (heads[rows, :, keys] for heads in pairs)
-                of_query, of_key, of_value = block_gradients(*seen, *others, is_causal=is_causal)
+                of_query, of_key, of_value = block_gradients(*seen, *others, is_causal=is_causal, unseen=unseen)
                 grad_query[rows, :, queries] += of_query
                 sums = own.apart(gradient.wait()) if sums is None else sums
                 sums.key[rows, :, keys] += of_key
                 sums.value[rows, :, keys] += of_value
                 # Else they would still be there beside those of the next block.
                 del of_query, of_key, of_value
-            if sums is None:  # no document has tokens on both sides, and the sum goes on as it came
+            if (
+                sums is None
+            ):  # no document has tokens on both sides, or no window reaches so far, and the sum goes on as it came
                 gradient.wait()
         assert complete is not None
-        return grad_query.to(query.dtype), *own.apart(complete), None, None, None
+        return grad_query.to(query.dtype), *own.apart(complete), None, None
 
 
 def _merge(out: Tensor, log_sum_exp: Tensor, of_block: Tensor, its_log_sum_exp: Tensor) -> None:
@@ -278,10 +315,11 @@ def _merge(out: Tensor, log_sum_exp: Tensor, of_block: Tensor, its_log_sum_exp: 
 class ContextAttention(CausalAttention):
     """Takes the queries, keys and values of this rank's tokens -> (n, b, heads * head_size)."""
 
-    def __init__(self, axis: Axis, exchange: ContextExchange) -> None:
-        super().__init__()
+    def __init__(self, axis: Axis, exchange: ContextExchange, window: int | None = None) -> None:
+        super().__init__(window)
         self.axis, self.exchange = axis, EXCHANGES[exchange]
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, documents: Documents | None = None) -> Tensor:
-        out: Tensor = _BlockwiseAttention.apply(query, key, value, self.axis, self.exchange, documents)  # type: ignore[no-untyped-call]
+        reach = Reach(self.axis, documents, self.window)
+        out: Tensor = _BlockwiseAttention.apply(query, key, value, self.exchange, reach)  # type: ignore[no-untyped-call]
         return out.permute(2, 0, 1, 3).flatten(2)

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from conf.plan.experiment import Experiment
 from conf.types.schema import ParallelPlan
 from train_core.axes import ENDS, EXPERT, EXPERT_REPLICAS, REPLICAS
+from train_core.model.attention import CausalAttention
 from train_core.model.dropout import Dropping, Randomness
 from train_core.model.initialize import DTYPES, fill, initial_value, rotary_table_of
 from train_core.model.transformer import Transformer
@@ -136,6 +137,8 @@ def parallelize(
         # Shapes of whole parameters, which first weights are drawn in; after the next line a rank holds parts of them.
         shapes |= {name: parameter.shape for name, parameter in model.named_parameters()}
         placed = apply_styles(model, mesh, experiment.parallel, dropping, narrow)
+        if isinstance(model.loss, VocabularyParallelCrossEntropy):
+            model.loss.z_loss = plan.z_loss
         placements |= {name: _with_role(each, shapes[name], experiment) for name, each in placed.items()}
         apply_to_layers(model, experiment.parallel, device, compiles=compiles)
         # The table follows from the model's shape. On the meta device it had no values, and so it is made again.
@@ -205,10 +208,13 @@ class Style(NamedTuple):
     has_own_heads: bool = False
 
 
-def _core(whole: nn.Module, place: Place) -> nn.Module:
+def _core(whole: CausalAttention, place: Place) -> nn.Module:
     if place.context.size > 1:
-        return ContextAttention(place.context, place.plan.context_exchange)
-    return place.dropping.scores(place.name, place.tensor.rank) or whole
+        return ContextAttention(place.context, place.plan.context_exchange, whole.window)
+    dropping = place.dropping.scores(place.name, place.tensor.rank)
+    if dropping is not None:
+        dropping.window = whole.window
+    return dropping or whole
 
 
 COLUMN = Style(
@@ -249,7 +255,7 @@ STYLES: dict[str, Style] = {
     "feed_forward.shared.up": COLUMN,
     "feed_forward.shared.down": ROW,
     "head": COLUMN,
-    "loss": Style(lambda whole, at: VocabularyParallelCrossEntropy(at.tensor)),
+    "loss": Style(lambda whole, at: VocabularyParallelCrossEntropy(at.tensor, whole.cap)),
 }
 """How each module is split. One that is not here, such as a norm, stays whole on every tensor rank."""
 

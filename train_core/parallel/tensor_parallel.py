@@ -122,13 +122,18 @@ class _VocabularyCrossEntropy(Function):
     """Mean cross-entropy of logits (s, b, V/t), by one collective, which gathers a few numbers of every token.
 
     One fp32 tensor of the logits' size serves from the logits to their gradient, because no other tensor of a step is
-    as large. So backward can run only once, and fp32 logits, which nothing else reads, are overwritten.
+    as large. So backward can run only once, and fp32 logits, which nothing else reads, are overwritten. The gradient is
+    of a loss that has `z_loss` times the mean square of the log-sum-exp in it (arXiv 2204.02311, section 5).
     """
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, targets: Tensor, axis: Axis) -> Tensor:
+    def forward(
+        ctx: Any, logits: Tensor, targets: Tensor, axis: Axis, cap: float | None = None, z_loss: float = 0.0
+    ) -> Tensor:
         rows, elsewhere = _local_rows(targets, logits.size(-1), axis)
         values = logits.float()
+        if cap is not None:
+            values = values.div_(cap).tanh_().mul_(cap)
         target_logits = values.gather(-1, rows[..., None])[..., 0]
         if elsewhere is not None:
             target_logits = target_logits.masked_fill(elsewhere, 0.0)
@@ -141,19 +146,25 @@ class _VocabularyCrossEntropy(Function):
         peak = all_largest.amax(0)
         denominator = (all_sums * (all_largest - peak).exp()).sum(0)
         to_softmax = (largest - peak).exp() / denominator
-        ctx.save_for_backward(exponentials, to_softmax, rows)
-        ctx.elsewhere, ctx.dtype = elsewhere, logits.dtype
+        if z_loss:  # the gradient of the square is the softmax times this
+            to_softmax *= 1 + 2 * z_loss * (denominator.log() + peak)
+        ctx.save_for_backward(exponentials, to_softmax, rows, *(() if cap is None else (largest,)))
+        ctx.elsewhere, ctx.dtype, ctx.cap = elsewhere, logits.dtype, cap
         return (denominator.log() - (all_targets.sum(0) - peak)).mean()  # large logits cancel exactly here
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> Gradients:
-        exponentials, to_softmax, rows = ctx.saved_tensors
+        exponentials, to_softmax, rows, *largest = ctx.saved_tensors
+        slope = None
+        if largest:  # of the cap, 1 - tanh^2, from the capped logits that the exponentials are of
+            slope = exponentials.log().add_(largest[0][..., None]).div_(ctx.cap).square_().neg_().add_(1)
         # The gradient is the softmax, less one at the target, over the number of tokens. What was saved becomes it.
         of_target = (-grad_out / rows.numel()).expand(rows.shape)
         gradient = exponentials.mul_((to_softmax * -of_target)[..., None])
         if ctx.elsewhere is not None:
             of_target = of_target.masked_fill(ctx.elsewhere, 0.0)
-        return gradient.scatter_add_(-1, rows[..., None], of_target[..., None]).to(ctx.dtype), None, None
+        gradient.scatter_add_(-1, rows[..., None], of_target[..., None])
+        return (gradient if slope is None else gradient.mul_(slope)).to(ctx.dtype), None, None, None, None
 
 
 class _SharedByHeads(Function):
@@ -249,9 +260,9 @@ class SequenceShardedPositions(nn.Module):
 class VocabularyParallelCrossEntropy(nn.Module):
     """The loss over logits that are split over the vocabulary: (s, b, V/t), (s, b) -> scalar."""
 
-    def __init__(self, axis: Axis) -> None:
+    def __init__(self, axis: Axis, cap: float | None = None) -> None:
         super().__init__()
-        self.axis = axis
+        self.axis, self.cap, self.z_loss = axis, cap, 0.0
 
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
-        return _VocabularyCrossEntropy.apply(logits, targets, self.axis)  # type: ignore[no-untyped-call]
+        return _VocabularyCrossEntropy.apply(logits, targets, self.axis, self.cap, self.z_loss)  # type: ignore[no-untyped-call]

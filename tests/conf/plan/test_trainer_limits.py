@@ -284,7 +284,16 @@ def test_what_no_limit_names_is_allowed() -> None:
     assert runs("torchtitan", LAYER_SPLIT, "ends")
 
 
-@pytest.mark.parametrize("trainer", ["deepspeed", "hf-trainer", "megatron-lm", "torchtitan", "trisweep"])
-def test_no_trainer_here_runs_windows_as_if_there_were_none(trainer: str) -> None:
+@pytest.mark.parametrize("trainer", ["deepspeed", "hf-trainer", "megatron-lm", "torchtitan"])
+def test_no_other_trainer_runs_windows_as_if_there_were_none(trainer: str) -> None:
+    plan = ["batch.global_batch_size=64", f"trainer={trainer}", "model.attention_window={size: 128, full_every: 2}"]
     with pytest.raises(InfeasiblePlan, match=r"without windows|has no windows"):
-        experiment_of(trainer, "model.attention_window={size: 128, full_every: 2}")
+        load([*LLAMA, *plan]).experiment()
+
+
+def test_this_trainer_runs_windows_but_for_latent_attention() -> None:
+    window = "model.attention_window={size: 128, full_every: 2}"
+    assert experiment_of("trisweep", window).model.window_of(0) == 128
+    latent = "model.latent_attention={query_rank: 64, key_value_rank: 64, rotary_head_size: 16, value_head_size: 64}"
+    with pytest.raises(InfeasiblePlan, match=r"attention_window = .*its latent attention has no windows"):
+        experiment_of("trisweep", window, latent, "model.num_query_groups=${model.num_attention_heads}")

@@ -20,7 +20,7 @@ from tests.composed import load
 from tests.train_core.conftest import ExperimentOf, TrialOf, Worlds
 from train_core.axes import Layout
 from train_core.checkpoints.export import checkpoint_in, export, hugging_face_config
-from train_core.checkpoints.huggingface import Weights, from_rows, loaded_weights, source_of, to_rows
+from train_core.checkpoints.huggingface import Weights, from_rows, loaded_weights, require_layout, source_of, to_rows
 from train_core.checkpoints.huggingface_config import require_config, warn_of_weights
 from train_core.checkpoints.weight_files import is_weights
 from train_core.data.byte_pairs import bytes_tokenizer
@@ -44,6 +44,7 @@ LLAMA = GPT | {
 SCALING = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
 LLAMA_3_1: dict[str, Any] = LLAMA | {"model.rotary_scaling": SCALING}
 """Of the frequencies of its heads some stay, some are blended and some are divided."""
+WINDOWED = LLAMA | {"model.attention_window": {"size": 5, "full_every": None}}
 QWEN2: dict[str, Any] = LLAMA | {"model.qkv_bias": True, "model.norm_epsilon": 1e-3, "model.tied_embeddings": True}
 MIXTRAL: dict[str, Any] = LLAMA | {"model.experts": {"num_experts": 4, "top_k": 2, "ffn_hidden_size": 64}}
 QWEN3: dict[str, Any] = LLAMA | {"model.qk_norm": True, "model.head_size": 6, "model.norm_epsilon": 1e-3}
@@ -203,6 +204,44 @@ def test_a_mistral_whose_window_holds_every_sequence_is_a_llama(experiment_of: E
     with torch.no_grad():
         expected = model(tokens().T).logits.transpose(0, 1)
     torch.testing.assert_close(logits_of(imported), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_mistral_has_the_window_of_transformers_and_so_has_its_export(
+    worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
+) -> None:
+    import transformers
+
+    model = theirs(LLAMA, kind="Mistral", sliding_window=5)
+    model.save_pretrained(tmp_path / "theirs")
+    with torch.no_grad():
+        expected = model(tokens().T).logits.transpose(0, 1)
+        wide = theirs(LLAMA, kind="Mistral", sliding_window=None)(tokens().T).logits.transpose(0, 1)
+    assert not torch.allclose(expected, wide, atol=1e-3), "the window changes nothing"
+    imported = ours(experiment_of(WINDOWED | {"checkpoint.load": str(tmp_path / "theirs")}))
+    torch.testing.assert_close(logits_of(imported), expected, rtol=1e-4, atol=1e-4)
+    experiment = experiment_of(WINDOWED | {"checkpoint.every_steps": 1, "data.source": "synthetic"})
+    (trained,) = worlds(1).run(train_and_save, experiment, tmp_path)
+    (tmp_path / "tokenizer.json").write_text(bytes_tokenizer().to_str())
+    export(checkpoint_in(tmp_path), tmp_path / "out", "fp32")
+    exported = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
+    assert exported.config.model_type == "mistral"
+    with torch.no_grad():
+        torch.testing.assert_close(exported(tokens().T).logits.transpose(0, 1), trained, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"model.logits_cap": 30.0}, r"model\.logits_cap = 30\.0: has no place"),
+        ({"model.attention_window": {"size": 5, "full_every": 2}}, r"model\.attention_window = .*: has no place"),
+        ({"model.attention_window": {"size": 5, "full_every": None}, "model.qkv_bias": True}, r"_window = .* no place"),
+    ],
+)
+def test_what_mistrals_layout_has_no_place_for_is_refused_by_its_key(
+    values: dict[str, Value], message: str, experiment_of: ExperimentOf
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        require_layout(experiment_of(LLAMA | values).model)
 
 
 def test_a_qwen2_names_a_window_that_it_does_not_use(experiment_of: ExperimentOf, tmp_path: Path) -> None:
@@ -451,12 +490,6 @@ def test_what_a_config_gives_as_null_it_does_not_say(experiment_of: ExperimentOf
         (LLAMA, {"attention_bias": True}, "attention_bias = true, .*without biases"),
         (QWEN3_MOE, {"norm_topk_prob": None}, "does not name norm_topk_prob. Known: true"),
         (LLAMA, {"mlp_bias": True}, "mlp_bias = true, .*without biases"),
-        (
-            LLAMA,
-            {"model_type": "mistral", "sliding_window": 4},
-            r"window = 4, .*all of the model\.seq_length = 16.*seq_length=4 or less",
-        ),
-        (LLAMA | {"model.seq_length": 4097}, {"model_type": "mistral"}, "sliding_window = 4096, "),
         (LLAMA, {"partial_rotary_factor": 0.5}, r"partial_rotary_factor = 0\.5, .*whole heads"),
         (LLAMA, {"rope_parameters": {"rope_theta": 500.0, "partial_rotary_factor": 0.5}}, r"factor = 0\.5, "),
         (LLAMA, {"rope_scaling": {"type": "linear"}, "rope_theta": 500.0}, 'rope_type = "linear", .*llama3 alone'),
@@ -493,6 +526,14 @@ def test_weights_of_another_architecture_are_refused_by_the_key_that_says_so(
             r"norm_epsilon = 1e-05: is not the 1e-06 .*Use model\.norm_epsilon=1e-06",
         ),
         (GPT, GPT, {"layer_norm_epsilon": 1e-6}, r"norm_epsilon = 1e-05: is not the 1e-06 .* Use model\.norm_eps"),
+        (
+            LLAMA,
+            LLAMA,
+            {"model_type": "mistral", "sliding_window": 4},
+            r"attention_window = None: is not the .*Use 'model\.attention_window={size:4,full_every:null}'",
+        ),
+        (WINDOWED, LLAMA, {}, r"attention_window = {'size': 5, .*Use model\.attention_window=null"),
+        (LLAMA | {"model.logits_cap": 30.0}, LLAMA, {}, r"logits_cap = 30\.0: .*Use model\.logits_cap=null"),
         (LLAMA_3_1, LLAMA, {}, r"rotary_scaling = {'factor': 8\.0, .*Use model\.rotary_scaling=null"),
         (MIXTRAL, DEEPSEEK, {}, r"latent_attention = None: .*Use 'model\.latent_attention={query_rank:12,"),
         (DEEPSEEK, MIXTRAL, {}, r"latent_attention = {.*Use model\.latent_attention=null, or other weights"),

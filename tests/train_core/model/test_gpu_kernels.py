@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,8 +12,8 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
-from train_core.model import elementwise
-from train_core.model.attention import CausalAttention
+from train_core.model import attention, elementwise
+from train_core.model.attention import CausalAttention, attend_packed
 
 
 @pytest.fixture(autouse=True)
@@ -82,3 +83,21 @@ def test_a_gpus_norm_is_torchs_where_that_is_one_kernel(
     x, weight = torch.empty(4, 2, 8, device="cuda"), torch.empty(8, device="cuda")
     assert elementwise.rms_norm(x, weight, 1e-5).shape == x.shape
     assert len(calls) == has_kernel
+
+
+def test_the_flash_kernel_takes_a_window_of_whole_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
+
+    def forward(query: Tensor, key: Tensor, value: Tensor, *bounds: Any, **options: Any) -> tuple[Tensor]:
+        given.extend((bounds, options))
+        return (query,)
+
+    monkeypatch.setattr(attention, "aten", SimpleNamespace(_flash_attention_forward=forward))
+    query, key, value = (torch.empty(2, heads, 16, 8, dtype=torch.bfloat16) for heads in (8, 2, 2))
+    assert attend_packed(query, key, value, 0.0, None, 4).shape == query.shape
+    (starts, _, *longest), options = given[0], given[1]
+    assert tuple(starts.shape) == (3,)
+    assert longest[:2] == [16, 16]
+    assert (options["window_size_left"], options["window_size_right"]) == (3, 0)
+    arguments = torch.ops.aten._flash_attention_forward.default._schema.arguments
+    assert options.keys() <= {argument.name for argument in arguments}, "this torch's kernel has no such options"

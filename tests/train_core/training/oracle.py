@@ -50,7 +50,7 @@ def train(experiment: Experiment, dtype: torch.dtype, rounding: int = 0) -> Trai
     for weight in weights.values():
         weight.requires_grad_()
     adam = Update(weights, experiment)
-    routing = Routing(experiment.model)
+    routing = Routing(experiment.model, experiment.training.z_loss)
     losses, norms = [], []
     for step in range(1, experiment.training.num_steps + 1):
         ids = random.permutation(global_batch(experiment, step))
@@ -65,9 +65,13 @@ def train(experiment: Experiment, dtype: torch.dtype, rounding: int = 0) -> Trai
 
 
 class Routing:
-    """By layer, what is added to the scores of experts where tokens choose, and how many chose each in this step."""
+    """By layer, what is added to the scores of experts where tokens choose, and how many chose each in this step.
 
-    def __init__(self, model: ModelSpec) -> None:
+    Beside them the factor of a loss that is not reported either.
+    """
+
+    def __init__(self, model: ModelSpec, z_loss: float = 0.0) -> None:
+        self.z_loss = z_loss
         experts = model.experts
         self.step, count = (experts.balance_bias, experts.num_experts) if experts is not None else (0.0, 0)
         self.biases: defaultdict[str, Tensor] = defaultdict(lambda: torch.zeros(count))
@@ -305,8 +309,12 @@ def losses_of(
             out, of_layer = mixture(normed, weights, network, model, routing or Routing(model))
             x, balance = x + out, balance + of_layer
     head = weights["embedding.tokens.weight" if model.tied_embeddings else "head.weight"]
-    log_probabilities = (norm(x, weights, "final_norm") @ head.T).log_softmax(-1)
-    return -log_probabilities.gather(-1, targets[..., None]).mean(), balance
+    logits = norm(x, weights, "final_norm") @ head.T
+    if model.logits_cap is not None:
+        logits = model.logits_cap * (logits / model.logits_cap).tanh()
+    if routing is not None and routing.z_loss:
+        balance = balance + routing.z_loss * logits.logsumexp(-1).square().mean()
+    return -logits.log_softmax(-1).gather(-1, targets[..., None]).mean(), balance
 
 
 def mixture(
@@ -352,6 +360,8 @@ def attention(x: Tensor, weights: Mapping[str, Tensor], prefix: str, model: Mode
     b, s, _ = x.shape
     if model.latent_attention is not None:
         return attended(*latent_heads(x, weights, prefix, model), weights, prefix)
+    window, layer = model.attention_window, int(prefix.split(".")[1])
+    is_full = window is None or (window.full_every is not None and layer % window.full_every == window.full_every - 1)
     shared = model.num_attention_heads // model.num_query_groups
     groups = linear(x, weights, f"{prefix}.qkv").reshape(b, s, model.num_query_groups, shared + 2, -1)
     groups = groups.permute(0, 2, 3, 1, 4)  # (b, groups, members, s, d)
@@ -361,7 +371,7 @@ def attention(x: Tensor, weights: Mapping[str, Tensor], prefix: str, model: Mode
         q, k = (norm(heads, weights, f"{prefix}.{name}_norm") for heads, name in ((q, "query"), (k, "key")))
     if model.family == "llama":
         q, k = (turned(heads, model.rotary_base or 10_000.0) for heads in (q, k))
-    return attended(q, k, v, weights, prefix)
+    return attended(q, k, v, weights, prefix, None if window is None or is_full else window.size)
 
 
 def latent_heads(
@@ -384,10 +394,14 @@ def latent_heads(
     return q, k, v
 
 
-def attended(q: Tensor, k: Tensor, v: Tensor, weights: Mapping[str, Tensor], prefix: str) -> Tensor:
+def attended(
+    q: Tensor, k: Tensor, v: Tensor, weights: Mapping[str, Tensor], prefix: str, window: int | None = None
+) -> Tensor:
     b, s = q.size(0), q.size(2)
     scores = q @ k.transpose(-1, -2) / math.sqrt(q.size(-1))
-    scores = scores.masked_fill(torch.ones(s, s, dtype=torch.bool).triu(1), -torch.inf)
+    is_later = torch.ones(s, s, dtype=torch.bool).triu(1)
+    is_too_far = torch.zeros_like(is_later) if window is None else torch.ones_like(is_later).tril(-window)
+    scores = scores.masked_fill(is_later | is_too_far, -torch.inf)
     attended = (scores.softmax(-1) @ v).transpose(1, 2).reshape(b, s, -1)
     return linear(attended, weights, f"{prefix}.projection")
 

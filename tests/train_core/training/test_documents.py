@@ -41,6 +41,13 @@ LAYOUTS = [
 ]
 
 
+WINDOWED = [
+    Layout(1, 1, 1, context=2, context_exchange="gather", family="llama"),
+    Layout(2, 1, 1, sequence_parallel=True, zero_stage=1, family="llama", recompute=("selective", 1)),
+    Layout(1, 2, 1, context=2, zero_stage=2),
+]
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A text of files of 1 to 40 bytes, and one that is longer than several sequences."""
@@ -90,6 +97,18 @@ def train_separately(experiment: Experiment) -> Trained:
 
 def separate(folder: Path) -> dict[str, object]:
     return {"model.seq_length": 48, "data.path": str(folder), "data.separate_documents": True}
+
+
+@pytest.mark.one_in(3)
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", WINDOWED, ids=lambda layout: "-".join(map(str, layout)))
+def test_windows_stay_inside_documents(
+    layout: Layout, folder: Path, worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
+) -> None:
+    window = {"model.attention_window": {"size": 7, "full_every": 2}}
+    experiment = experiment_of(layout.values() | separate(folder) | window)
+    answers = worlds(layout.num_ranks).run(train_and_tell, experiment, tmp_path)
+    require_like(assembled(answers), train_separately(experiment))
 
 
 @pytest.mark.one_in(5)
