@@ -198,7 +198,7 @@ class TrainerSpec(Frozen):
             trains; `program`: one that does not, so that no steps are looked for in its log.
         name: what the program is called in reports.
         costs_of: the trainer whose costs the prediction takes.
-        practice: how well its runs are tuned, which decides how wide predictions are; null: `tuned` for this package's
+        practice: how well its runs are tuned, which decides how wide predictions are; null: `recipe` for this package's
             own trainer on GPUs, `first-run` for any other.
         start: who starts the processes: `torchrun` once on every node, `srun` one for every device, or the program
             itself, `once` on the first node.

@@ -42,7 +42,7 @@ def test_an_interval_is_as_wide_as_runs_of_its_practice_differ() -> None:
     assert found["recipe"].low_seconds < found["first-run"].low_seconds <= 10
     assert interval_around(10.0, setup, "megatron-lm") == found["first-run"]  # a trainer that is not ours
     assert "most first runs take" in found["first-run"].in_words
-    assert "most tuned runs take" in interval_of(setup, "trisweep", estimate(setup)).in_words
+    assert "most runs by a maker's recipe take" in interval_of(setup, "trisweep", estimate(setup)).in_words
 
 
 def test_a_plan_outside_of_what_was_validated_says_on_which_side() -> None:

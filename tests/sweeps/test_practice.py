@@ -23,7 +23,7 @@ LEVEL = Level(low=-0.1, middle=0.1, high=0.7, between=0.4, within=0.2, tables=20
 @pytest.mark.parametrize(
     ("overrides", "implementation", "practice"),
     [
-        (ON_GPUS, "trisweep", "tuned"),
+        (ON_GPUS, "trisweep", "recipe"),
         (ON_GPUS, "megatron-core", "first-run"),
         ([], "trisweep", "first-run"),  # no published row was measured on a CPU
         ([*ON_GPUS, "trainer.practice=recipe"], "trisweep", "recipe"),

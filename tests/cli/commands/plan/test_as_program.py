@@ -129,7 +129,7 @@ def test_the_best_plan_that_the_program_runs_is_printed_and_a_faster_one_that_it
     assert "Predicted, not measured" in comments
     assert all(len(line) <= 80 for line in printed.splitlines())
     others = plan("model=gpt-175b", "cluster=selene", "--devices", "96", "--search", "--as", "deepspeed")
-    assert "faster: parallel.recompute = pointwise: trainer deepspeed" in re.sub(r"\n# +", " ", others)
+    assert "faster: parallel.schedule = interleaved: trainer deepspeed" in re.sub(r"\n# +", " ", others)
     # Nobody gave a batch and a precision, and nobody is given a command of eight sequences in fp32.
     assert "--bf16" in printed
     assert "--global-batch-size 1536" in printed

@@ -17,10 +17,11 @@ from cli.main import main
 from cli.output.console import console
 from conf.compose.model_from import expand_model_from
 from results.render.units import significant
+from sweeps.memory_odds import MemoryOdds
 from sweeps.planner.plans.space import Space
 from sweeps.planner.plans.whole_space import search_space
 from sweeps.points.plan import plan_sweep
-from tests.cli.commands.plan.conftest import GPT_22B, JOB, Plan
+from tests.cli.commands.plan.conftest import GPT_22B, JOB, ON_A_NODE, Plan
 from tests.composed import composed, load
 from train_core.costs import IMPLEMENTATIONS, estimate
 from train_core.costs.setting import Setting
@@ -28,11 +29,13 @@ from train_core.costs.setting import Setting
 
 @pytest.mark.slow
 def test_json_is_the_whole_search_and_nothing_else(plan: Plan) -> None:
-    document = json.loads(plan(*GPT_22B, "--json"))
-    settings = load(GPT_22B)
+    document = json.loads(plan(*ON_A_NODE, "--json"))
+    settings = load(ON_A_NODE)
     setting = Setting(settings.model, settings.cluster, "bf16", IMPLEMENTATIONS["trisweep"])
-    free = settings.cluster.device.memory_bytes // 20
-    space = Space(setting, 16, 64, pinned={"context_parallel_size": 1, "recompute_every": 1}, headroom_bytes=free)
+    memory = settings.cluster.device.memory_bytes
+    free = memory - MemoryOdds.of("trisweep", 8).room_bytes(memory)
+    pinned = {"context_parallel_size": 1, "recompute_every": 1}
+    space = Space(setting, 8, 64, pinned=pinned, headroom_bytes=free, asks_likely=True)
     found = search_space(space, top=10)
     assert document["strategies"] == found.num_strategies
     assert document["feasible"] == found.num_feasible
@@ -83,11 +86,11 @@ def test_the_overrides_of_a_plan_compose_to_the_experiment_that_was_predicted(pl
 
 
 def test_csv_is_a_line_for_every_plan_with_columns_that_say_what_is_predicted(plan: Plan) -> None:
-    rows = list(csv.DictReader(io.StringIO(plan(*GPT_22B, "--format", "csv", "--top", "4", "--tokens", "1B"))))
+    rows = list(csv.DictReader(io.StringIO(plan(*ON_A_NODE, "--format", "csv", "--top", "4", "--tokens", "1B"))))
     assert len(rows) == 4
     assert {"tensor_parallel_size", "micro_batch_size", "schedule", "predicted_step_seconds"} <= set(rows[0])
     seconds = [float(row["predicted_step_seconds"]) for row in rows]
-    assert seconds == sorted(seconds)
+    assert seconds == pytest.approx(sorted(seconds), rel=0.03)  # what plainness weighs
     assert float(rows[0]["predicted_hours"]) == pytest.approx(7630 * seconds[0] / 3600)
     assert float(rows[0]["predicted_dollars"]) == pytest.approx(float(rows[0]["predicted_device_hours"]) * 3.43)
 
@@ -225,7 +228,7 @@ def test_time_against_money_over_clusters(plan: Plan) -> None:
     front = json.loads(plan(*GPT_22B, *offered))["pareto"]
     seconds = [one["predicted_step_seconds"] for one in front]
     dollars = [one["predicted_dollars_per_million_tokens"] for one in front]
-    assert seconds == sorted(seconds)
+    assert seconds == pytest.approx(sorted(seconds), rel=0.03)  # what plainness weighs
     assert dollars == sorted(dollars, reverse=True)
     assert len(front) > 1
 

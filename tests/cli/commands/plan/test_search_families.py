@@ -9,7 +9,7 @@ import re
 
 import pytest
 
-from tests.cli.commands.plan.conftest import GPT_22B, Plan
+from tests.cli.commands.plan.conftest import GPT_22B, ON_A_NODE, Plan
 from tests.composed import load
 from train_core.costs import estimate
 
@@ -22,7 +22,7 @@ def words(text: str) -> str:
 
 @pytest.mark.slow
 def test_every_family_has_one_row_with_the_interval_of_its_best_plan(plan: Plan) -> None:
-    document = json.loads(plan(*GPT_22B, "--json", "--top", "6"))
+    document = json.loads(plan(*ON_A_NODE, "--json", "--top", "6"))
     families = document["families"]
     sizes = [tuple(one[f"{axis}_parallel_size"] for axis in AXES) for one in families]
     assert len(set(sizes)) == len(families) == 6 < document["num_families"]
@@ -32,18 +32,18 @@ def test_every_family_has_one_row_with_the_interval_of_its_best_plan(plan: Plan)
     assert {name for one in document["best"] for name in one} == families[0].keys()
     for one in families:
         assert one["predicted_low_step_seconds"] < one["predicted_step_seconds"] < one["predicted_high_step_seconds"]
-        experiment = load(one["overrides"] + [*GPT_22B[:3]]).experiment()
+        experiment = load(one["overrides"] + [*ON_A_NODE[:3]]).experiment()
         assert estimate(experiment).step_seconds == one["predicted_step_seconds"]
         assert one["layout"] in experiment.label.replace("-gb64", "")
 
 
 @pytest.mark.slow
 def test_what_cannot_be_told_apart_is_said_with_the_trials_that_decide(plan: Plan) -> None:
-    document = json.loads(plan(*GPT_22B, "--json"))
+    document = json.loads(plan(*ON_A_NODE, "--json"))
     rivals = document["not_told_apart"]
     assert len(document["trials_that_decide"]) == min(rivals, 10) > 1
-    assert "The trials that would decide are #1 and #2." in words(plan(*GPT_22B, "--top", "2"))
-    said = words(plan(*GPT_22B, "--top", "3"))
+    assert "The trials that would decide are #1 and #2." in words(plan(*ON_A_NODE, "--top", "2"))
+    said = words(plan(*ON_A_NODE, "--top", "3"))
     assert f"{rivals} families cannot be told apart" in said
     assert "The trials that would decide are #1 to #3." in said
     assert re.search(r"--top \d+ shows all of them\.", said)
