@@ -172,7 +172,7 @@ def test_a_comma_that_may_be_a_decimal_one_is_said_and_a_key_reads_it() -> None:
 
 def test_an_unknown_notation_is_said_with_its_pattern() -> None:
     lines = [f"step {n} loss 2.1x10^{n} time 0.2 s" for n in range(1, 4)]
-    assert misread(book_of(lines)).startswith("its log writes loss as '2.1x10^2', a notation that nobody here knows")
+    assert misread(book_of(lines)).startswith("its log writes loss as '2.1x10^2', in an unknown notation")
     assert misread(book_of(lines)).endswith("trainer.log.patterns.loss")
 
 

@@ -91,7 +91,7 @@ def test_what_the_index_does_not_name_is_left_aside(
     save_file(BESIDE[name](tensors), tmp_path / name)
     assert torch.equal(head_in(tmp_path), tensors[HEAD])
     warn_of_weights(load([*SMALL, "model.tied_embeddings=false", f"checkpoint.load={tmp_path}"]).experiment(), _none)
-    assert f"left aside: {name}" in caplog.text
+    assert f"not read: {name}" in caplog.text
 
 
 def _none() -> str | None:
