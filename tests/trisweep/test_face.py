@@ -154,6 +154,7 @@ def test_a_sweep_is_measured_and_loaded_with_its_ranking_and_frames(
     assert shown.count("<tr>") == 1 + len(results.trials)
 
 
+@pytest.mark.thorough  # than the page of docs, which sweeps a script too
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")  # MLflow's own
 def test_a_script_is_swept_without_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
