@@ -20,7 +20,7 @@ from train_core.costs import Estimate, num_parameters
 
 GIGABIT = 1e9 / 8
 LEAST_TERM = 0.01
-SURE = 0.995
+NEARLY_SURE = 0.99
 GROUPS = {
     "model": (
         *("layers", "hidden", "ffn_hidden", "heads", "kv_heads", "head_dim", "vocab", "seq", "gated_mlp", "mla"),
@@ -293,7 +293,7 @@ def _gain(diagnosis: Diagnosis, advice: Advice) -> str:
     base = diagnosis.measured.step_seconds if diagnosis.measured else diagnosis.understood.predicted
     now = base if isinstance(base, float) else (base.step_seconds if base else 0.0)
     span = f"{seconds(now * proposal.low_ratio)} to {seconds(now * proposal.high_ratio)}"
-    likely = "sure" if proposal.fits > SURE else f"{proposal.fits:.0%} likely"
+    likely = f"over {NEARLY_SURE:.0%} likely" if proposal.fits > NEARLY_SURE else f"{proposal.fits:.0%} likely"
     memory = f"{gib(proposal.predicted.peak_memory_bytes)} GiB predicted, {likely} to fit"
     return f"{seconds(now * proposal.ratio)} s a step ({span}), {1 - proposal.ratio:.0%} less; {memory}"
 
