@@ -315,4 +315,4 @@ def _is_continued(text: str) -> bool:
 
 def _is_of_machine(name: str) -> bool:
     """True of what another start of the same job on the same devices keeps."""
-    return name.isupper() or name.startswith(("device_", "sbatch.", "nccl_"))
+    return name.isupper() or name.startswith(("device_", "sbatch.", "nccl_", "ranks_"))

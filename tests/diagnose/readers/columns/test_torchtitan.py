@@ -211,3 +211,11 @@ def test_a_device_is_the_one_with_the_memory_that_its_driver_reports(write: Writ
     for gib, name in (("95.00", "H100-96GB-HBM2e-500W"), ("79.10", "H100-80GB-SXM"), ("40.00", "H100-80GB-SXM")):
         log = capacity.format(TITAN.format(0, 0, 0), gib) + printed(CONFIG) + MESH + titan_steps([2793, 6793, 6800])
         assert cells(the_run(write("titan.log", log)), "gpu") == {"gpu": name}
+
+
+def test_the_ranks_that_were_heard_are_those_of_a_second_start_too(write: Write) -> None:
+    start = "[rank0]:Starting job: Llama 3 8B training\n" + "".join(
+        titan_steps([2793, 6793, 6800]).replace("[rank0]", f"[rank{rank}]") for rank in (0, 1)
+    )
+    runs = read_runs([write("titan.log", start + start)])
+    assert [cells(run, "num_gpus") for run in runs] == [{"num_gpus": "2"}] * 2
