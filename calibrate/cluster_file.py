@@ -1,6 +1,6 @@
 """Rewriting a cluster file: values change one by one, everything else, comments included, stays as people wrote it.
 
-A YAML library would drop the comments. A comment line right above a value says where it comes from:
+PyYAML would drop the comments. A comment line right above a value says where it comes from:
 `# KEY measured ...` (or `fitted`, `kept`), replaced by the next one. What the file said before the first of them stays
 as a line `# KEY was ...`.
 """

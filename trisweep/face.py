@@ -47,12 +47,9 @@ def plan(
 
     Args:
         words: as the command takes them: a sweep's name first, then overrides such as `batch.micro_batch_size=2`.
-        devices: how many devices: 512, [256, 512], "64-512" or "all".
-        clusters: choose among these clusters.
-        tokens: tokens of the whole training; `steps` likewise.
-        budget: dollars for the whole training.
-        deadline: hours for the whole training.
-        headroom: memory that plans leave free, such as "6GiB"; 5 % unless given.
+        devices: how many devices: 512, [256, 512], "64-512" or "all"; clusters: choose among these.
+        tokens, steps, budget, deadline: of the whole training; the budget in dollars, the deadline in hours.
+        headroom: memory that plans leave free, such as "6GiB"; without it, plans are those that are 90 % likely to fit.
         implementation: the trainer to price for, such as "megatron-lm".
         top: so many plans are returned, 10 unless given: the best of each family (sizes, devices and cluster), or with
             `flat` the best whatever their families.
