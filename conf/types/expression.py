@@ -123,7 +123,7 @@ class Expression:
 def parse_expression(text: str) -> Expression:
     """The expression that a text states.
 
-    Raises BadExpression where the text is too long, is no expression, or does what none may do.
+    Raises BadExpression where the text is too long, is not an expression, or does what none may do.
     """
     if len(text) > MOST_CHARACTERS:
         problem = f"is an expression of more than {MOST_CHARACTERS} characters"
@@ -131,7 +131,7 @@ def parse_expression(text: str) -> Expression:
     try:
         root = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise BadExpression("is no expression", GRAMMAR) from None
+        raise BadExpression("is not an expression", GRAMMAR) from None
     _require_allowed(root)
     return Expression(text, root)
 

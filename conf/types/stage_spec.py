@@ -78,7 +78,7 @@ def checked_stages(stages: Any) -> Any:
     """The stages of a file once their names are sound: pydantic's own words would hide which one is wrong."""
     for name, stage in stages.items() if isinstance(stages, dict) else ():
         if not LIKE_A_WORD.fullmatch(str(name)) or name == TRAIN:
-            problem = "is the sweep's own trial" if name == TRAIN else "is no name of a stage"
+            problem = "is the sweep's own trial" if name == TRAIN else "is not a name of a stage"
             raise ConfigError(STAGES, name, problem, "Use another name, of letters, digits, dashes and underscores.")
         if isinstance(stage, dict) and "after" not in stage:
             remedy = f"Say what it follows, such as `after: {TRAIN}`."

@@ -342,7 +342,7 @@ def split_words(value: object, key: str) -> list[Any]:
     if isinstance(value, list | tuple):
         return [value_text(word) if isinstance(word, int | float) else word for word in value]
     if not isinstance(value, str):
-        raise ConfigError(key, value, "is no command", "Give a list of words, or a text.")
+        raise ConfigError(key, value, "is not a command", "Give a list of words, or a text.")
     try:
         return shlex.split(value)
     except ValueError as error:

@@ -105,7 +105,7 @@ def _reason_of(trainer: TrainerSpec, refusal: Refusal) -> str:
     meant = most_like(name.replace("-", "_"), [option.replace("-", "_") for option in bare])
     nearest = next((option for key, option in bare.items() if key.replace("-", "_") == meant), None)
     remedy = f"Did you mean {nearest}?" if nearest else "Look at the flags of its version, or leave this one out."
-    raise ConfigError(f"trainer.flags.{name}", refusal.flag, f"is no flag of {trainer.name}", remedy)
+    raise ConfigError(f"trainer.flags.{name}", refusal.flag, f"is not a flag of {trainer.name}", remedy)
 
 
 def refusals_of(experiments: Sequence[Experiment]) -> list[Refusal | None]:

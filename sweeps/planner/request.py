@@ -365,11 +365,11 @@ def headroom_bytes(text: str, device: DeviceSpec) -> int:
     """Return how many bytes of the device's memory have to stay free.
 
     Raises:
-        ConfigError: the text is no amount of memory, or all that the device has.
+        ConfigError: the text is not an amount of memory, or all that the device has.
     """
     found = AMOUNT.fullmatch(text.strip())
     if found is None:
-        raise ConfigError("--headroom", text, "is no amount of memory", "Write 6GiB, 6GB, 500MiB, 10% or 0.")
+        raise ConfigError("--headroom", text, "is not an amount of memory", "Write 6GiB, 6GB, 500MiB, 10% or 0.")
     number, unit = float(found[1] or 0), found[2] or "%"
     amount = int(number / 100 * device.memory_bytes) if unit == "%" else int(number * UNITS[unit])
     if amount >= device.memory_bytes:

@@ -181,7 +181,7 @@ def _require_measured(figure: str, tree: Tree) -> None:
     # The figures of a file are known only once it is written; those of a line are its pattern's groups.
     line = stages[stage]["metrics"].get("line")
     if line is not None and wanted not in (named := list(re.compile(line).groupindex)):
-        problem = f"is no figure of {stage}, whose metrics.line finds {', '.join(named)}"
+        problem = f"is not a figure of {stage}, whose metrics.line finds {', '.join(named)}"
         remedy = nearest(figure, [f"{stage}.{name}" for name in named])
         raise ConfigError("search.objective", figure, problem, remedy)
 

@@ -175,7 +175,7 @@ def test_accumulation_is_an_axis_through_the_batch_that_follows_from_it() -> Non
         ),
         ({"axes": {"b": 3}}, r"sweep\.axes\.b = 3: is not a group of values\. Write \[3\] for a single value"),
         ({"axes": {"b": "a.x"}}, r"sweep\.axes\.b = 'a\.x': is neither a list.*begin an expression with `=`"),
-        ({"axes": {"b": "=a.x +"}}, r"sweep\.axes\.b = '=a\.x \+': `a\.x \+` is no expression"),
+        ({"axes": {"b": "=a.x +"}}, r"sweep\.axes\.b = '=a\.x \+': `a\.x \+` is not an expression"),
         (
             {"axes": {"b": {"values": [1], "when": "open('x')"}}},
             r"sweep\.axes\.b = .*`open\('x'\)`, which no expression",
@@ -208,7 +208,7 @@ def test_accumulation_is_an_axis_through_the_batch_that_follows_from_it() -> Non
         ({"axes": {"b": "=1 / (a.y)"}}, r"sweep\.axes\.b = '1 / \(a\.y\)': divides by zero"),
         ({"axes": {"b": "=a.x", "a.x": "=b"}}, r"sweep\.axes = 'a\.x, b': wait for each other in a circle"),
         ({"axes": {"b": [1]}, "constraints": ["b < c"]}, r"sweep\.constraints\.0 = 'c': is not a key"),
-        ({"axes": {"b": [1]}, "constraints": ["b <"]}, r"sweep\.constraints\.0 = 'b <': .*is no expression"),
+        ({"axes": {"b": [1]}, "constraints": ["b <"]}, r"sweep\.constraints\.0 = 'b <': .*is not an expression"),
         ({"axes": {"b": [1]}, "constraints": ["word < b"]}, r"sweep\.constraints = 'word < b': cannot be computed"),
         (
             {"zip": [{"b": [1, 2], "a.x": [1]}]},

@@ -132,7 +132,7 @@ REFUSED: dict[str, tuple[str, ...]] = {
         SCORE,
         "search.objective=infer.rmse",
     ),
-    "'infer.skil': is no figure of infer, whose metrics.line finds skill. Did you mean infer.skill?": (
+    "'infer.skil': is not a figure of infer, whose metrics.line finds skill. Did you mean infer.skill?": (
         "infer:{after:train,command:[infer],metrics:{line:'skill (?P<skill>.*)'}}",
         "search.objective=infer.skil",
     ),
