@@ -6,7 +6,8 @@ steps       lines about steps of every trainer; `bars`: bars, summaries; `unknow
 book        the steps of one start, copies of several ranks once
 printed     what a trainer prints of its configuration: dumps, sentences, dataclasses
 marks       lines that tell what happened beside the steps
-commands    launch scripts and command lines; `shell`: a script as its commands, variables put in
+commands    launch scripts and command lines; `shell`: a script as its commands, variables put in; `branches`: which of
+            its branches count; `sums`: its sums
 trees       JSON, YAML, TOML and printed dictionaries as settings under dotted names
 families    whose words the settings are
 columns     from the settings of each trainer to the columns of `trisweep estimate`

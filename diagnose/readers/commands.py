@@ -5,36 +5,53 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from diagnose.readers.branches import Word
 from diagnose.readers.said import says
-from diagnose.readers.shell import Script, Word, script_of
-from diagnose.readers.text import at
+from diagnose.readers.shell import Script, filled_text, script_of
+from diagnose.readers.text import STDIN, at, text_beside
+from diagnose.readers.trees import printed_tree, read_tree
 from diagnose.runs import LogLine, SaidBy, UserRun
 
 FLAG = re.compile(r"--?([A-Za-z][\w./-]*)(?:=(.*))?", re.DOTALL)
 OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_][\w.-]*(?:/[\w.-]+)?(?:@[\w.:]+)?)=(.*)", re.DOTALL)
-LAUNCHES = re.compile(
-    r"(?:\S*/)?(?:torchrun|srun|deepspeed|accelerate|mpirun|mpiexec|python[\d.]*|nemo|tune|litgpt|composer|bash|\S+\.py)$"
-)
-PROGRAM = re.compile(r"\S+\.py$|(?:\S*/)?(?:torchrun|deepspeed|accelerate|tune|litgpt|composer)$")
+FRONT_ENDS = "llamafactory-cli|swift|megatron|axolotl|xtuner|colossalai|accelerate|tune|litgpt|composer"
+"""Programs that start a training by a word of their own, as in `llamafactory-cli train x.yaml`."""
+LAUNCHERS = "torchrun|srun|deepspeed|mpirun|mpiexec|aprun|jsrun"
+LAUNCHES = re.compile(rf"(?:\S*/)?(?:{LAUNCHERS}|{FRONT_ENDS}|python[\d.]*|nemo|bash|\S+\.py)$")
+PROGRAM = re.compile(rf"\S+\.py$|(?:\S*/)?(?:torchrun|deepspeed|{FRONT_ENDS})$")
+NAMED_PROGRAM = re.compile(r"(?:\S*/)?(?:llamafactory-cli|swift|megatron|axolotl|xtuner|litgpt|composer|tune)$")
 SCHEDULED = re.compile(r"^#(?:SBATCH|PBS|BSUB)\s+(?:-l\s+)?(.+)$")
 SHORT_OF_SLURM = {"N": "nodes", "n": "ntasks", "G": "gpus", "np": "np", "ppn": "ppn"}
+SHORT_OF_MPI = {"n": "np", "np": "np", "N": "ntasks_per_node", "ppn": "ntasks_per_node", "npernode": "ntasks_per_node"}
+SHORT_OF = {"srun": SHORT_OF_SLURM, **dict.fromkeys(("mpirun", "mpiexec", "aprun"), SHORT_OF_MPI)}
+"""What launchers mean by short flags, which a program behind them may mean otherwise."""
 ENVIRONMENT = re.compile(
-    r"(?:CUDA|NCCL|TORCH|PYTORCH|NVTE|UCX|OMP|XLA|HSA|RCCL|ROCR|HIP|FI|DS|TOKENIZERS|ACCELERATE|SLURM|GPU_MAX|LOGLEVEL)_\w+"
+    r"(?:CUDA|NCCL|TORCH|PYTORCH|NVTE|UCX|OMP|XLA|HSA|RCCL|ROCR|HIP|FI|DS|TOKENIZERS|ACCELERATE|SLURM|GPU_MAX|LOGLEVEL|FORCE_TORCHRUN)_?\w*"
+    r"|N(?:UM_)?NODES|N(?:UM_)?GPUS?|NPROC_PER_NODE|(?:NUM_)?GPUS_PER_NODE|WORLD_SIZE"
 )
 """Variables that change how fast a training is, or say where it ran."""
 LISTED = re.compile(r"[a-z_]+=[\w.]+(?:,[a-z_]+=[\w.]+)+")
+HERE_DOCUMENT = re.compile(r"<<-?[ ]*['\"]?(\w+)['\"]?[^\n]*\n(\s*\{.*?\n)\s*\1[ \t]*$", re.DOTALL | re.MULTILINE)
 REST = re.compile(r"\d?[<>]|\$\{?\w*(?:ARGS|OPTS|FLAGS|EXTRA|OVERRIDES)|\$[@*\d]|\$\{\w+\[@\]\}", re.IGNORECASE)
 """What stands behind a flag and is not its value: a redirection, or a variable of further flags that nobody sets."""
-ENDS_VALUES = (re.compile(FLAG.pattern + "$", re.DOTALL), PROGRAM, OVERRIDE, REST)
+ENDS_PROGRAM = re.compile(r"\S+\.py$|(?:\S*/)?(?:torchrun|deepspeed|accelerate|tune|litgpt|composer)$")
+ENDS_VALUES = (re.compile(FLAG.pattern + "$", re.DOTALL), ENDS_PROGRAM, OVERRIDE, REST)
 PROGRAM_NAME = "program"
 MOST_OF_A_VALUE, MOST_VALUES = 400, 64
 
 
 def read_script(run: UserRun, source: str, text: str, first_line: int = 1) -> None:
     """Take down what a launch script, or a command that a log repeats, says of a run."""
-    scheduled = _scheduled(run, source, text, first_line)
-    script = script_of(text, scheduled, first_line)
+    scheduled, documents = _scheduled(run, source, text, first_line), list(HERE_DOCUMENT.finditer(text))
     lines = text.split("\n")
+    for document in documents:  # a configuration that the script writes; commands in one are left where they are
+        text = text.replace(document[2], "\n" * document[2].count("\n"))
+    script = script_of(text, scheduled, first_line, lambda name: text_beside(source, name) if source != STDIN else None)
+    for document in documents:
+        content = printed_tree(filled_text(document[2], script.variables))
+        if content is not None:
+            above = first_line + document.string[: document.start(2)].count("\n")
+            read_tree(run, content, source, document[2].split("\n"), SaidBy.FILE, above)
 
     def shown(word: Word) -> str:
         place = word.line - first_line
@@ -90,9 +107,11 @@ def gpus_of(text: str) -> str:
 
 def read_flags(run: UserRun, words: list[tuple[str, LogLine]], said_by: SaidBy = SaidBy.FLAG) -> None:
     """Take down the flags of one command, each with what follows it, and Hydra's `key=value`."""
-    rest = iter(range(len(words)))
+    rest, short = iter(range(len(words))), dict[str, str]()
     for place in rest:
         text, line = words[place]
+        if LAUNCHES.match(text):
+            short = SHORT_OF.get(text.rpartition("/")[2], {})
         if (flag := FLAG.fullmatch(text)) is not None:
             values = (
                 [flag[2]] if flag[2] is not None else _values([word for word, _ in words[place + 1 :][:MOST_VALUES]])
@@ -101,12 +120,12 @@ def read_flags(run: UserRun, words: list[tuple[str, LogLine]], said_by: SaidBy =
                 for _ in values:
                     next(rest)
             value = " ".join(values)[:MOST_OF_A_VALUE] or "True"
-            says(run, _name(flag[1]), value, said_by, line)
+            says(run, short.get(flag[1]) or _name(flag[1]), value, said_by, line)
             if flag[1] == "config_overrides":  # of run_clm.py: "n_embd=1024,n_layer=24"
                 read_flags(run, [(each, line) for each in value.split(",")], said_by)
         elif (override := OVERRIDE.fullmatch(text)) is not None:
             says(run, override[1], override[2][:MOST_OF_A_VALUE].replace("\\", "").strip("\"'"), said_by, line)
-        elif text.endswith(".py"):
+        elif text.endswith(".py") or NAMED_PROGRAM.match(text):
             says(run, PROGRAM_NAME, text, said_by, line)
 
 

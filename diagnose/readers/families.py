@@ -42,7 +42,13 @@ SIGNS: tuple[tuple[str | None, TrainerFamily, tuple[str, ...]], ...] = (
         "torchtitan",
         TITAN,
         (
-            *("activation_checkpoint.mode", "training.seq_len", "training.local_batch_size", "model.flavor"),
+            *(
+                "job.config_file",
+                "activation_checkpoint.mode",
+                "training.seq_len",
+                "training.local_batch_size",
+                "model.flavor",
+            ),
             *("parallelism.tensor_parallel_degree", "parallelism.data_parallel_shard_degree"),
         ),
     ),
@@ -69,7 +75,7 @@ SIGNS: tuple[tuple[str | None, TrainerFamily, tuple[str, ...]], ...] = (
         ),
     ),
     ("nanogpt", OTHER, ("n_embd", "block_size", "tokens_per_step")),
-    (None, MEGATRON, ("num_attention_heads", "micro_batch_size")),
+    (None, MEGATRON, ("num_attention_heads", "encoder_seq_length", "encoder_num_layers")),
     ("hf-trainer", HUGGING_FACE, ("train_batch_size", "num_hidden_layers", "train_runtime")),
 )
 """The program that a setting tells, and the family; the first one that a run has decides."""

@@ -72,10 +72,15 @@ class SaidSettings:
         }
         self.run, self.known = run, inside | run.settings
 
-    def fact(self, *names: str) -> Fact | None:
-        """The most believed fact of several names that says something; None where all say nothing."""
+    def fact(self, *names: str, is_count: bool = False) -> Fact | None:
+        """The most believed fact of several names that says something; None where all say nothing.
+
+        Args:
+            is_count: of a count `auto` says nothing either.
+        """
         known = ((name, self.known[name]) for name in names if name in self.known)
-        said = [(belief(name, fact), fact) for name, fact in known if fact.value.lower() not in NOTHING]
+        nothing = (*NOTHING, "auto") if is_count else NOTHING
+        said = [(belief(name, fact), fact) for name, fact in known if fact.value.lower().strip("'\"") not in nothing]
         return min(
             ((place, fact) for place, fact in said if "$" not in fact.value),
             key=lambda pair: pair[0],
@@ -87,7 +92,7 @@ class SaidSettings:
 
     def whole(self, *names: str) -> int | None:
         """A whole number above zero; trainers write 0 and -1 where they mean none."""
-        fact = self.fact(*names)
+        fact = self.fact(*names, is_count=True)
         value = number(fact.value) if fact else None
         return int(value) if value is not None and value > 0 and value == int(value) else None
 
@@ -130,7 +135,7 @@ class Columns:
 
     def whole(self, column: str, *names: str) -> None:
         """A count that a setting states as it is."""
-        fact, value = self.settings.fact(*names), self.settings.whole(*names)
+        fact, value = self.settings.fact(*names, is_count=True), self.settings.whole(*names)
         if fact is not None and value is not None:
             self.take(column, Fact(str(value), fact.said_by, fact.at, fact.note))
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
+
+from diagnose.readers.branches import TESTS, Branches, Word
+from diagnose.readers.sums import sum_of
 
 PIECE = (
     r"\"(?:\\.|[^\"\\])*\"|'[^']*'|\$\(\((?:[^()]|\([^()]*\))*\)\)|\$\((?:[^()]|\([^()]*\))*\)|`[^`]*`|\$\{[^{}]*\}|\\[^\n]"
@@ -16,9 +19,14 @@ TOKEN = re.compile(
 )
 QUOTED = re.compile(r"\"((?:\\.|[^\"\\])*)\"|'([^']*)'|\\([^\n])", re.DOTALL)
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=", re.ASCII)
-VARIABLE = re.compile(r"\$(?:\{#?([A-Za-z_]\w*)(?:\[[@*\d]+\])?(?::?[-=]([^{}]*))?\}|([A-Za-z_]\w*))")
-ARITHMETIC = re.compile(r"\$\(\(((?:[^()]|\([^()]*\))*)\)\)")
-PRODUCT = re.compile(r"[\d\s*/()]{1,100}")
+VARIABLE = re.compile(r"\$(?:\{#?([A-Za-z_]\w*|\d)(?:\[[@*\d]+\])?(?::?[-=]([^{}]*))?\}|([A-Za-z_]\w*))")
+ARITHMETIC = re.compile(
+    r"\$\(\(((?:[^()]|\([^()]*\))*)\)\)|\$\((?:expr|echo) +\"?([^\"|()]*)\"?(?: *\| *bc(?: -l)?)?\)|`expr ([^`]*)`"
+)
+SUBSTITUTION = re.compile(r"\$\((?!\()(?:[^()]|\([^()]*\))*\)|`[^`]*`")
+HOSTS = re.compile(r"(?:scontrol show hostnames?|SLURM_JOB_NODELIST).*\bwc\b")
+REPLY = "$(...)"
+"""What stands for the answer of a command in a script: nothing of a script is run."""
 BEFORE_A_COMMAND = (
     "export",
     "declare",
@@ -37,14 +45,6 @@ BEFORE_A_COMMAND = (
 MOST_DEPTH, MOST_TEXT = 8, 2**16
 
 
-class Word(NamedTuple):
-    """A word of a command, with its blanks where it was quoted."""
-
-    text: str
-    line: int
-    is_quoted: bool = False
-
-
 class Script(NamedTuple):
     """The commands of a script in order, with variables replaced where the script sets them; and those variables."""
 
@@ -52,20 +52,29 @@ class Script(NamedTuple):
     variables: dict[str, list[Word]]
 
 
-def script_of(text: str, known: Mapping[str, str] | None = None, first_line: int = 1) -> Script:
-    """Take a script apart. Nothing is run; of branches and loops every line counts once, in its order.
+def script_of(
+    text: str,
+    known: Mapping[str, str] | None = None,
+    first_line: int = 1,
+    sourced: Callable[[str], str | None] = lambda name: None,
+) -> Script:
+    """Take a script apart. Nothing is run: of a loop every line counts once, of branches those that can be taken.
 
     Args:
         known: variables that the scheduler sets, with their values.
+        sourced: the text of a file that the script reads with `source`; None where it is not there.
     """
     variables = {name: [Word(value, first_line)] for name, value in (known or {}).items()}
     commands: list[list[Word]] = []
-    for statement in _statements(text, first_line):
-        words = statement
+    branches = Branches(lambda word: _shown(word, variables))
+    for statement, end in _statements(text, first_line):
+        words = branches.taken(statement, end, variables)
         while words and (words[0].text in BEFORE_A_COMMAND or ASSIGNMENT.match(words[0].text)):
             words = _assigned(variables, words) if ASSIGNMENT.match(words[0].text) else words[1:]
+        if len(words) > 1 and words[0].text in ("source", "."):
+            _take_sourced(variables, words, sourced)
         expanded = [each for word in words for each in _expanded(word, variables)]
-        if not expanded:
+        if not expanded or words[0].text in TESTS:
             continue
         # A comment between two lines of a command ends it for the shell; who wrote it meant the flags all the same.
         if expanded[0].text.startswith("--") and commands:
@@ -75,7 +84,21 @@ def script_of(text: str, known: Mapping[str, str] | None = None, first_line: int
     return Script(commands, variables)
 
 
-def _statements(text: str, first_line: int) -> Iterator[list[Word]]:
+def _take_sourced(variables: dict[str, list[Word]], words: list[Word], sourced: Callable[[str], str | None]) -> None:
+    """Take over the variables that another script sets; they count as said where it is named."""
+    text = sourced(_shown(words[1], variables))
+    known = {name: " ".join(word.text for word in held) for name, held in variables.items()}
+    for name, held in (script_of(text, known).variables if text else {}).items():
+        if known.get(name) != " ".join(word.text for word in held):
+            variables[name] = [word._replace(line=words[0].line) for word in held]
+
+
+def _shown(word: Word, variables: Mapping[str, list[Word]]) -> str:
+    return QUOTED.sub(_unquoted, word.text if word.text.startswith("'") else filled_text(word.text, variables))
+
+
+def _statements(text: str, first_line: int) -> Iterator[tuple[list[Word], str]]:
+    """The statements of a script, each with what ends it: a line, `;`, `&&`, `||` or a pipe."""
     words: list[Word] = []
     line, is_array = first_line, False
     for token in TOKEN.finditer(text):
@@ -83,12 +106,12 @@ def _statements(text: str, first_line: int) -> Iterator[list[Word]]:
             words.append(Word(token["word"], line, token["word"][0] in "\"'"))
             is_array |= re.match(r"\w+\+?=\(", token["word"]) is not None
             is_array &= not token["word"].endswith(")")
-        elif token.lastgroup == "end" and not is_array and words:
-            yield words
+        elif token.lastgroup == "end" and not is_array and (words or token[0] == ";;"):
+            yield words, token[0]
             words = []
         line += token[0].count("\n")
     if words:
-        yield words
+        yield words, ""
 
 
 def _assigned(variables: dict[str, list[Word]], words: list[Word]) -> list[Word]:
@@ -110,10 +133,9 @@ def _assigned(variables: dict[str, list[Word]], words: list[Word]) -> list[Word]
 def _expanded(word: Word, variables: Mapping[str, list[Word]]) -> list[Word]:
     """The words that one comes to: a variable that stands alone holds words of other lines."""
     alone = VARIABLE.fullmatch(word.text.strip('"'))
-    if alone and (held := variables.get(alone[1] or alone[3])) is not None:
+    if alone and "#" not in alone[0] and (held := variables.get(alone[1] or alone[3])) is not None:
         return held
-    text = word.text if word.text.startswith("'") else _filled(word.text, variables)
-    plain = Word(QUOTED.sub(_unquoted, text), word.line, word.is_quoted)
+    plain = Word(_shown(word, variables), word.line, word.is_quoted)
     return [plain] if '"' in word.text or "'" in word.text else list(_parts(plain))
 
 
@@ -129,11 +151,13 @@ def _parts(word: Word) -> Iterator[Word]:
         yield from (Word(part, word.line + offset) for part in shown.split() if part != "\\")
 
 
-def _filled(text: str, variables: Mapping[str, list[Word]]) -> str:
+def filled_text(text: str, variables: Mapping[str, list[Word]]) -> str:
     """A text with the values of variables in it, sums worked out; what nobody sets stays as it is."""
 
     def value(match: re.Match[str]) -> str:
         held = variables.get(match[1] or match[3])
+        if match[0].startswith("${#"):
+            return str(len(held)) if held else match[0]
         return " ".join(each.text for each in held) if held else (match[2] or "").strip("\"'") or match[0]
 
     for _ in range(MOST_DEPTH):
@@ -141,20 +165,7 @@ def _filled(text: str, variables: Mapping[str, list[Word]]) -> str:
         if filled == text or len(filled) > MOST_TEXT:
             break
         text = filled
-    return ARITHMETIC.sub(lambda match: _sum_of(match, variables), text)
-
-
-def _sum_of(match: re.Match[str], variables: Mapping[str, list[Word]]) -> str:
-    """What `$((A * B))` comes to; the text itself where the script does not set all of it."""
-    named = re.sub(
-        r"[A-Za-z_]\w*", lambda name: "".join(e.text for e in variables.get(name[0], ())) or name[0], match[1]
-    )
-    if not PRODUCT.fullmatch(named):
-        return match[0]
-    first, *others = re.split(r"([*/])", re.sub(r"[\s()]", "", named))
-    value = int(first or 0)
-    for sign, factor in zip(others[::2], others[1::2], strict=True):
-        if not factor or (sign == "/" and not int(factor)):
-            return match[0]
-        value = value * int(factor) if sign == "*" else value // int(factor)
-    return str(value)
+    named = {name: "".join(each.text for each in held) for name, held in variables.items()} if "((" in text else {}
+    text = ARITHMETIC.sub(lambda match: sum_of(match[1] or match[2] or match[3] or "", named) or match[0], text)
+    hosts = variables.get("SLURM_NNODES", ())
+    return SUBSTITUTION.sub(lambda match: hosts[0].text if hosts and HOSTS.search(match[0]) else REPLY, text)

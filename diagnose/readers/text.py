@@ -123,6 +123,19 @@ def whole_text(source: str) -> str:
     return raw.decode(encoding, "replace")
 
 
+def text_beside(source: str, name: str) -> str | None:
+    """The text of a small file that another one names, where it lies beside that one or below it; None where not."""
+    folder = at_home(source, KEY).parent
+    parts = [part for part in Path(name).parts if "$" not in part and part not in ("/", "..", ".")]
+    for path in (folder.joinpath(*parts[place:]) for place in range(len(parts))):
+        try:
+            if path.is_file() and path.stat().st_size <= MOST_AT_ONCE:
+                return path.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            continue
+    return None
+
+
 def name_of(source: str) -> str:
     return "standard input" if source == STDIN else Path(source).name
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from conf.units import count_of
 from diagnose.readers.commands import gpus_of
 from diagnose.readers.computed import known_gpus
@@ -9,30 +11,52 @@ from diagnose.readers.said import Columns, number
 from diagnose.runs import Fact
 from sweeps.table.clusters import clusters_by_device, clusters_by_gpu, plain_name
 
-PER_NODE = ("nproc_per_node", "num_gpus_per_node", "sbatch.ntasks_per_node", "ntasks_per_node", "GPUS_PER_NODE", "NGPU")
-NODES = ("nnodes", "num_nodes", "num_machines", "sbatch.nodes", "nodes", "SLURM_NNODES", "SLURM_JOB_NUM_NODES")
+PER_NODE = ("nproc_per_node", "num_gpus_per_node", "trainer.n_gpus_per_node", "NPROC_PER_NODE")
+OF_SLURM = ("sbatch.gpus_per_node", "sbatch.gres", "gpus_per_node", "gres")
+TASKS_PER_NODE = ("sbatch.ntasks_per_node", "ntasks_per_node", "GPUS_PER_NODE", "NUM_GPUS_PER_NODE", "NGPU", "NGPUS")
+NODES = ("nnodes", "num_nodes", "num_machines", "trainer.nnodes", "sbatch.nodes", "nodes")
+NODE_VARIABLES = ("NNODES", "NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES")
+RANKS = ("ntasks", "np", "sbatch.ntasks", "sbatch.gpus")
 GIBIBYTE = 2.0**30
 
 
 def fill_devices(columns: Columns) -> None:
     """Put `num_gpus`, `gpus_per_node` and `gpu` as far as anybody but a trainer's own arguments says them."""
     settings = columns.settings
-    columns.whole("num_gpus", "world_size", "num_processes", "WORLD_SIZE", "ntasks", "sbatch.ntasks", "np")
-    per_node, nodes = settings.whole(*PER_NODE, "num_gpus"), settings.whole(*NODES)
-    slurm = settings.fact("sbatch.gpus_per_node", "sbatch.gres", "gpus_per_node", "gres")
-    if per_node in (None, 1) and slurm is not None and gpus_of(slurm.value):
-        per_node = int(gpus_of(slurm.value))
-        columns.take("gpus_per_node", Fact(str(per_node), slurm.said_by, slurm.at))
-    elif per_node is not None:
-        columns.put("gpus_per_node", per_node, *(name for name in (*PER_NODE, "num_gpus") if settings.whole(name)))
+    columns.whole("num_gpus", "world_size", "num_processes")
+    per_node, nodes = _per_node(columns), settings.whole(*NODES, *NODE_VARIABLES)
     is_open = nodes is None and settings.is_known(*NODES)  # `--nnodes $NNODES`, which the script does not set
-    if per_node and not is_open:
-        said = settings.fact(*PER_NODE, "num_gpus", "sbatch.gpus_per_node", "sbatch.gres")
-        note = f"{count_of(nodes or 1, 'node')} of {per_node}"
-        columns.computed("num_gpus", per_node * (nodes or 1), said.at if said else None, note)
+    ranks = settings.whole(*RANKS) if nodes is None else None
+    if per_node is not None and not is_open and (ranks or 0) <= int(per_node.value):
+        note = f"{count_of(nodes or 1, 'node')} of {per_node.value}"
+        columns.computed("num_gpus", int(per_node.value) * (nodes or 1), per_node.at, note)
     if (mesh := _mesh(columns)) is not None:
         columns.take("num_gpus", mesh)
+    if columns.count("num_gpus") is None:
+        columns.whole("num_gpus", *RANKS, "WORLD_SIZE")
+    listed = settings.text("CUDA_VISIBLE_DEVICES", "include").rpartition(":")[2]
+    if columns.count("num_gpus") is None and re.fullmatch(r"\d+(,\d+)*", listed) and nodes in (None, 1):
+        said = settings.fact("CUDA_VISIBLE_DEVICES", "include")
+        columns.computed("num_gpus", listed.count(",") + 1, said.at if said else None, f"the devices {listed}")
+    devices = columns.count("num_gpus")
+    if devices and nodes and nodes > 1 and devices % nodes == 0:
+        columns.computed("gpus_per_node", devices // nodes, None, f"{devices} devices in {nodes} nodes")
+    columns.whole("power_limit_watts", "device_power_limit")
     _fill_name(columns)
+
+
+def _per_node(columns: Columns) -> Fact | None:
+    """The devices of a node: as the launcher says it, else as Slurm was asked for, else as tasks or variables say.
+
+    Where each task has a launcher of its own, or one of all nodes, the launcher says one; the others are asked first.
+    """
+    for least, names in ((2, PER_NODE), (2, ("num_gpus",)), (1, OF_SLURM), (2, TASKS_PER_NODE), (1, PER_NODE)):
+        said = columns.settings.fact(*names)
+        count = gpus_of(said.value) if said else ""
+        if said is not None and count and int(count) >= least:
+            columns.take("gpus_per_node", said._replace(value=count))
+            return said._replace(value=count)
+    return None
 
 
 def _mesh(columns: Columns) -> Fact | None:

@@ -113,9 +113,11 @@ def _fill_sharding(columns: Columns) -> None:
             columns.take("zero_stage", said._replace(value=digit))
         elif stage is not None:
             columns.take("zero_stage", stage)
+        if named is not None and "offload" in named.value.rpartition("/")[2].lower():
+            columns.put("cpu_offload", "cpu", "deepspeed", note="by the name of DeepSpeed's file")
     elif (strategy := _fsdp(columns)) is not None:
         columns.take("zero_stage", strategy)
-    else:
+    elif settings.has_arguments:
         columns.assumed("zero_stage", "DDP", "neither DeepSpeed nor FSDP is named")
     run.trainer = run.trainer or Fact("fsdp", SaidBy.COMPUTED, None, "of the trainers that are priced, the one like it")
     for name in OFFLOADS:

@@ -91,7 +91,8 @@ def _fill_choices(columns: Columns) -> None:
     for name in RECOMPUTES:
         if (answer := settings.truth(name)) is not None:
             columns.put("recompute", "full" if answer else "none", name)
-    columns.assumed("recompute", "none", "nothing says that layers are recomputed")
+    if settings.has_arguments:
+        columns.assumed("recompute", "none", "nothing says that layers are recomputed")
     columns.truth("compile", "compile")
     columns.truth("tied_embeddings", "tie_word_embeddings")
     if kernel := settings.text("attn_impl"):
@@ -100,5 +101,5 @@ def _fill_choices(columns: Columns) -> None:
         columns.assumed("zero_stage", "DDP", f"{columns.run.program} replicates all")
     elif (strategy := settings.fact("sharding_strategy")) is not None:
         columns.take("zero_stage", strategy)
-    elif columns.run.program in TRAINERS:
+    elif columns.run.program in TRAINERS and settings.has_arguments:
         columns.assumed("zero_stage", "FULL_SHARD", f"{columns.run.program}'s default on several devices")

@@ -73,3 +73,21 @@ def test_a_command_that_a_log_repeats_is_read(write: Write, line: str) -> None:
     assert run.columns["seq"].value == "4096"
     assert run.columns["seq"].at is not None
     assert run.columns["seq"].at.line == 1 + line.count("\n") + 1
+
+
+def test_a_configuration_that_the_script_writes_is_read_with_its_variables(write: Write) -> None:
+    text = (
+        'STAGE=2\nMB=4\ncat <<EOT > ds.json\n{\n  "train_micro_batch_size_per_gpu": $MB,\n'
+        '  "zero_optimization": {"stage": $STAGE}\n}\nEOT\ndeepspeed --num_gpus 8 train.py --deepspeed_config ds.json\n'
+    )
+    run = the_run(write("run.sh", text))
+    assert (run.row()["zero_stage"], run.row()["micro_batch"]) == ("2", "4")
+    said = [run.settings[name].at for name in ("zero_optimization.stage", "num_gpus")]
+    assert [at.line for at in said if at] == [6, 9]
+
+
+def test_variables_of_a_file_that_is_sourced_are_put_in(write: Write) -> None:
+    write("sizes.sh", "LAYERS=24\nexport HIDDEN=2048\n")
+    command = "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers $LAYERS --hidden-size $HIDDEN\n"
+    run = the_run(write("run.sh", f"source $(dirname $0)/sizes.sh\n{command}"))
+    assert (run.row()["layers"], run.row()["hidden"]) == ("24", "2048")
