@@ -22,7 +22,7 @@ from launcher.local.machine import end_trees, start_job, this_machine
 from launcher.provenance import OF_TRIAL
 from launcher.refused import FilesBefore, put_back_if_refused
 from launcher.slurm.executor import SlurmExecutor, require_sbatch
-from launcher.slurm.query_cache import WATCHING
+from launcher.slurm.query import WATCHING
 from launcher.slurm.reconcile import reconcile
 from sweeps.folder.submission import JobShape, shape_of
 from sweeps.reading import Reading, TrialReading

@@ -29,9 +29,8 @@ from launcher.slurm.controller import submit_controller
 from launcher.slurm.executor import SlurmJob
 from launcher.slurm.job_records import charged_times
 from launcher.slurm.job_status import carrying_job
-from launcher.slurm.pbs_executor import require_scheduler
-from launcher.slurm.resources import device_hours
-from launcher.slurm.workplace import JobRequest, QueueOnPaper, SlurmQueue, SubmittedArray
+from launcher.slurm.pbs import require_scheduler
+from launcher.slurm.workplace import JobRequest, QueueOnPaper, SlurmQueue, SubmittedArray, device_hours
 from sweeps.folder.journal import History, Journal
 from sweeps.later_command import union
 from sweeps.reading import TrialReading

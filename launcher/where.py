@@ -135,7 +135,7 @@ def _require_nothing_of_slurm(settings: Settings) -> None:
 
 def _require_scheduler(slurm: SlurmSpec) -> None:
     # With submitit, which commands that only plan need not wait for.
-    from launcher.slurm.pbs_executor import require_scheduler
+    from launcher.slurm.pbs import require_scheduler
 
     require_scheduler(slurm)
     if slurm.scheduler != "pbs" and not slurm_answers():

@@ -23,7 +23,7 @@ from conf.types.sweep_spec import Objective
 from conf.units import SECONDS_PER_HOUR, count_of
 from launcher.folder_lock import holder
 from launcher.long_run import trainings_of
-from launcher.slurm.query_cache import WATCHING
+from launcher.slurm.query import WATCHING
 from launcher.slurm.reconcile import reconcile
 from results.tables.sweep_tables import outcome_style
 from sweeps.folder.journal import History, Journal

@@ -11,7 +11,7 @@ from cli.output.console import complaints, console, shown_path
 from cli.output.state_table import duration
 from conf.errors import UsageError
 from conf.visible import visible
-from launcher.slurm.query_cache import WATCHING
+from launcher.slurm.query import WATCHING
 from launcher.slurm.reconcile import reconcile
 from results.render.units import seconds, tflops
 from sweeps.log_choice import log_file

@@ -18,9 +18,8 @@ from conf.errors import UsageError
 from conf.types.durations import seconds
 from launcher.external_commands import ask, gpus_in, node_names, numbers
 from launcher.slurm.job_status import own_job_id
-from launcher.slurm.own_words import SLURM_SAYS, TASK_END, outcome_in_words, own_lines
 from launcher.slurm.query import SCRIPT, SlurmJobState, SlurmSilent
-from launcher.slurm.verdict import verdict
+from launcher.slurm.verdict import SLURM_SAYS, TASK_END, outcome_in_words, own_lines, verdict
 from sweeps.folder.submission import Submission
 from sweeps.reading import Reading
 from train_core.job.failures import fault_of_signal

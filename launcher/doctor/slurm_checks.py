@@ -17,8 +17,8 @@ from launcher.doctor.node_report import CheckResult, Findings
 from launcher.doctor.tiny_job import TinyJob
 from launcher.external_commands import ask, gpus_in
 from launcher.slurm.cluster import TOOLS, SlurmSite, best_of, node_kinds, read_site, this_cluster
-from launcher.slurm.resources import qos_of_jobs
 from launcher.slurm.shell import environment_of_sbatch, shell_lines
+from launcher.slurm.workplace import qos_of_jobs
 
 SLURM = Findings("Slurm")
 LEAST_JOB_AGE_SECONDS = 300

@@ -114,12 +114,12 @@ def best_of(kinds: list[NodeKind], partitions: str | None = None) -> NodeKind | 
     """
     by_name = sorted(kinds, key=lambda kind: (kind.partition, kind.gpu_type or ""))
     wanted = [kind for kind in by_name if partitions is None or kind.partition in partitions.split(",")]
-    return max(wanted, key=_worth, default=None)
-
-
-def _worth(kind: NodeKind) -> tuple[bool | int, ...]:
-    is_part = PART_OF_DEVICE.search(kind.gpu_type or "") is not None
-    return kind.is_up, kind.num_gpus > 0, not is_part, kind.is_default, kind.num_nodes
+    is_whole = {kind: PART_OF_DEVICE.search(kind.gpu_type or "") is None for kind in wanted}
+    return max(
+        wanted,
+        key=lambda kind: (kind.is_up, kind.num_gpus > 0, is_whole[kind], kind.is_default, kind.num_nodes),
+        default=None,
+    )
 
 
 def _kinds(line: str) -> Iterator[NodeKind]:
@@ -197,23 +197,16 @@ def read_site() -> SlurmSite | None:
     settings = pairs_of_lines(config.stdout)
     lines = [pairs_of_words(line) for line in ask("scontrol", "-o", "show", "partition").stdout.splitlines()]
     accounting = ask("sacct", "--noheader", "--allocations", "--starttime=now", "--format=JobID")
+    which = (f"user={this_user()}", f"cluster={settings.get('ClusterName', '')}")
+    own = sacctmgr_rows("assoc", ("account", "partition", "qos"), *which)
     return SlurmSite(
         version=settings.get("SLURM_VERSION", ""),
         config=settings,
         partitions={line["PartitionName"]: line for line in lines if "PartitionName" in line},
-        associations=_associations(settings.get("ClusterName", "")),
-        qos=_qos(),
+        associations=tuple((row[0], row[1], tuple(filter(None, row[2].split(",")))) for row in own),
+        qos={name: dict(zip(LIMITS, limits, strict=True)) for name, *limits in sacctmgr_rows("qos", ("Name", *LIMITS))},
         accounting="" if accounting.ok else accounting.complaint,
     )
-
-
-def _associations(cluster: str) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
-    rows = sacctmgr_rows("assoc", ("account", "partition", "qos"), f"user={this_user()}", f"cluster={cluster}")
-    return tuple((row[0], row[1], tuple(filter(None, row[2].split(",")))) for row in rows)
-
-
-def _qos() -> dict[str, dict[str, str]]:
-    return {row[0]: dict(zip(LIMITS, row[1:], strict=True)) for row in sacctmgr_rows("qos", ("Name", *LIMITS))}
 
 
 def sacctmgr_rows(what: str, columns: Sequence[str], *where: str) -> list[list[str]]:

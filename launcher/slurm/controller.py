@@ -28,7 +28,7 @@ from launcher.refused import unchanged_if_refused
 from launcher.slurm.executor import SlurmExecutor
 from launcher.slurm.job_records import charged_times
 from launcher.slurm.job_status import carrying_job
-from launcher.slurm.pbs_executor import PbsExecutor, require_scheduler
+from launcher.slurm.pbs import PbsExecutor, require_scheduler
 from launcher.slurm.sbatch import SAVE_SECONDS
 from launcher.slurm.workplace import SeenFromOutside, SlurmQueue
 from sweeps.folder.journal import Begun, History

@@ -33,7 +33,7 @@ from launcher.external_commands import ask
 from launcher.job_payload import FolderWork
 from launcher.slurm.cluster import this_cluster
 from launcher.slurm.query import SlurmSilent, query_named
-from launcher.slurm.sbatch import python_command, require_plain_path, sbatch_parameters, sbatch_text
+from launcher.slurm.sbatch import option_lines, python_command, require_plain_path, sbatch_parameters, sbatch_text
 from launcher.slurm.shell import environment_of_sbatch
 from sweeps.folder.submission import JobShape, Submission, new_submission, write_submission
 from train_core.trial.atomic import replacing
@@ -233,14 +233,6 @@ def _find_accepted_job(job_name: str, said: str) -> str:
 
 # `exec` leaves nothing between Slurm and the rank, so that signals reach the rank alone.
 INTO_OWN_FILES = 'exec "$@" >>"$0_${SLURM_PROCID}_log.out" 2>>"$0_${SLURM_PROCID}_log.err"'
-
-
-def option_lines(text: str) -> list[str]:
-    """The lines of options in the text of a job, which are the first lines of their kind."""
-    lines = text.splitlines()
-    start = next(index for index, line in enumerate(lines) if line.startswith("#SBATCH"))
-    end = next(index for index in range(start, len(lines)) if not lines[index].startswith("#SBATCH"))
-    return lines[start:end]
 
 
 def _first_rank_lines(shape: JobShape) -> list[str]:

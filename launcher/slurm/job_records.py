@@ -11,8 +11,7 @@ from pydantic_core import to_json
 
 from launcher.control.workplace import ChargedTime
 from launcher.external_commands import MANY_JOBS_SECONDS, in_calls
-from launcher.slurm.query import ENDED_STATES, SUBMIT_LINE, ask_accounting, masters, names_of
-from launcher.slurm.query_cache import FRESH
+from launcher.slurm.query import ENDED_STATES, FRESH, SUBMIT_LINE, ask_accounting, masters, names_of
 from sweeps.reading import Reading
 from sweeps.trial import change_time
 from train_core.trial.atomic import write_atomically

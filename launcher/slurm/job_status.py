@@ -20,8 +20,15 @@ from launcher.external_commands import MANY_JOBS_SECONDS, ask, in_calls
 from launcher.refused import PartlyRefused
 from launcher.slurm.cluster import this_cluster
 from launcher.slurm.pbs import delete_jobs, states_in_pbs, submit_host
-from launcher.slurm.query import UNKNOWN_HERE, SlurmJobState, SlurmSilent, query_jobs, query_named
-from launcher.slurm.query_cache import FRESH, forget_answers
+from launcher.slurm.query import (
+    FRESH,
+    UNKNOWN_HERE,
+    SlurmJobState,
+    SlurmSilent,
+    forget_answers,
+    query_jobs,
+    query_named,
+)
 from sweeps.folder.journal import History
 from sweeps.folder.submission import Submission, read_submission, write_submission
 from sweeps.trial import SweepFolder

@@ -10,8 +10,7 @@ from dataclasses import replace
 
 from launcher.local.workplace import AnyReading, look_here, with_end
 from launcher.slurm.job_status import JobStanding, standings
-from launcher.slurm.query import NOT_SUBMITTED, UNKNOWN_HERE, SlurmJobState, SlurmSilent
-from launcher.slurm.query_cache import FRESH
+from launcher.slurm.query import FRESH, NOT_SUBMITTED, UNKNOWN_HERE, SlurmJobState, SlurmSilent
 from launcher.slurm.verdict import allocation_end, is_settled, verdict
 from sweeps.folder.submission import Submission, places_at_submission, read_submission, write_submission
 from sweeps.reading import Reading

@@ -1,5 +1,6 @@
-"""From `SlurmSpec` to what submitit gives to sbatch: parameters, the job's container and shell command, the exact
-text.
+"""From `SlurmSpec` to what submitit gives to sbatch: parameters, the job's container and shell command, the exact text.
+
+At the end, the file for sbatch of a command that somebody starts by hand: what a job of a trial asks for, and no trial.
 """
 
 from __future__ import annotations
@@ -7,12 +8,13 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from conf.credentials import HIDDEN
 from conf.errors import ConfigError
+from conf.plan.experiment import Experiment
 from conf.types.sbatch_options import sbatch_table, srun_options
 from conf.types.sites import SlurmSpec
 from conf.units import SECONDS_PER_MINUTE
@@ -20,7 +22,7 @@ from launcher.job_payload import PREFLIGHT, REFUSES
 from launcher.provenance import checksum_command, checksum_of
 from launcher.slurm.shell import shell_options
 from launcher.submitit_internals import sbatch_names, sbatch_string
-from sweeps.folder.submission import JobShape
+from sweeps.folder.submission import JobShape, shape_of
 
 OWN_VARIABLES = ("PYTHONPATH", "PYTHONSAFEPATH", "PYTHONDONTWRITEBYTECODE")
 OF_THE_JOB = (
@@ -302,3 +304,60 @@ def _asks_for_devices(option: str, value: str, shape: JobShape) -> bool:
     # A number for each task that comes to the same says only how they are handed out.
     is_same = option == "gpus-per-task" and value.rpartition(":")[2] == str(shape.devices_per_task)
     return option in sbatch_table().devices and not is_same
+
+
+def option_lines(text: str) -> list[str]:
+    """The lines of options in the text of a job, which are the first lines of their kind."""
+    lines = text.splitlines()
+    start = next(index for index, line in enumerate(lines) if line.startswith("#SBATCH"))
+    end = next(index for index in range(start, len(lines)) if not lines[index].startswith("#SBATCH"))
+    return lines[start:end]
+
+
+OF_TRIALS = ("#SBATCH --output=", "#SBATCH --error=", "#SBATCH --open-mode=", "#SBATCH --signal=USR2@0")
+"""Options for what follows trials; of a script of its own, Slurm writes the output beside it."""
+
+MEETING = (
+    'first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
+    "port=$((20000 + SLURM_JOB_ID % 20000))",
+)
+OF_A_TASK = {
+    "torchrun": "export MASTER_ADDR=$1 MASTER_PORT=$2 NODE_RANK=$SLURM_NODEID",
+    "srun": "export MASTER_ADDR=$1 MASTER_PORT=$2"
+    " RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS",
+    "once": "export MASTER_ADDR=$1 MASTER_PORT=$2",
+}
+"""What each task that srun starts exports, by who starts the program's processes."""
+ONCE = ("--nodes=1", "--ntasks=1", "--overlap")
+"""Options of srun for a program that starts its processes on all nodes itself, by steps of its own perhaps."""
+
+
+def job_script(
+    slurm: SlurmSpec, experiment: Experiment, before: Sequence[str], command: Sequence[str]
+) -> Iterator[str]:
+    """The lines of a file for sbatch that runs the command where a trial of this experiment would run.
+
+    Args:
+        before: lines that the job's first node runs.
+        command: lines that every task runs; they may hold the variables of `OF_A_TASK` and Slurm's.
+
+    Raises:
+        ConfigError: the settings are for another scheduler, or cannot be written into a script.
+    """
+    if slurm.scheduler != "slurm":
+        remedy = "Leave --sbatch out, and put the command into a job of your own."
+        raise ConfigError("slurm.scheduler", slurm.scheduler, "takes no file for sbatch", remedy)
+    trainer = experiment.trainer
+    parameters = sbatch_parameters(slurm, shape_of(experiment), None, f"{trainer.name}-{experiment.model.name}")
+    options = option_lines(sbatch_text(parameters, Path(), 1, "true"))
+    once = ONCE if trainer.start == "once" else ()
+    step = shlex.join(["srun", *once, "--unbuffered", *parameters["srun_args"], *container_words(slurm)])
+    yield "#!/bin/bash"
+    yield from (line for line in options if not line.startswith(OF_TRIALS))
+    yield "#SBATCH --output=%x-%j.out"
+    yield from setup_lines(slurm, None)
+    yield from before
+    yield from MEETING
+    yield "read -r -d '' train <<'EACH_TASK'"
+    yield from (OF_A_TASK[trainer.start], *command, "EACH_TASK")
+    yield f'{step} bash -c "$train" train "$first" "$port"'

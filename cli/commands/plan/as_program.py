@@ -205,7 +205,7 @@ def _lines(chosen: ChosenPlan, slurm: SlurmSpec | None) -> Iterator[str]:
     if slurm is None:
         yield from (*comments, *files, *command)
         return
-    from launcher.slurm.printed import job_script
+    from launcher.slurm.sbatch import job_script
 
     hours = chosen.predicted.step_seconds * chosen.experiment.training.num_steps / SECONDS_PER_HOUR
     if hours > slurm.time_limit_minutes / MINUTES_PER_HOUR:

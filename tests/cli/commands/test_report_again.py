@@ -12,7 +12,7 @@ import pytest
 import sweeps.sweep
 from cli.commands.report import report
 from launcher.slurm import job_records
-from launcher.slurm.query_cache import CommandAnswer
+from launcher.slurm.query import CommandAnswer
 from results.mlflow import sweep_import
 from sweeps.folder.submission import write_submission
 from sweeps.sweep import Sweep

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.slurm.resources import device_hours
+from launcher.slurm.workplace import device_hours
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import RecordOf

@@ -14,10 +14,10 @@ from conf.errors import ConfigError, UsageError
 from launcher.command_trainer.process import seat_in_slurm, without_seat
 from launcher.job_payload import RUN_IN_SLURM, FolderWork
 from launcher.slurm.job_status import cancel_jobs, standings
-from launcher.slurm.pbs_executor import PbsExecutor
+from launcher.slurm.pbs import PbsExecutor
 from launcher.slurm.query import SlurmSilent
-from launcher.slurm.resources import max_array_size
 from launcher.slurm.task import take_seat
+from launcher.slurm.workplace import max_array_size
 from sweeps.folder.submission import JobShape, Submission, read_submission
 from tests.composed import load
 from tests.launcher.conftest import SlurmOf, Tools

@@ -18,7 +18,7 @@ from cli.output.status_table import status_table
 from launcher.control.attempts import may_run_again
 from launcher.folder_lock import lock_folder
 from launcher.long_run import best_of
-from launcher.slurm.query_cache import FRESH
+from launcher.slurm.query import FRESH
 from launcher.slurm.reconcile import reconcile
 from sweeps.folder.journal import Cancelled, Finished, Journal
 from sweeps.folder.submission import Submission, write_submission

@@ -13,8 +13,8 @@ from conf.errors import ConfigError, UsageError
 from conf.types.schema import Value
 from launcher.control.rules import devices_charged
 from launcher.slurm.controller import submit_controller
-from launcher.slurm.resources import JobArray, by_shape, device_hours, max_array_size
 from launcher.slurm.sbatch import python_command
+from launcher.slurm.workplace import JobArray, by_shape, device_hours, max_array_size
 from sweeps.folder.submission import shape_of
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder

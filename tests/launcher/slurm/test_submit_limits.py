@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.slurm.resources import most_jobs
+from launcher.slurm.workplace import most_jobs
 from tests.launcher.conftest import SlurmOf, Tools
 
 ENFORCED = "echo 'ClusterName = alps'; echo 'AccountingStorageEnforce = associations,limits,qos'"
