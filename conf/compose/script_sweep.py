@@ -4,6 +4,7 @@ lr=1e-4..1e-1:log   every value between two ends, here even in the logarithm
 width=8..64:step=8  a range in steps; `num=5` takes so many values of it; whole ends mean whole numbers
 batch=4,8,16        a list: numbers, true and false, texts (in quotes where they have commas)
 epochs=10           one value
+gpus=1,2,4          of one trial each, which is an axis too
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ RESERVED = frozenset(
     | {"output_dir", "trainer", "checkpoint", "watch", "profile"}
 )
 """Words that choose where and how trials run, so that they can be no names in a command."""
+WORLD = "=parallel.world_size"
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 RANGE = re.compile(r"(?=[^:]*\d)(?P<low>[^,:/]*?)\.\.(?P<high>[^,:/]*)(?P<how>(?::.*)?)")
 FORMS = "{0}=1,2,4 (a list), {0}=0.1..0.9 or {0}=1e-4..1e-1:log (a range)"
@@ -103,7 +105,8 @@ def script_sweep(command: str, words: Sequence[str], name: str | None = None) ->
     """Take a command line apart.
 
     Args:
-        words: `NAME=VALUES` of each name in braces, `gpus`, `nodes` and `minutes`, and overrides.
+        words: `NAME=VALUES` of each name in braces, `gpus` (an axis where there are several), `nodes`, `minutes`, and
+            overrides.
         name: of the sweep; None takes that of the script.
 
     Raises:
@@ -131,6 +134,11 @@ def script_sweep(command: str, words: Sequence[str], name: str | None = None) ->
         else:
             sweep.axes[dotted] = axis
     sweep.command, sweep.flags = _templates(parts)
+    gpus = next((word.removeprefix("gpus=").split(",") for word in others if word.startswith("gpus=")), [])
+    jobs = [list(_of_jobs([f"gpus={each}" if word.startswith("gpus=") else word for word in others])) for each in gpus]
+    if len(jobs) > 1:
+        sweep.axes |= {"parallel.world_size": [int(each) for each in gpus], "batch.global_batch_size": [WORLD]}
+        others = [word for word in others if not word.startswith("gpus=")]
     sweep.others = Overrides.parse(_of_jobs(others))
     return sweep
 
@@ -210,7 +218,7 @@ def _names_in(parts: Iterable[str]) -> list[str]:
             if match[0] in "{}":
                 raise ConfigError(COMMAND, part, f"has a lone {match[0]}", f"Write {match[0] * 2} for a brace itself.")
             name = (match[1] or "").lstrip("-")
-            if not name or "." in name or name in JOB_NAMES:
+            if not name or "." in name or name in JOB_NAMES or match[0] == "{gpus}":
                 continue
             if not re.fullmatch(PARAM, name) or name in RESERVED:
                 what = "chooses where and how trials run" if name in RESERVED else "is not a name"
@@ -223,7 +231,9 @@ def _names_in(parts: Iterable[str]) -> list[str]:
 def _templates(parts: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """The words of the command, and its flags: a truth is a flag that is there or not."""
     flags = {part[1:-1].lstrip("-"): part for part in parts if re.fullmatch(r"\{--[^{}]*\}", part)}
-    words = [re.sub(r"(?<!\{)\{seed\}", f"{{{SEED_KEY}}}", part) for part in parts if part not in flags.values()]
+    words = [part for part in parts if part not in flags.values()]
+    for name, key in {SEED: SEED_KEY, "gpus": "devices_per_node"}.items():
+        words = [re.sub(rf"(?<!\{{)\{{{name}\}}", f"{{{key}}}", word) for word in words]
     return words, {
         part[1:-1].removeprefix("--"): f"{{{SEED_KEY if name == SEED else name}}}" for name, part in flags.items()
     }

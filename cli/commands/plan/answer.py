@@ -44,7 +44,8 @@ def print_plan(record: SweepRecord, composition: Composition) -> None:
         if trial.chosen_because:
             console.print(f"  {record.plan_label_of(trial)}: {trial.chosen_because}")
     predicted = " Predicted, not measured." if record.shows_rates else ""
-    console.print(f"{count_of(len(record.plan), 'point')} at full size, {feasible} fit.{predicted}")
+    if record.plan:
+        console.print(f"{count_of(len(record.plan), 'point')} at full size, {feasible} fit.{predicted}")
     if record.shows_rates and (best := best_on_paper(record)) is not None:
         console.print(interval_of(best.planned, best.predicted.implementation, best.predicted).in_words)
     experiments = [trial.experiment for trial in possible if trial.experiment]
@@ -64,7 +65,8 @@ def print_space(composition: Composition, record: SweepRecord) -> None:
     if search.space == "plans" and chooses_layouts(composition.settings, part.points):
         console.print("Further points come from the search, out of all plans that fit on paper.")
         return
-    console.print(f"Further points come from the search. {space_size(part)}")
+    points = "Further points come" if record.plan else "All points come"
+    console.print(f"{points} from the search. {space_size(part)}")
 
 
 def print_question(record: SweepRecord, composition: Composition) -> None:

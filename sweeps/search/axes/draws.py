@@ -197,7 +197,7 @@ def require_computable(spaces: Sequence[AxisSpace]) -> None:
 
 
 def space_size(part: SweepPart) -> str:
-    """A sentence for people; empty where the sweep has no axes.
+    """A sentence for people; empty where the sweep has no axes. Whether a script's points fit is not known.
 
     Raises ConfigError where a value that follows from others can be computed nowhere.
     """
@@ -206,11 +206,13 @@ def space_size(part: SweepPart) -> str:
         return ""
     require_computable(spaces)
     number = sum(space.num_combinations for space in spaces)
-    size = f"{number:,.0f} combinations" if math.isfinite(number) else "a continuous space"
+    size = f"{number:,.0f} combination{'s' * (number != 1)}" if math.isfinite(number) else "a continuous space"
     chooser = RandomChooser(np.random.default_rng(0))
     points = [draw_point(spaces, chooser) for _ in range(NUM_DRAWN)]
     allowed = [point for point in points if point is not None]
     trials = [trial for point in allowed if (trial := _trial(part.tree, point)) is not None]
+    if trials and all(trial.experiment is not None and trial.experiment.trainer.is_script for trial in trials):
+        return f"The axes make {size}."
     fitting = sum(trial.estimate is not None and trial.estimate.fits for trial in trials)
     kept = f"{len(allowed)} keep the constraints, " if any(space.constraints for space in spaces) else ""
     return f"The axes make {size}. Of {NUM_DRAWN} that were drawn, {kept}{len(trials)} can exist and {fitting} fit."

@@ -140,6 +140,17 @@ def test_gpus_and_nodes_are_those_of_one_trial() -> None:
     assert settings_of("python x.py {lr}", "lr=1,2", "gpus=4").parallel.world_size == 4
 
 
+def test_several_numbers_of_gpus_are_an_axis_and_the_command_may_name_them() -> None:
+    settings = settings_of("torchrun --nproc_per_node {gpus} x.py {lr}", "lr=1,2", "gpus=1,2,4")
+    assert settings.sweep is not None
+    axes = {key: axis.grid_values for key, axis in settings.sweep.axes.items()}
+    assert axes["parallel.world_size"] == (1, 2, 4)
+    assert axes["batch.global_batch_size"] == ("=parallel.world_size",)
+    assert settings.trainer.command[2] == "{devices_per_node}"
+    with pytest.raises(ConfigError, match="gpus = '0'"):
+        settings_of("python x.py {lr}", "lr=1,2", "gpus=1,0")
+
+
 def test_any_name_that_is_printed_is_an_objective() -> None:
     def sought(*names: str, maximize: bool = False, is_script: bool = True) -> str:
         return objective_overrides(names, maximize=maximize, is_script=is_script)[0].partition("=")[2]

@@ -40,3 +40,9 @@ def test_a_space_in_which_no_value_can_be_computed_says_why() -> None:
 
 def test_a_sweep_without_axes_has_no_space() -> None:
     assert size_of() == ""
+
+
+def test_of_a_script_nothing_is_said_to_fit() -> None:
+    script = ("trainer=command", "trainer.command=[python,fit.py,'{lr}']", "trainer.log.figures=true")
+    assert size_of(*script, "sweep.axes={trainer.params.lr:[1,2]}") == "The axes make 2 combinations."
+    assert size_of(*script, "sweep.axes={trainer.params.lr:[1]}") == "The axes make 1 combination."
