@@ -173,9 +173,8 @@ slurm-up: ## start the Slurm test cluster on this machine (root, Debian)
 slurm-down: ## stop it and remove its state
 	@tests/slurm/cluster.sh down
 
-docs: .venv/.installed-dev ## the documentation as a site in site/, its generated pages made anew, its links checked
-	$(BIN)/python -m docs.making
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+docs: .venv/.installed-dev ## the documentation as a site in site/, with the pages of commands and keys, its links checked
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 	@echo "Open site/index.html, or with its search: $(BIN)/python -m http.server -d site"
 
 screenshots: .venv/.installed-dev ## the pictures of README and docs, from REPORT=runs/175b-proxy/report.html

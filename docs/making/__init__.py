@@ -1,4 +1,4 @@
-"""Makes the pages of the documentation that follow from the code: `python -m docs.making`.
+"""Makes the pages of the documentation that follow from the code, whenever the site is built: a hook of mkdocs.
 
 The page of every command is as Typer makes it from the commands themselves, that of every key is made in `keys`. Apart
 from these, `screenshots` makes pictures of a report.
@@ -7,9 +7,10 @@ from these, `screenshots` makes pictures of a report.
 from __future__ import annotations
 
 import html
-from pathlib import Path
 
 import typer
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
 from typer.cli import get_docs_for_click
 
 from cli.main import app
@@ -31,5 +32,12 @@ def commands_page() -> str:
 READER = """# Every command
 
 This page is for users who look up an option."""
-REFERENCE = Path(__file__).parents[1] / "reference"
-PAGES = {REFERENCE / "commands.md": commands_page, REFERENCE / "keys.md": keys.page}
+PAGES = {"reference/commands.md": commands_page, "reference/keys.md": keys.page}
+"""By its place in the site."""
+
+
+def on_files(files: Files, *, config: MkDocsConfig) -> Files:
+    """Add the pages to the site; mkdocs calls this."""
+    for place, page in PAGES.items():
+        files.append(File.generated(config, place, content=page()))
+    return files

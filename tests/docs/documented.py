@@ -15,7 +15,6 @@ PAGES = (
     ROOT / "AGENTS.md",
     *sorted((ROOT / "docs").rglob("*.md")),
 )
-GENERATED = ("commands.md", "keys.md")
 SHOWN = re.compile(r"^ *(?:\$ )?(?:\.venv/bin/)?((?:trisweep|make) .*)$")
 """A line of a block of code that begins with a command, with or without a prompt."""
 
@@ -34,7 +33,7 @@ OF_ITS_OWN_TEST = "my-sweep"
 
 def shown_commands(pages: Iterable[Path] = PAGES) -> list[str]:
     """Each command once, its comment left out and its continued lines joined, placeholders filled in."""
-    found = dict.fromkeys(command for page in pages if page.name not in GENERATED for command in _on(page))
+    found = dict.fromkeys(command for page in pages for command in _on(page))
     return [command for command in found if OF_ITS_OWN_TEST not in command]
 
 
