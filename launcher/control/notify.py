@@ -22,6 +22,7 @@ from pydantic import ValidationError
 from conf.compose.settings import NotifySpec
 from conf.credentials import hide_credentials
 from conf.types.schema import Frozen
+from conf.types.sweep_spec import own_figure
 from conf.units import TERA, count_of
 from launcher.control.rules import SweepStep
 from sweeps.folder.journal import Finished
@@ -70,7 +71,10 @@ def tell_webhook(spec: NotifySpec, sweep: Sweep, step: SweepStep) -> None:
         return
     try:
         path = sweep.folder.path / NOTIFIED
-        before = _last_notice(path)
+        try:
+            before = LastNotice.model_validate_json(path.read_bytes())
+        except (FileNotFoundError, ValidationError):
+            before = LastNotice()
         now = _updated_notice(spec, sweep.record, before, step)
         notices = list(_notices(sweep.record, before, now, step))
         if not notices:
@@ -142,37 +146,36 @@ def _notices(record: SweepRecord, before: LastNotice, now: LastNotice, step: Swe
     if now.best_cost != before.best_cost and best is not None:
         yield _best(record, best.reading, best.values)
     if now.failures > before.failures:
-        failed = _failed_trials(step.readings)
+        failed = [each for each in step.readings if each.outcome in TOLD_FAILURES]
         last = max(failed, key=lambda reading: reading.end_time or 0.0)
         text = f"{count_of(len(failed), 'trial', 'has', 'have')} failed, the last of them {last.name}: {last.cause}"
         yield Notice("failures", text, {"num_failed": len(failed), "trial_id": last.name, "cause": last.cause})
     for entry in step.news:
         if isinstance(entry, Finished):
             text = f"it has ended: {entry.because or 'nothing is left to do'}"
-            yield Notice("finished", text, _facts(best.reading if best else None))
+            yield Notice("finished", text, _facts(record, best.reading) if best else {})
 
 
 def _best(record: SweepRecord, best: TrialReading, values: Sequence[float]) -> Notice:
-    facts = _facts(best)
-    predicted = facts["predicted_model_flops_per_second_per_device"]
-    beside = f", {predicted / TERA:.4g} predicted" if predicted else ""
-    rate = facts["measured_model_flops_per_second_per_device"] / TERA
-    seconds = facts["measured_step_seconds"]
+    facts = _facts(record, best)
     both = [each for each in zip(record.objective, values, strict=True) if each[0] != "throughput"]
-    sought = "".join(f"{objective.replace('_', ' ')} {value:.4g}, " for objective, value in both)
-    rates = f"{rate:.4g} TFLOPS measured{beside}, {seconds:.4g} s a step"
-    return Notice("best", f"new best {best.title}: {sought}{rates}", facts)
+    words = [f"{own_figure(objective) or objective.replace('_', ' ')} {value:.4g}" for objective, value in both]
+    if (rate := facts["measured_model_flops_per_second_per_device"]) is not None:
+        predicted = facts["predicted_model_flops_per_second_per_device"]
+        beside = f", {predicted / TERA:.4g} predicted" if predicted else ""
+        words += [f"{rate / TERA:.4g} TFLOPS measured{beside}", f"{facts['measured_step_seconds']:.4g} s a step"]
+    return Notice("best", f"new best {best.title}: {', '.join(words)}", facts)
 
 
-def _facts(best: TrialReading | None) -> dict[str, Any]:
-    """The best of the trials; empty where none was measured."""
-    if best is None:
-        return {}
-    estimate = best.trial.estimate
+def _facts(record: SweepRecord, best: TrialReading) -> dict[str, Any]:
+    """The best of the trials; of a program that knows nothing of the model the FLOPs are None."""
+    estimate = best.trial.estimate if record.shows_rates else None
     return {
         "trial_id": best.name,
         "measured_step_seconds": best.step_seconds,
-        "measured_model_flops_per_second_per_device": best.model_flops_per_second_per_device,
+        "measured_model_flops_per_second_per_device": best.model_flops_per_second_per_device
+        if record.shows_rates
+        else None,
         "predicted_model_flops_per_second_per_device": estimate and estimate.model_flops_per_second_per_device,
     }
 
@@ -183,18 +186,7 @@ def _updated_notice(spec: NotifySpec, record: SweepRecord, before: LastNotice, s
     now = None if best is None else cost(record.objective[0], best.values[0])
     # Relative to the size, because a cost is below zero where more is better.
     is_better = now is not None and (last is None or now < last - spec.min_gain * abs(last))
-    failures = len(_failed_trials(step.readings))
+    failures = sum(each.outcome in TOLD_FAILURES for each in step.readings)
     # At every doubling, so that a sweep in which all trials fail does not send a message for each.
     is_often = failures >= max(spec.after_failures, 2 * before.failures)
     return LastNotice(best_cost=now if is_better else last, failures=failures if is_often else before.failures)
-
-
-def _failed_trials(readings: Sequence[TrialReading]) -> list[TrialReading]:
-    return [reading for reading in readings if reading.outcome in TOLD_FAILURES]
-
-
-def _last_notice(path: Path) -> LastNotice:
-    try:
-        return LastNotice.model_validate_json(path.read_bytes())
-    except (FileNotFoundError, ValidationError):
-        return LastNotice()

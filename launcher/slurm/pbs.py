@@ -185,7 +185,8 @@ class PbsExecutor:
         result = ask(*command, seconds=None)
         job_id = (result.stdout.split() or [""])[-1]
         if not result.ok or not job_id[:1].isdigit():
-            folder.submission.unlink(missing_ok=True)
+            for path in (folder.submission, self._pickle(name), self.logs / f"{name}.sh"):
+                path.unlink(missing_ok=True)
             remedy = "Look at the request with --dry-run, and correct the settings under slurm."
             raise UsageError(f"PBS refused the job: {result.complaint or 'qsub gave no reason'}", remedy)
         write_submission(folder, intent.adopted_by(job_id))

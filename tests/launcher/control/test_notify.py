@@ -137,6 +137,19 @@ def test_the_best_of_a_sweep_for_the_loss_is_the_lowest_loss(
     assert ["loss 5" in message["text"] for message in server.posted] == [True]
 
 
+def test_a_best_of_a_program_that_knows_no_model_has_no_tflops(
+    folder: SweepFolder, record_of: RecordOf, server: Server, spec_of: SpecOf
+) -> None:
+    folder.path.mkdir(parents=True)
+    record = record_of([{"training.learning_rate": 0.1}], "trainer=command", "trainer.command=[fit.py]")
+    sought = Sweep(folder, record.model_copy(update={"objective": ("loss",)}))
+    write_end(sought, 0, loss=3.0)
+    tell_webhook(spec_of(server.url), sought, step_of(sought))
+    (best,) = server.posted
+    assert best["text"].startswith(f"Sweep test: new best {sought.read()[0].title}: loss 3 (")
+    assert best["measured_model_flops_per_second_per_device"] is None
+
+
 def test_a_loss_that_is_no_number_is_no_best(
     folder: SweepFolder, record_of: RecordOf, server: Server, spec_of: SpecOf
 ) -> None:

@@ -109,6 +109,7 @@ def test_a_refused_job_leaves_no_submission(executor: Callable[..., PbsExecutor]
     with pytest.raises(UsageError, match="PBS refused the job: qsub: Unknown queue"):
         executor().submit(RUN_IN_SLURM, [FolderWork(TrialFolder(tmp_path / "trial"), 1)], SHAPE)
     assert read_submission(TrialFolder(tmp_path / "trial")) is None
+    assert list(executor().logs.glob("*")) == []
 
 
 def test_a_running_job_has_its_nodes_and_one_of_another_name_is_not_ours(submitted: Submission, tools: Tools) -> None:
