@@ -27,7 +27,7 @@ from conf.grouped import grouped
 from conf.overrides import Overrides, override_text
 from conf.plan.experiment import Experiment
 from conf.plan.trainer_call import JOB_NAMES, call_of
-from launcher.command_trainer import flag_check
+from launcher.command_trainer import program_check
 
 ROOT = Path(__file__).parents[1]
 PROBE = Path(__file__).with_name("other_trainers_probe.py")
@@ -269,7 +269,7 @@ def _answer(parser: str, experiments: Sequence[Experiment]) -> list[Any] | str:
     with tempfile.TemporaryDirectory() as temporary:
         answer = Path(temporary, "answer.json")
         ran = subprocess.run(
-            [named, str(PROBE), str(flag_check.PROGRAM), str(answer)],
+            [named, str(PROBE), str(program_check.PROGRAM), str(answer)],
             input=json.dumps(request),
             cwd=folder,
             env=os.environ | {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"},
@@ -287,7 +287,7 @@ def _answer(parser: str, experiments: Sequence[Experiment]) -> list[Any] | str:
 def _call(experiment: Experiment) -> dict[str, Any]:
     job = {**dict.fromkeys(JOB_NAMES, "0"), "trial_folder": "."}
     return {
-        **flag_check._call_for_parser(experiment),
+        **program_check._call_for_parser(experiment),
         "files": call_of(experiment.trainer, experiment, job).files,
         "num_micro_batches": experiment.num_micro_batches,
         "num_replicas": experiment.data_parallel_size,

@@ -37,10 +37,10 @@ def cancel_sweep(sweep: Sweep) -> int:
         UsageError: Slurm does not answer, or the sweep runs on another machine or as another user.
     """
     with taken_back_if_refused(sweep.folder):
-        return _cancel_sweep(sweep)
+        return _end_jobs_and_process(sweep)
 
 
-def _cancel_sweep(sweep: Sweep) -> int:
+def _end_jobs_and_process(sweep: Sweep) -> int:
     # These are listed first, because the sweep's process ends them itself and they would not be counted later.
     open_here = [each for each in sweep.read() if not each.is_in_slurm and each.measurement is None]
     here = [each.submission for each in open_here if each.submission and is_running_here(each.folder, each.submission)]
@@ -54,7 +54,10 @@ def _cancel_sweep(sweep: Sweep) -> int:
     else:
         processes = _sweep_process(sweep.folder)
         _require_own([*processes, *_supervisors(here)])
-        _interrupt(processes)
+        for process in processes:  # which then ends its jobs in order
+            with contextlib.suppress(psutil.Error):
+                process.send_signal(signal.SIGINT)
+                process.wait(SWEEP_END_SECONDS)
         # A sweep of which nothing is left has ended, and there is nothing to cancel.
         if begun is not None and any(each.outcome is Outcome.PENDING for each in sweep.read()):
             journal.append(Cancelled(trial_id=None))
@@ -156,11 +159,3 @@ def _require_own(processes: Sequence[psutil.Process]) -> None:
                 who = process.username()
                 problem = f"The sweep is run by user {who} (process {process.pid})"
                 raise UsageError(problem, f"Only {who} or root can cancel it.")
-
-
-def _interrupt(sweep_process: Sequence[psutil.Process]) -> None:
-    """Interrupt the process that runs the sweep, which then ends its jobs in order."""
-    for process in sweep_process:
-        with contextlib.suppress(psutil.Error):
-            process.send_signal(signal.SIGINT)
-            process.wait(SWEEP_END_SECONDS)

@@ -48,7 +48,14 @@ def run_in_slurm(folder: str) -> None:
     try:
         if os.environ.get(PREFLIGHT) == "1":
             require_fit_nodes(TrialFolder(folder, attempt))
-        _run_as_task(Path(folder), attempt)
+        if TrialFolder(folder).read_experiment().trainer.is_own:
+            from train_core.job.trial import run_trial_as_rank
+
+            run_trial_as_rank(Path(folder), attempt=attempt)
+        else:
+            from launcher.command_trainer.job import run_as_task
+
+            run_as_task(Path(folder), attempt)
     except AttemptOver as over:
         # A later attempt works here, so this job leaves without a failure that could be taken for that attempt's.
         print(over)
@@ -56,17 +63,6 @@ def run_in_slurm(folder: str) -> None:
         # Only one rank requeues, as the requeue ends all of them. What becomes of a step, its allocation decides.
         if os.environ["SLURM_PROCID"] == "0" and submission.inside is None and goes_on(stopped):
             requeue()
-
-
-def _run_as_task(folder: Path, attempt: Attempt) -> None:
-    if TrialFolder(folder).read_experiment().trainer.is_own:
-        from train_core.job.trial import run_trial_as_rank
-
-        run_trial_as_rank(folder, attempt=attempt)
-    else:
-        from launcher.command_trainer.job import run_as_task
-
-        run_as_task(folder, attempt)
 
 
 def measure_rates_in_slurm(folder: str) -> None:
@@ -147,14 +143,9 @@ def _adopt(folder: JobFolder, submission: Submission) -> Submission:
         step = f".{os.environ['SLURM_STEP_ID']}" if submission.inside else ""
         submission = submission.model_copy(update={"job_id": f"{own_job_id()}{step}"})
         write_submission(folder, submission)
-    _show_output(folder.logs, submission)
-    return submission
-
-
-def _show_output(logs: Path, submission: Submission) -> None:
-    """Let the folder show the job's own output, for people who look there."""
-    logs.mkdir(parents=True, exist_ok=True)
-    for target in (submission.output_of(0), submission.error_of(0)):
-        link = logs / f"slurm{target.suffix}"
+    folder.logs.mkdir(parents=True, exist_ok=True)
+    for target in (submission.output_of(0), submission.error_of(0)):  # for people who look there
+        link = folder.logs / f"slurm{target.suffix}"
         link.unlink(missing_ok=True)
         link.symlink_to(target)
+    return submission

@@ -17,7 +17,7 @@ from conf.errors import ConfigError, UsageError
 from conf.overrides import Overrides
 from conf.plan.experiment import Experiment
 from conf.types.sites import SlurmSpec
-from conf.types.sweep_spec import Objective, is_of_time
+from conf.types.sweep_spec import is_of_time
 from conf.units import count_of
 from launcher.job_payload import RUN_IN_SLURM, FolderWork
 from launcher.provenance import snapshot_code
@@ -28,7 +28,7 @@ from sweeps.folder.submission import shape_of
 from sweeps.points.objectives import cost, predicted_value
 from sweeps.ranking.disturbed import of_other_models
 from sweeps.ranking.points import best_reading
-from sweeps.reading import Reading, TrialReading
+from sweeps.reading import Reading
 from sweeps.sweep import Sweep, points_of
 from sweeps.trial import SweepFolder, Trial
 from train_core.checkpoints.checkpoint_folder import last_whole, step_of
@@ -40,6 +40,9 @@ from train_core.trial.measurement import Outcome
 
 PLACE_GROUPS = frozenset({"cluster", "device", "slurm", "tracking", "search", "output_dir"})
 """Overrides in these groups say where the sweep is and how its job is requested. They do not change the training."""
+
+OF_ITS_PLACE = (Outcome.CANCELLED, Outcome.PREEMPTED, Outcome.NODE_FAILED)
+"""Ends of a trial that tell nothing about its plan."""
 
 
 def best_of(sweep: Sweep) -> Best:
@@ -57,30 +60,19 @@ def best_of(sweep: Sweep) -> Best:
     measured = best_reading(record, readings)
     if measured is not None and measured.performance is not None:
         return Best(measured.trial, True, measured.performance.model_flops_per_second_per_device)
-    trials = [reading.trial for reading in points_of(readings) if not _has_spoken(reading)]
+    trials = [
+        each.trial for each in points_of(readings) if not each.measurement or each.measurement.outcome in OF_ITS_PLACE
+    ]
     able = [trial for trial in trials if trial.infeasible_reason is None and trial.experiment and trial.estimate]
     objective = record.objective[0]
     if not able or not is_of_time(objective):
         lacking = f"{record.name} has measured no {objective}"
         problem = f"No point of {sweep.folder.path} can run" if not able else lacking
         raise UsageError(problem, f"See why with `trisweep status {record.name}`.")
-    best = min(able, key=lambda trial: _predicted_cost(objective, trial))
+    values = {trial.trial_id: predicted_value(objective, trial.planned, trial.predicted) for trial in able}
+    costs = {name: math.inf if value is None else cost(objective, value) for name, value in values.items()}
+    best = min(able, key=lambda trial: costs[trial.trial_id])
     return Best(best, False, best.predicted.model_flops_per_second_per_device)
-
-
-def _predicted_cost(objective: Objective, trial: Trial) -> float:
-    value = predicted_value(objective, trial.planned, trial.predicted)
-    return math.inf if value is None else cost(objective, value)
-
-
-def _has_spoken(reading: TrialReading) -> bool:
-    """True if the trial's end tells something about its plan: not if it was cancelled, or its node failed."""
-    measurement = reading.measurement
-    return measurement is not None and measurement.outcome not in (
-        Outcome.CANCELLED,
-        Outcome.PREEMPTED,
-        Outcome.NODE_FAILED,
-    )
 
 
 def long_run(sweep: SweepFolder, overrides: Overrides, name: str | None) -> LongRun:
@@ -104,39 +96,19 @@ def long_run(sweep: SweepFolder, overrides: Overrides, name: str | None) -> Long
 
 
 def write_long_run(run: LongRun, sweep: str, overrides: Overrides) -> None:
-    """Make the folder of a new run."""
-    assert run.best is not None
-    run.folder.write_trial(
-        {
-            "experiment": run.experiment.model_dump(mode="json"),
-            "trial_id": run.folder.path.name,
-            "sweep": sweep,
-            "point": run.best.trial.point,
-            "from_trial": run.source,
-            "overrides": _texts(overrides),
-        }
-    )
-
-
-def write_request(run: LongRun, sweep: str, overrides: Overrides) -> None:
-    """Make the folder of a new run, or its training the longer one that is asked for. See `write_extension`."""
-    if run.best is not None:
-        write_long_run(run, sweep, overrides)
-    if run.extends:
-        write_extension(run, overrides)
-
-
-def write_extension(run: LongRun, overrides: Overrides) -> None:
-    """Make the folder's training the longer one that is asked for. Whoever calls keeps others out.
+    """Make the folder of a new run, or its training the longer one that is asked for. Whoever calls keeps others out.
 
     Raises:
-        UsageError: it runs here.
+        UsageError: a training that is to become longer runs here.
     """
-    with hold_lock(run.folder.running_lock):
-        schedules = [list(each) for each in run.schedules]
-        request = {"experiment": run.experiment.model_dump(mode="json"), "schedules": schedules}
-        stored = json.loads(run.folder.trial.read_bytes())
-        run.folder.write_trial(stored | request | {"overrides": _texts(overrides)})
+    request = {"experiment": run.experiment.model_dump(mode="json"), "overrides": _texts(overrides)}
+    if run.best is not None:
+        origin = {"sweep": sweep, "point": run.best.trial.point, "from_trial": run.source}
+        run.folder.write_trial({"trial_id": run.folder.path.name, **origin, **request})
+    elif run.extends:
+        with hold_lock(run.folder.running_lock):
+            stored = json.loads(run.folder.trial.read_bytes())
+            run.folder.write_trial(stored | request | {"schedules": [list(each) for each in run.schedules]})
 
 
 def _texts(overrides: Overrides) -> list[str]:
@@ -153,18 +125,12 @@ def _continue_training(folder: TrialFolder, request: Overrides) -> LongRun:
     before = Overrides.parse(stored.overrides)
     if _texts(before) == _texts(request):
         return stored
-    if (
-        _overrides_without_steps(before) == _overrides_without_steps(request)
-        and request.stated_value(NUM_STEPS) is not None
-    ):
+    others = [[text for text in _texts(each) if not text.startswith(f"{NUM_STEPS}=")] for each in (before, request)]
+    if others[0] == others[1] and request.stated_value(NUM_STEPS) is not None:
         return _extend_training(stored, request, other)
     problem = f"{folder.path} holds a training with {' '.join(stored.overrides) or 'no overrides'}"
     now = " ".join(_texts(request)) or "none"
     raise UsageError(f"{problem}, and now {now} was requested", f"Give the same, {other}.")
-
-
-def _overrides_without_steps(overrides: Overrides) -> list[str]:
-    return [text for text in _texts(overrides) if not text.startswith(f"{NUM_STEPS}=")]
 
 
 def _extend_training(run: LongRun, request: Overrides, other: str) -> LongRun:

@@ -97,7 +97,8 @@ def carry_out_on_slurm(
     """
     require_scheduler(slurm)
     with lock_folder(command.sweep.folder), unchanged_if_refused(command.sweep.folder):
-        _require_no_allocation(command.sweep)
+        # A sweep that an allocation carries out is refused; a queued controller goes on with what this command leaves.
+        carrying_job(command.sweep.folder, command.sweep.folder.controller)
         conductor = begin_sweep(command, SlurmQueue(slurm), on_slurm=True)
         with progress:
             go_on(conductor, progress, poll_seconds)
@@ -139,7 +140,8 @@ def submit(
     """
     require_scheduler(slurm)
     with lock_folder(command.sweep.folder), unchanged_if_refused(command.sweep.folder):
-        _require_no_allocation(command.sweep)
+        # A sweep that an allocation carries out is refused; a queued controller goes on with what this command leaves.
+        carrying_job(command.sweep.folder, command.sweep.folder.controller)
         queue = SlurmQueue(slurm, job, tell)
         conductor = begin_sweep(command, queue, on_slurm=True)
         step = conductor.advance()
@@ -190,15 +192,6 @@ def _step_on_paper(command: SweepCommand, workplace: Workplace, *, on_slurm: boo
 
 def _unlimited(command: SweepCommand) -> SweepCommand:
     return replace(command, rules=replace(command.rules, max_resubmits=UNLIMITED))
-
-
-def _require_no_allocation(sweep: Sweep) -> None:
-    """Refuse a sweep that an allocation carries out. A queued controller goes on later with what a command leaves.
-
-    Raises:
-        UsageError: names the allocation's job; or Slurm does not answer.
-    """
-    carrying_job(sweep.folder, sweep.folder.controller)
 
 
 def slurm_rules(slurm: SlurmSpec) -> Rules:
@@ -273,12 +266,12 @@ def prepare_tokens(folder: SweepFolder, record: SweepRecord) -> None:
     chosen = [trial.experiment for trial in record.trials if trial.selected and trial.experiment]
     chosen = [each for each in chosen if each.trainer.is_own]  # other programs have data of their own
     # Trials mostly differ in layout or seed alone, and then share their tokens.
-    for experiment in {_what_tokens_depend_on(each): each for each in chosen}.values():
+    for experiment in {_token_inputs(each): each for each in chosen}.values():
         configured = experiment.data.cache_dir
         prepare(experiment, Path(configured).expanduser() if configured else folder.tokens)
 
 
-def _what_tokens_depend_on(experiment: Experiment) -> tuple[object, ...]:
+def _token_inputs(experiment: Experiment) -> tuple[object, ...]:
     """Return all on which tokens, and complaints about them, depend: equal here, they are equal there."""
     training = experiment.training
     evaluated = training.evaluate_every and training.num_evaluation_batches * experiment.batch.global_batch_size

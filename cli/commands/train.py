@@ -91,7 +91,7 @@ def require_memory(predicted: Estimate) -> None:
 def _train_best(overrides: Overrides, name: str | None, *, here: bool, dry_run: bool) -> None:
     from conf.compose.complaints import require_option
     from conf.compose.load import require_name
-    from launcher.long_run import long_run, require_job, write_request
+    from launcher.long_run import long_run, require_job, write_long_run
     from launcher.where import choose_place
     from train_core.costs import estimate
     from train_core.data.tokens import prepare, token_folder
@@ -122,7 +122,7 @@ def _train_best(overrides: Overrides, name: str | None, *, here: bool, dry_run: 
     elif run.best is not None:
         _require_machine(run)
     # A folder that was there already keeps the plan that its training was begun with.
-    write = partial(write_request, run, sweep, own)
+    write = partial(write_long_run, run, sweep, own)
     print_unwrapped(_introduction(run))
     for line in extension_lines(run.schedules, run.experiment.training):
         print_unwrapped(line)

@@ -148,26 +148,16 @@ class Expectation:
     @classmethod
     def after(cls, readings: Iterable[TrialReading], limit_seconds: float) -> Expectation:
         """Expect of other trials what the measured ones took: medians, as few may stand out."""
-        measured = [each for each in readings if each.performance and each.trial.estimate]
-        if not measured:
-            return cls(limit_seconds)
-        return cls(limit_seconds, median(map(_seconds_beside_steps, measured)), median(map(_ratio, measured)))
+        starts, ratios = list[float](), list[float]()
+        for each in readings:
+            if each.measurement and each.performance and each.trial.estimate:
+                took, step_seconds = each.measurement.ended - each.measurement.started, each.performance.step_seconds
+                starts.append(max(0.0, took - step_seconds * each.num_steps))
+                ratios.append(step_seconds / each.trial.estimate.step_seconds)
+        return cls(limit_seconds, median(starts), median(ratios)) if ratios else cls(limit_seconds)
 
     def seconds(self, trial: Trial) -> float:
         if trial.estimate is None or trial.experiment is None:
             return self.limit_seconds
         steps = self.ratio * trial.estimate.step_seconds * trial.experiment.training.num_steps
         return min(self.limit_seconds, self.start_seconds + steps)
-
-
-def _seconds_beside_steps(reading: TrialReading) -> float:
-    assert reading.performance
-    assert reading.measurement
-    took = reading.measurement.ended - reading.measurement.started
-    return max(0.0, took - reading.performance.step_seconds * reading.num_steps)
-
-
-def _ratio(reading: TrialReading) -> float:
-    assert reading.performance
-    assert reading.trial.estimate
-    return reading.performance.step_seconds / reading.trial.estimate.step_seconds

@@ -4,8 +4,8 @@ job          `run_here` and `run_as_task`: a trial folder, on this machine or as
              a trial: started, its log read line by line, and followed to its end
 process      which of the job's processes this one is, and where they meet; the words and the environment with which one
              starts, and the life of all of them
-program_check  that the program, its script and its folder are there, before anything starts
-flag_check   flags held against the program's own parser, and what does not reach it, before anything is submitted
+program_check  before anything is submitted: that the program, its script and its folder are there, that its own parser
+             takes its flags, and what does not reach it
 parser_program  what the program's own Python runs for that
 log_parser   from lines to steps, and to the figures of a program that does not train
 figure_parser  from lines to every number that is printed under a name: scripts

@@ -7,6 +7,7 @@ import signal
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
+from itertools import takewhile
 from pathlib import Path
 
 from conf.types.trainer_spec import TIMES
@@ -66,7 +67,9 @@ def failure_from_log(log: Path, first_rank: int, exit_code: int, oom_kills: int)
         speaker, cause, block = raised
         rank = speaker if speaker is not None else rank
     else:
-        cause, block = _silent_end(code, spoken), "\n".join(spoken[-MOST_LINES:])
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+        last = f"; its last line: {spoken[-1].strip()}" if spoken else " and left no word"
+        cause, block = f"the program {how}{last}", "\n".join(spoken[-MOST_LINES:])
     fault = _fault(cause, "\n".join(spoken), code)
     if code == -signal.SIGKILL and oom_kills > 0:  # SIGKILL alone may have come from anybody
         fault, cause = Fault.MEMORY, f"{cause}; the kernel ended a process for lack of memory"
@@ -220,10 +223,9 @@ def _lines_and_exception(text: str) -> tuple[list[str], tuple[int | None, str, s
 
     An exception is its rank, its last line and its traceback. The ranks' lines may stand between each other's.
     """
-    own = [line for line in text.splitlines() if line.strip()]
-    cut = next((i for i, line in enumerate(own) if _is_of_workers_end(line)), len(own))
-    # What torchrun says of its workers' end repeats it at most.
-    own = [line for line in own[:cut] if not OF_TORCHRUN.match(line)]
+    # What torchrun says of its workers' end, and what stands below that, repeats it at most.
+    own = list(takewhile(lambda line: not _is_of_workers_end(line), filter(str.strip, text.splitlines())))
+    own = [line for line in own if not OF_TORCHRUN.match(line)]
     by_speaker: dict[int | None, list[str]] = defaultdict(list)
     for line in own:
         speaker = SPEAKER.match(line)
@@ -248,11 +250,3 @@ def _exceptions(lines: list[str]) -> list[tuple[str, str]]:
             exceptions.append((line, "\n".join(lines[start : index + 1])))
             start = None
     return exceptions
-
-
-def _silent_end(code: int, lines: list[str]) -> str:
-    if code < 0:
-        how = f"the program was killed by {signal.Signals(-code).name}"
-    else:
-        how = f"the program exited with code {code}"
-    return f"{how}; its last line: {lines[-1].strip()}" if lines else f"{how} and left no word"

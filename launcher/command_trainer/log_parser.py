@@ -235,7 +235,8 @@ class StepParser:
             self.matched.add(name)
             spot = match.span("step") if "step" in pattern.groupindex else spot
             quantities |= dict(self._numbers_of(match))
-        return {name: value for name, value in quantities.items() if _is_plausible(name, value)}, spot
+        bounds = ((name, value, PLAUSIBLE.get(name)) for name, value in quantities.items())
+        return {name: value for name, value, span in bounds if span is None or span[0] <= value <= span[1]}, spot
 
     def _numbers_of(self, match: re.Match[str]) -> Iterator[tuple[str, float]]:
         """What the groups of a pattern have found; what cannot be read is kept to be said."""
@@ -298,13 +299,6 @@ def opening_of(pattern: str) -> str:
     """The letters with which all that a pattern matches begins, as far as they are plain to see; else none."""
     opening = OPENING.match(pattern)
     return opening[1] if opening and "|" not in NOT_A_CHOICE.sub("", pattern) else ""
-
-
-def _is_plausible(quantity: str, value: float) -> bool:
-    if quantity not in PLAUSIBLE:
-        return True
-    low, high = PLAUSIBLE[quantity]
-    return low <= value <= high
 
 
 class NoMetrics(Exception):

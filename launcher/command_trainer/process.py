@@ -182,7 +182,10 @@ def _command_line(
 
 
 def _job_names(trial: TrialFolder, experiment: Experiment, seat: ProgramSeat) -> dict[str, str | int]:
-    return _earlier_folders(trial, experiment) | {
+    stage = experiment.stage
+    # The folders of the stages before this one lie beside its own, wherever the sweep was moved.
+    earlier = zip(stage.folder_names, map(str, stage.folders_beside(trial.path)), strict=True) if stage else ()
+    return dict[str, str | int](earlier) | {
         "node_rank": seat.node_rank,
         "master_addr": seat.master_addr,
         "master_port": seat.master_port,
@@ -192,14 +195,6 @@ def _job_names(trial: TrialFolder, experiment: Experiment, seat: ProgramSeat) ->
         "local_rank": seat.local_rank,
         "huggingface_starter": str(at_hand(HUGGINGFACE_STARTER)),
     }
-
-
-def _earlier_folders(trial: TrialFolder, experiment: Experiment) -> dict[str, str | int]:
-    """The folders of the stages before this one, which lie beside its own, wherever the sweep was moved."""
-    if experiment.stage is None:
-        return {}
-    folders = experiment.stage.folders_beside(trial.path)
-    return dict(zip(experiment.stage.folder_names, map(str, folders), strict=True))
 
 
 def _environment(

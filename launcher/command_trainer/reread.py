@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from launcher.command_trainer.failure import unmeasured_failure, wrongly_read
 from launcher.command_trainer.figure_parser import figures_in, parser_of
 from launcher.command_trainer.job import LogTail
@@ -42,7 +40,9 @@ def _read(reading: TrialReading, sweep: Sweep) -> None:
     """Read its logs, and write down what they tell, if only why that still is nothing to measure."""
     folder, experiment, before = reading.folder, reading.planned, reading.measurement
     assert before is not None
-    book, logs = parser_of(experiment, 0, sweep.record.objective), _rank_logs(reading)
+    logs = sorted(folder.logs.glob("rank-*.log"), key=lambda log: int(log.stem.removeprefix("rank-")))
+    logs = [logs[0], logs[-1]] if len(logs) > 1 else logs  # of the first and the last process, as while a program runs
+    book = parser_of(experiment, 0, sweep.record.objective)
     for source, log in enumerate(map(LogTail, logs)):
         for line in (*log.lines(), *log.last_words()):
             list(book.hear(line, source))
@@ -74,9 +74,3 @@ def _read(reading: TrialReading, sweep: Sweep) -> None:
             metrics=figures_in(book),
         )
     )
-
-
-def _rank_logs(reading: TrialReading) -> list[Path]:
-    """The logs of the first and of the last process, which are read while a program runs."""
-    logs = sorted(reading.folder.logs.glob("rank-*.log"), key=lambda log: int(log.stem.removeprefix("rank-")))
-    return [logs[0], logs[-1]] if len(logs) > 1 else logs

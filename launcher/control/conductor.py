@@ -18,13 +18,14 @@ from launcher.control.attempts import (
     has_news_of_an_end,
     is_charged_still,
     is_in_flight,
+    is_past_deadline,
     is_to_run,
     news,
     submission_time_of,
     submissions,
+    why_stopped,
 )
 from launcher.control.rules import PAUSED, Admission, Rules, SweepStep
-from launcher.control.stopping import is_past_deadline, why_stopped
 from launcher.control.workplace import Workplace
 from sweeps.folder.journal import Asked, Begun, Ended, Entry, Finished, History, Journal, Pruned
 from sweeps.ranking.points import best_first

@@ -15,7 +15,7 @@ from cli.commands.train import on_this_machine
 from conf.errors import ConfigError, InfeasiblePlan, UsageError
 from conf.overrides import Overrides
 from launcher.job import goes_on
-from launcher.long_run import best_of, keep_others_out, long_run, write_extension, write_long_run
+from launcher.long_run import best_of, keep_others_out, long_run, write_long_run
 from launcher.slurm.sbatch import require_time_to_save
 from sweeps.folder.submission import Submission, write_submission
 from sweeps.sweep import Sweep
@@ -181,7 +181,7 @@ def test_a_run_is_extended_by_the_same_command_with_more_steps(started: Any) -> 
     longer = long_run(folder, more, None)
     assert longer.extends
     assert long_run(folder, asked, None).experiment == begun.experiment  # nothing is written before it is asked for
-    write_extension(longer, more)
+    write_long_run(longer, record.name, more)
     again = long_run(folder, Overrides.parse(["training.num_steps=60"]), None)
     assert (again.experiment, again.extends) == (longer.experiment, False)
     assert (again.experiment.training.num_steps, again.schedules, again.source) == (60, ((50, 50),), begun.source)
@@ -195,7 +195,7 @@ def test_a_training_that_runs_is_not_extended(started: Any) -> None:
     write_long_run(long_run(folder, asked, None), record.name, asked)
     longer = long_run(folder, more, None)
     with hold_lock(longer.folder.running_lock), pytest.raises(UsageError, match="another process is running"):
-        write_extension(longer, more)
+        write_long_run(longer, record.name, more)
     assert long_run(folder, asked, None).experiment.training.num_steps == 50
 
 

@@ -31,8 +31,7 @@ from conf.compose.load import Composition
 from conf.errors import EXIT_INTERRUPTED, ConfigError, UsageError
 from conf.overrides import Overrides
 from conf.units import count_of
-from launcher.command_trainer.flag_check import check_record, starts_without_python, untold_keys
-from launcher.command_trainer.program_check import require_programs
+from launcher.command_trainer.program_check import check_record, require_programs, starts_without_python, untold_keys
 from launcher.control.composed_rules import budget_of, rounds_of, rules_for
 from launcher.control.orders import SweepOrders
 from launcher.folder_lock import require_writable

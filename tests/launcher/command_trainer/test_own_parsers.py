@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from conf.plan.experiment import Experiment
-from launcher.command_trainer.flag_check import Refusal, UncheckedError, refusals_of
+from launcher.command_trainer.program_check import Refusal, UncheckedError, refusals_of
 from tests.composed import load
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1000)]  # the check itself gives up after 900 s

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.command_trainer.flag_check import starts_without_python, untold_keys
+from launcher.command_trainer.program_check import starts_without_python, untold_keys
 from tests.conftest import BuildRecord
 
 LR = "training.learning_rate"

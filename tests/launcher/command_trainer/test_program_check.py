@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from conf.errors import ConfigError
-from launcher.command_trainer.flag_check import check_record
+from launcher.command_trainer.program_check import check_record
 from sweeps.points.plan import plan_sweep
 from sweeps.trial import SweepRecord
 from tests.composed import composed
