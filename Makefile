@@ -30,7 +30,7 @@ TORCH_CONSTRAINT := $(if $(filter site,$(TORCH)),,-c constraints-torch.txt)
 export PRINT_SITE_OF_TORCH := import pathlib, torch; print(pathlib.Path(torch.__file__).parent.parent)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup trainers test-trainers docs screenshots doctor bench chaos bench-gpu gpu-check sweep-frontier-study test test-fast test-pythons test-all check format ui slurm-up slurm-down clean
+.PHONY: help setup trainers test-trainers docs screenshots doctor bench chaos bench-gpu gpu-check sweep-frontier-study test test-fast test-pythons test-all check messages format ui slurm-up slurm-down clean
 
 help: ## list the targets
 	@echo "make TARGET [CLUSTER=frontier] [DRY_RUN=1] [OVERRIDES=\"a=b\"] [TORCH=site]; NAME is a sweep: 22b, 175b, 1t, smoke, ...; see trisweep list sweep"
@@ -162,6 +162,13 @@ check: .venv/.installed-dev ## lint, types and import contracts
 	$(BIN)/ruff format --check .
 	MYPY_NUM_WORKERS=2 $(BIN)/mypy
 	$(BIN)/lint-imports
+
+# Those that record a message, unless some are named.
+TESTS ?= $(shell grep -rlE 'from tests.messages import .*(refused|said)' tests --include='test_*.py')
+
+messages: .venv/.installed-dev ## record anew what users are told, in tests/messages.golden; TESTS=FILES for some of them
+	$(PYTEST) --all-cases --rewrite-messages $(TESTS)
+	@git --no-pager diff --stat -- tests/messages.golden
 
 format: .venv/.installed-dev ## format the code
 	$(BIN)/ruff check --fix .

@@ -24,6 +24,7 @@ from sweeps.points.plan import make_trials
 from sweeps.trial import SweepRecord
 from tests.composed import compose_choices_once, compose_tree, load, load_cluster
 from tests.covering import covering
+from tests.messages import BOOK
 from train_core.rates.plan import rates_plan
 from train_core.rates.record import AttentionShape, Product, RatesPlan
 
@@ -67,7 +68,13 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all-cases", action="store_true", help="run every test and every case, not few")
+    parser.addoption("--rewrite-messages", action="store_true", help="record what users are told in messages.golden")
     parser.addoption("--fast", action="store_true", help="leave out what is slow or needs a cluster, server or browser")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    BOOK.rewrites = config.getoption("rewrite_messages")
+    config.pluginmanager.register(BOOK, "messages")
 
 
 def pytest_collection(session: pytest.Session) -> None:

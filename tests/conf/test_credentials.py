@@ -8,6 +8,7 @@ from conf.credentials import hide_credentials, overrides_for_records, revealed, 
 from conf.errors import ConfigError, UsageError
 from conf.types.sites import TrackingSpec
 from tests.composed import compose_tree, load
+from tests.messages import refused
 
 SIGNED_IN = TrackingSpec(kind="server", uri="https://ada:p%40ss@runs.example:5000/mlflow", experiment="layouts")
 
@@ -42,9 +43,7 @@ def test_a_record_gets_its_credentials_back_from_the_configuration_of_the_same_s
 
 
 def test_the_address_of_a_webhook_is_no_file() -> None:
-    with pytest.raises(
-        ConfigError, match=r"notify\.url_file = '\*\*\*': is an address.* Write the address into a file"
-    ):
+    with refused(ConfigError, "notify.url_file"):
         load(["notify=slack", "notify.url_file=https://hooks.example.org/t0ken"])
 
 
@@ -55,9 +54,9 @@ def test_records_keep_no_password() -> None:
 
 @pytest.mark.parametrize("override", ["++slurm={environment: {TOKEN: t0ken}}", "slurm='{environment: {TOKEN: t0ken}}'"])
 def test_a_group_with_secrets_is_not_given_as_one_mapping(override: str) -> None:
-    with pytest.raises(ConfigError, match=r"one by one, such as slurm\.environment\.NAME=VALUE") as refused:
+    with refused(ConfigError, "slurm") as caught:
         compose_tree([override])
-    assert "t0ken" not in str(refused.value)
+    assert "t0ken" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -95,5 +94,5 @@ def test_variables_of_a_program_that_everybody_may_see_are_shown() -> None:
 
 
 def test_a_value_that_is_lost_is_said_to_be() -> None:
-    with pytest.raises(UsageError, match=r"000000, is not in trial/private.json.*\. Give the command"):
+    with refused(UsageError, "private.json"):
         revealed("--key=***000000", {}, "trial/private.json")

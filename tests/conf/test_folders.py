@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from conf.errors import ConfigError, UsageError
 from conf.folders import VARIABLE, conf_dir, further_folders, groups, options, options_of, own_folders, path_of
 from conf.overrides import Overrides
 from launcher.where import compose_for_slurm
+from tests.messages import refused
 
 Own = Callable[..., Path]
 SELENE = (conf_dir() / "cluster" / "selene.yaml").read_text()
@@ -69,19 +69,19 @@ def test_the_command_line_holds_before_the_variable_and_that_before_the_file(
 
 
 @pytest.mark.parametrize(
-    ("files", "complaint"),
+    "files",
     [
-        ({"mine": "other", "other": "mine"}, r"builds on itself: .*mine.yaml on .*other.yaml on .*mine.yaml. Take one"),
-        ({"selene": "selene"}, r"selene': builds on itself: .*selene.yaml has its own name .* such as my-selene.yaml"),
-        ({"mine": "/cluster: selene", "selene": "/cluster/selene"}, r"cluster = '?selene'?: builds on itself"),
+        {"mine": "other", "other": "mine"},
+        {"selene": "selene"},
+        {"mine": "/cluster: selene", "selene": "/cluster/selene"},
     ],
 )
-def test_a_file_that_builds_on_itself_is_named(own: Own, files: dict[str, str], complaint: str) -> None:
+def test_a_file_that_builds_on_itself_is_named(own: Own, files: dict[str, str]) -> None:
     texts = {
         f"cluster/{name}.yaml": f"defaults: [{{{of}}}]" if ":" in of else f"defaults: [{of}, _self_]"
         for name, of in files.items()
     }
-    with further_folders([own("a", texts)]), pytest.raises(ConfigError, match=complaint):
+    with further_folders([own("a", texts)]), refused(ConfigError, "cluster"):
         load([f"cluster={next(iter(files))}"])
 
 
@@ -113,46 +113,42 @@ def test_what_an_editor_leaves_beside_a_file_is_no_option(own: Own) -> None:
 def test_an_unknown_option_is_compared_with_own_files_too(own: Own) -> None:
     with (
         further_folders([own("a", cluster("quokka"))]),
-        pytest.raises(ConfigError, match=r"Did you mean quokka\?"),
+        refused(ConfigError, "cluster"),
     ):
         load(["cluster=quoka"])
 
 
 def test_a_folder_that_is_not_there_or_no_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
-    for path, problem in (("nowhere", "does not exist"), ("file", "is a file")):
-        with (
-            pytest.raises(ConfigError, match=rf"--config-dir = '.*{path}': {problem}"),
-            further_folders([tmp_path / path]),
-        ):
+    for path in ("nowhere", "file"):
+        with refused(ConfigError, "--config-dir"), further_folders([tmp_path / path]):
             pass
         monkeypatch.setenv(VARIABLE, str(tmp_path / path))
-        with pytest.raises(ConfigError, match=rf"{VARIABLE} = "):
+        with refused(ConfigError, "TRISWEEP_CONFIG_DIR"):
             load()
 
 
 def test_the_home_of_somebody_unknown_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     home = "~no-such-user/conf"
-    unknown = f"'{home}': begins with the home of a user who is not known here"
-    with pytest.raises(ConfigError, match=f"--config-dir = {unknown}"), further_folders([home]):
+    with refused(ConfigError, "--config-dir"), further_folders([home]):
         pass
-    with pytest.raises(ConfigError, match=f"model_from = {unknown}"):
+    with refused(ConfigError, "model_from"):
         expand_model_from([f"model_from={home}"])
     monkeypatch.setenv(VARIABLE, home)
-    with pytest.raises(ConfigError, match=f"{VARIABLE} = {unknown}"):
+    with refused(ConfigError, "TRISWEEP_CONFIG_DIR"):
         own_folders()
 
 
 def test_a_current_folder_that_has_been_removed_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     tmp_path.rmdir()
-    with pytest.raises(UsageError, match="The current folder has been removed"):
+    with refused(UsageError):
         load()
 
 
 def test_a_folder_whose_root_would_replace_ours_is_refused(own: Own) -> None:
     with (
-        pytest.raises(ConfigError, match=r"holds a config\.yaml, which would take the place of the root"),
+        refused(ConfigError, "--config-dir"),
         further_folders([own("a", {"config.yaml": "lr: 1\n"})]),
     ):
         pass
@@ -160,44 +156,44 @@ def test_a_folder_whose_root_would_replace_ours_is_refused(own: Own) -> None:
 
 def test_an_own_file_that_is_not_yaml_is_named_with_its_folder_and_line(own: Own) -> None:
     folder = own("a", {"cluster/mine.yaml": "name: mine\nnum_nodes: [1\n"})
-    with further_folders([folder]), pytest.raises(ConfigError, match=rf"{folder}/cluster/mine\.yaml, line \d+'"):
+    with further_folders([folder]), refused(ConfigError, "conf"):
         load(["cluster=mine"])
 
 
 def test_an_own_file_that_is_no_text_is_named(own: Own) -> None:
     folder = own("a", {"cluster/mine.yaml": ""})
     (folder / "cluster" / "mine.yaml").write_bytes(b"\xff\xfe\xff")
-    with further_folders([folder]), pytest.raises(ConfigError, match=rf"{folder}/cluster/mine\.yaml': is not a text"):
+    with further_folders([folder]), refused(ConfigError, "conf"):
         load(["cluster=mine"])
 
 
 def test_a_copied_cluster_file_that_kept_the_other_name_is_refused(own: Own) -> None:
     with (
         further_folders([own("a", {"cluster/mine.yaml": SELENE})]),
-        pytest.raises(ConfigError, match=r"cluster\.name = 'selene': is not the name of the file /.*mine\.yaml"),
+        refused(ConfigError, "cluster.name"),
     ):
         load(["cluster=mine"])
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "key"),
     [
-        ("# folders\nconfig_dirs: nowhere", r"config_dirs = 'nowhere': is not a list of folders, in FILE, line 2"),
-        ("config_dir: [a]", r"config_dir = \['a'\]: is not a key of FILE, line 1\. Did you mean config_dirs\?"),
-        ("output_dir: ''", r"output_dir = '': is not a folder, in FILE, line 1\. Write it as in `output_dir: runs`"),
-        ("- a", r"'FILE': holds no lines of the form `KEY: VALUE`"),
-        ("a: [", r"'FILE, line 1': is not valid YAML: expected the node content"),
-        ("a: \x01", r"'FILE': is not valid YAML: the character U\+0001 is not allowed"),
-        ("config_dirs: [nowhere]", r"FILE = '.*nowhere': does not exist"),
+        ("# folders\nconfig_dirs: nowhere", "config_dirs"),
+        ("config_dir: [a]", "config_dir"),
+        ("output_dir: ''", "output_dir"),
+        ("- a", "trisweep.yaml"),
+        ("a: [", "trisweep.yaml"),
+        ("a: \x01", "trisweep.yaml"),
+        ("config_dirs: [nowhere]", "FILE"),
     ],
 )
 def test_a_wrong_trisweep_yaml_is_named_with_its_line_and_what_to_write(
-    text: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    text: str, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "trisweep.yaml"
     file.write_text(text)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match=said.replace("FILE", re.escape(str(file)))):
+    with refused(ConfigError, key.replace("FILE", str(file))):
         load()
 
 

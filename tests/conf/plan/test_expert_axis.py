@@ -7,6 +7,7 @@ import pytest
 from conf.errors import ConfigError, InfeasiblePlan
 from conf.plan.setup import Setup
 from tests.composed import setup_of
+from tests.messages import refused
 
 
 def setup(*overrides: str, model: str = "mixtral-8x7b") -> Setup:
@@ -26,64 +27,46 @@ def test_experts_may_be_spread_over_tensor_and_data_ranks_alike() -> None:
 
 
 @pytest.mark.parametrize(
-    ("overrides", "message"),
+    ("overrides", "key"),
     [
-        (
-            ["parallel.expert_parallel_size=3"],
-            r"parallel\.expert_parallel_size = 3: does not divide model\.experts\.num_experts = 8\. Use .*_size=2",
-        ),
-        (
-            ["parallel.expert_tensor_parallel_size=3"],
-            r"parallel\.expert_tensor_parallel_size = 3: does not divide model\.experts\.ffn_hidden_size = 14336\."
-            r" Use parallel\.expert_tensor_parallel_size=2",
-        ),
+        (["parallel.expert_parallel_size=3"], "parallel.expert_parallel_size"),
+        (["parallel.expert_tensor_parallel_size=3"], "parallel.expert_tensor_parallel_size"),
         (
             ["parallel.expert_parallel_size=8", "parallel.pipeline_parallel_size=4", "parallel.sequence_parallel=true"],
-            r"expert_parallel_size = 8: does not go into the 8 ranks of a stage .*= 2: 8 x 2 = 16\. Choose sizes whose",
+            "parallel.expert_parallel_size",
         ),
-        (
-            ["parallel.expert_parallel_size=2"],
-            r"expert_parallel_size = 2: would send every token 2 times.*Set parallel\.sequence_parallel=true",
-        ),
+        (["parallel.expert_parallel_size=2"], "parallel.expert_parallel_size"),
     ],
 )
-def test_unequal_shares_are_refused(overrides: list[str], message: str) -> None:
-    with pytest.raises(InfeasiblePlan, match=message):
+def test_unequal_shares_are_refused(overrides: list[str], key: str) -> None:
+    with refused(InfeasiblePlan, key):
         setup(*overrides)
 
 
 @pytest.mark.parametrize(
-    ("override", "remedy"),
+    ("override", "key"),
     [
-        ("parallel.expert_parallel_size=2", r"Set parallel\.expert_parallel_size=1"),
-        ("parallel.expert_tensor_parallel_size=2", r"Set parallel\.expert_tensor_parallel_size=null"),
+        ("parallel.expert_parallel_size=2", "parallel.expert_parallel_size"),
+        ("parallel.expert_tensor_parallel_size=2", "parallel.expert_tensor_parallel_size"),
     ],
 )
-def test_a_model_without_experts_cannot_spread_them(override: str, remedy: str) -> None:
-    with pytest.raises(InfeasiblePlan, match=rf"= 2: spreads experts, and llama-2-7b has none\. {remedy}"):
+def test_a_model_without_experts_cannot_spread_them(override: str, key: str) -> None:
+    with refused(InfeasiblePlan, key):
         setup(override, model="llama-2-7b")
 
 
 @pytest.mark.parametrize(
-    ("model", "override", "message"),
+    ("model", "override", "key"),
     [
-        ("mixtral-8x7b", "model.experts.top_k=9", r"model\.experts\.top_k = 9: is more than .*num_experts = 8"),
-        (
-            "mixtral-8x7b",
-            "model.experts.num_dense_layers=32",
-            r"num_dense_layers = 32: leaves none of model\.num_layers",
-        ),
-        ("deepseek-v3", "model.family=gpt", r"model\.family = 'gpt': has learned positions.* Use model\.family=llama"),
-        (
-            "deepseek-v3",
-            "model.num_query_groups=8",
-            r"num_query_groups = 8: differs .* Use model\.num_query_groups=128",
-        ),
-        ("deepseek-v3", "model.latent_attention.rotary_head_size=192", r"rotary_head_size = 192: leaves nothing"),
+        ("mixtral-8x7b", "model.experts.top_k=9", "model.experts.top_k"),
+        ("mixtral-8x7b", "model.experts.num_dense_layers=32", "model.experts.num_dense_layers"),
+        ("deepseek-v3", "model.family=gpt", "model.family"),
+        ("deepseek-v3", "model.num_query_groups=8", "model.num_query_groups"),
+        ("deepseek-v3", "model.latent_attention.rotary_head_size=192", "model.latent_attention.rotary_head_size"),
     ],
 )
-def test_impossible_models_are_refused(model: str, override: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_impossible_models_are_refused(model: str, override: str, key: str) -> None:
+    with refused(ConfigError, key):
         setup(override, model=model)
 
 
@@ -102,6 +85,5 @@ def test_stages_of_one_replica_are_neighbours_only_where_its_experts_fill_a_stag
     if can_be:
         assert setup(*overrides).parallel.pipeline_before_data
         return
-    message = rf"pipeline_before_data = True: needs experts on all 2 ranks .* they are on {experts * tensor}\. Set"
-    with pytest.raises(InfeasiblePlan, match=message):
+    with refused(InfeasiblePlan, "parallel.pipeline_before_data"):
         setup(*overrides)

@@ -7,6 +7,7 @@ import pytest
 from conf.errors import ConfigError
 from conf.plan.experiment import Experiment
 from tests.composed import load
+from tests.messages import refused
 
 SIZES = (
     "model=gpt-22b",
@@ -72,36 +73,27 @@ def test_a_world_size_that_is_left_out_is_that_of_all_blocks() -> None:
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize(
-    ("overrides", "complaint"),
+    ("overrides", "key"),
     [
-        (["mixed=selene"], "mixed = 'selene': is not a list of clusters and devices"),
-        (["mixed=selene:8+"], "is not a list of clusters and devices. Write selene:512"),
-        (["mixed=5"], "mixed = '5': is not a list of clusters and devices"),
-        (["mixed=[]"], "names one block of stages"),
-        (["mixed=selene:0+dgx-h100:24"], "is not a list of clusters and devices"),
-        (["mixed=selene:16+nowhere:8"], "cluster = 'nowhere': is not an option of this group"),
-        (["mixed=selene:24"], "names one block of stages"),
-        (["mixed=jean-zay:16+dgx-h100:8"], "does not name the chosen cluster, selene. Choose cluster=jean-zay"),
-        (["mixed=selene:16+dgx-h100:16"], "names 32 devices, and parallel.world_size = 24"),
-        (["mixed=selene:12+dgx-h100:12"], "cannot be cut into equal stages of 2 replicas with tensor_parallel_size 4"),
-        (
-            [MIXED, "cluster.num_nodes=1"],
-            "asks selene for 16 devices, and it has 1 node of 8, which a job fills if it needs more than one",
-        ),
-        (
-            ["mixed=selene:16+local:8"],
-            "joins A100-80GB-SXM and .*, whose libraries for collectives do not work together",
-        ),
-        (["mixed=selene:16+frontier:8"], "joins A100-80GB-SXM and MI250X GCD"),
-        (
-            [MIXED, "parallel.schedule=interleaved", "parallel.virtual_pipeline_size=2"],
-            "cannot be interleaved: the last stage would send to the first",
-        ),
-        (["mixed=selene:16+dgx1-v100:8"], "precision.dtype = 'bf16': has no peak"),
-        ([MIXED, "trainer=megatron-lm"], "mixed = 'selene:16+dgx-h100:8': lays stages on several types of devices"),
+        (["mixed=selene"], "mixed"),
+        (["mixed=selene:8+"], "mixed"),
+        (["mixed=5"], "mixed"),
+        (["mixed=[]"], "mixed"),
+        (["mixed=selene:0+dgx-h100:24"], "mixed"),
+        (["mixed=selene:16+nowhere:8"], "cluster"),
+        (["mixed=selene:24"], "mixed"),
+        (["mixed=jean-zay:16+dgx-h100:8"], "mixed"),
+        (["mixed=selene:16+dgx-h100:16"], "mixed"),
+        (["mixed=selene:12+dgx-h100:12"], "mixed"),
+        ([MIXED, "cluster.num_nodes=1"], "mixed"),
+        (["mixed=selene:16+local:8"], "mixed"),
+        (["mixed=selene:16+frontier:8"], "mixed"),
+        ([MIXED, "parallel.schedule=interleaved", "parallel.virtual_pipeline_size=2"], "parallel.schedule"),
+        (["mixed=selene:16+dgx1-v100:8"], "precision.dtype"),
+        ([MIXED, "trainer=megatron-lm"], "mixed"),
         ([MIXED, "parallel.tensor_parallel_size=3", "parallel.world_size=24"], "mixed"),
     ],
 )
-def test_blocks_that_cannot_be_are_named(overrides: list[str], complaint: str) -> None:
-    with pytest.raises(ConfigError, match=complaint.replace("+", r"\+").replace("(", r"\(")):
+def test_blocks_that_cannot_be_are_named(overrides: list[str], key: str) -> None:
+    with refused(ConfigError, key):
         experiment(*overrides)

@@ -12,6 +12,7 @@ from conf.plan.experiment import Experiment
 from conf.plan.trainer_call import JOB_NAMES, Call, call_of
 from conf.types.trainer_spec import CostsOf
 from tests.composed import load
+from tests.messages import refused
 from train_core.costs import IMPLEMENTATIONS
 
 COMMAND = ["trainer=command", "trainer.command=[train.py]"]
@@ -78,55 +79,55 @@ def test_a_mapping_becomes_a_json_file_with_the_nulls_that_it_states_alone() -> 
 
 def test_ranks_are_known_where_every_device_has_a_process_of_its_own() -> None:
     assert call("trainer.start=srun", "+trainer.flags.rank='{rank}'").words[-1] == "0"
-    with pytest.raises(ConfigError, match=r"\{rank\} is known only with trainer.start=srun"):
+    with refused(ConfigError, "trainer.start"):
         call("+trainer.flags.rank='{rank}'")
 
 
 @pytest.mark.parametrize(
-    ("overrides", "words"),
+    ("overrides", "key"),
     [
-        (["trainer.command=[]"], "names no program"),
-        (["trainer.command=3"], "Give a list of words, or a text"),
-        (["trainer.command='a \"b'"], "cannot be split into words"),
-        (["trainer.command=['{batch.micro_batch}']"], r"Did you mean \{batch.micro_batch_size\}"),
-        (["trainer.command=['{micro_batch_size}']"], r"Did you mean \{batch.micro_batch_size\}"),
-        (["trainer.command=['{']"], "Write {{ for a brace itself"),
-        (["trainer.command=['{checkpoint.load}']"], "is null here, which is not a word"),
-        (["trainer.command=['a={checkpoint.load}']"], "checkpoint.load is null here"),
-        (["+trainer.values.world_size={of:world_size,to:{}}"], "is the name of a value of the plan already"),
-        (["+trainer.values.x={of:world,to:{}}"], r"Did you mean \{world_size\}"),
-        (["trainer.flags.seed='{training.lr}'"], r"Did you mean \{training.learning_rate\}\?"),
-        (["trainer.command=['{trainer.flags.-m}']"], r"Keys of trainer cannot stand in braces"),
-        (["+trainer.values.x={of:world_size,to:{64:'{y}'}}"], r"\{y\} is not the name of a value"),
-        (["+trainer.files={/etc/x:a}"], "is not a file inside the trial's folder"),
-        (["+trainer.environment={A-B:a}"], "cannot name a variable"),
-        (["trainer.log.patterns.step='('"], "is not a regular expression"),
-        (["trainer.log.patterns.step='step'"], "names no quantity"),
-        (["trainer.log.patterns.step='(?P<stp>x)'"], "its group stp is no quantity"),
-        (["~trainer.log.patterns.step"], "no pattern finds a step"),
-        (["~trainer.log.patterns.seconds", "~trainer.log.patterns.milliseconds"], "finds how long a step takes"),
-        (["trainer.log.errors=['(']"], "is not a regular expression"),
-        (["trainer.log.done='('"], "is not a regular expression"),
-        (["+trainer.refuses=[{of:zero,because:no}]"], r"Did you mean \{parallel.zero_stage\}|is not the name"),
+        (["trainer.command=[]"], "trainer.command"),
+        (["trainer.command=3"], "trainer.command"),
+        (["trainer.command='a \"b'"], "trainer.command"),
+        (["trainer.command=['{batch.micro_batch}']"], "trainer.command[0]"),
+        (["trainer.command=['{micro_batch_size}']"], "trainer.command[0]"),
+        (["trainer.command=['{']"], "trainer.command[0]"),
+        (["trainer.command=['{checkpoint.load}']"], "trainer.command[0]"),
+        (["trainer.command=['a={checkpoint.load}']"], "trainer.command[0]"),
+        (["+trainer.values.world_size={of:world_size,to:{}}"], "trainer.values"),
+        (["+trainer.values.x={of:world,to:{}}"], "trainer.values.x.of"),
+        (["trainer.flags.seed='{training.lr}'"], "trainer.flags.seed"),
+        (["trainer.command=['{trainer.flags.-m}']"], "trainer.command[0]"),
+        (["+trainer.values.x={of:world_size,to:{64:'{y}'}}"], "trainer.values.x.to.64"),
+        (["+trainer.files={/etc/x:a}"], "trainer.files"),
+        (["+trainer.environment={A-B:a}"], "trainer.environment"),
+        (["trainer.log.patterns.step='('"], "trainer.log.patterns.step"),
+        (["trainer.log.patterns.step='step'"], "trainer.log.patterns.step"),
+        (["trainer.log.patterns.step='(?P<stp>x)'"], "trainer.log.patterns.step"),
+        (["~trainer.log.patterns.step"], "trainer.log.patterns"),
+        (["~trainer.log.patterns.seconds", "~trainer.log.patterns.milliseconds"], "trainer.log.patterns"),
+        (["trainer.log.errors=['(']"], "trainer.log.errors[0]"),
+        (["trainer.log.done='('"], "trainer.log.done"),
+        (["+trainer.refuses=[{of:zero,because:no}]"], "trainer.refuses[0].of"),
     ],
 )
-def test_what_is_wrong_is_named_before_anything_runs(overrides: list[str], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+def test_what_is_wrong_is_named_before_anything_runs(overrides: list[str], key: str) -> None:
+    with refused(ConfigError, key):
         experiment_of(*overrides)
 
 
 def test_a_plan_that_the_program_cannot_carry_out_cannot_exist() -> None:
     refuses = "+trainer.refuses=[{of:parallel.zero_stage,values:[2,3],because:it shards nothing but the optimizer}]"
     assert experiment_of(refuses)
-    with pytest.raises(InfeasiblePlan, match=r"parallel.zero_stage = 2: trainer my-trainer: it shards nothing but"):
+    with refused(InfeasiblePlan, "parallel.zero_stage"):
         experiment_of(refuses, "parallel.zero_stage=2")
 
 
 def test_what_only_our_own_trainer_cannot_run_is_no_matter() -> None:
-    refused = ["training.compile_layers=true", "training.dropout=0.1"]
+    caught = ["training.compile_layers=true", "training.dropout=0.1"]
     with pytest.raises(InfeasiblePlan):
-        load(refused).experiment()
-    assert experiment_of(*refused)
+        load(caught).experiment()
+    assert experiment_of(*caught)
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import get_args
 
 import pytest
@@ -18,6 +17,7 @@ from sweeps.planner.choosing.choice import choose_plans
 from sweeps.planner.choosing.objectives import Training
 from sweeps.planner.request import search_request
 from tests.composed import composed, load, setup_of
+from tests.messages import refused
 
 OWN_REFUSALS: dict[str, int | bool | str] = {
     "parallel.expert_tensor_parallel_size": 2,
@@ -146,7 +146,7 @@ def test_what_our_own_trainer_refuses_to_run_it_also_refuses_to_price(key: str) 
     assert not runs("trisweep", key, value)
     shown = str(value).lower() if isinstance(value, bool) else value
     # A model without experts has none to spread, whatever the trainer.
-    with pytest.raises(InfeasiblePlan, match=r"is not run by trisweep|spreads experts, and gpt-22b has none"):
+    with refused(InfeasiblePlan, key):
         load([*JOB, f"{key}={shown}"]).experiment()
 
 
@@ -156,37 +156,34 @@ def test_what_our_own_trainer_does_not_do_with_latent_attention_is_refused_there
         ("model=deepseek-v2", "model.num_layers=2", "model.experts=null"),
         "parallel.recompute=pointwise",
     )
-    with pytest.raises(InfeasiblePlan, match=r"^parallel\.recompute = .* is not run by trisweep: .*latent attention"):
+    with refused(InfeasiblePlan, "parallel.recompute"):
         load([*job, *latent, pointwise]).experiment()
     load([*job, pointwise, "model=llama-2-7b"]).experiment()
     context = "parallel.context_parallel_size=2"
     load([*job, *latent, context]).experiment()
     wide = "model.latent_attention.value_head_size=256"
     load([*job, *latent, wide]).experiment()
-    with pytest.raises(InfeasiblePlan, match=r"^parallel\.context_parallel_size = 2: is not run by trisweep: .*wider"):
+    with refused(InfeasiblePlan, "parallel.context_parallel_size"):
         load([*job, *latent, wide, context]).experiment()
 
 
 @pytest.mark.parametrize(
-    ("plan", "words"),
+    ("plan", "key"),
     [
-        (("parallel.zero_stage=3",), "parallel.zero_stage = 3: is not run by trisweep"),
-        (("parallel.recompute=pointwise",), "parallel.recompute = 'pointwise': is not run by trisweep"),
-        (
-            ("model.experts.capacity_factor=0.5",),
-            "model.experts.capacity_factor = 0.5: drops tokens in trainer trisweep",
-        ),
-        (("model.gated_mlp=false",), "model.family = 'llama': has experts without gates"),
-        (("parallel.tensor_parallel_size=2",), "parallel.tensor_parallel_size = 2: leaves whole experts to ranks"),
-        (("parallel.expert_parallel_size=3",), "parallel.expert_parallel_size = 3: does not divide"),
-        (("model.experts.top_k=1",), "model.experts.top_k = 1: weighs a token's only expert by 1 whatever its score"),
-        (("model.experts.top_k=9",), "model.experts.top_k = 9: is more than model.experts.num_experts = 8"),
+        (("parallel.zero_stage=3",), "parallel.zero_stage"),
+        (("parallel.recompute=pointwise",), "parallel.recompute"),
+        (("model.experts.capacity_factor=0.5",), "model.experts.capacity_factor"),
+        (("model.gated_mlp=false",), "model.family"),
+        (("parallel.tensor_parallel_size=2",), "parallel.tensor_parallel_size"),
+        (("parallel.expert_parallel_size=3",), "parallel.expert_parallel_size"),
+        (("model.experts.top_k=1",), "model.experts.top_k"),
+        (("model.experts.top_k=9",), "model.experts.top_k"),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
-def test_what_our_own_trainer_does_not_do_with_experts_is_refused(plan: tuple[str, ...], words: str) -> None:
+def test_what_our_own_trainer_does_not_do_with_experts_is_refused(plan: tuple[str, ...], key: str) -> None:
     job = ("model=moe-proxy", "cluster=local", "parallel.world_size=6", "batch.global_batch_size=12")
-    with pytest.raises(ConfigError, match=re.escape(words)):
+    with refused(ConfigError, key):
         load([*job, *plan]).experiment()
 
 
@@ -194,7 +191,7 @@ def test_a_stored_experiment_of_our_own_trainer_is_held_against_the_same_list() 
     stored = load(JOB).experiment().model_dump(mode="json")
     assert stored["trainer"] == {"kind": "trisweep"}
     stored["parallel"]["offload_optimizer"] = True
-    with pytest.raises(InfeasiblePlan, match="is not run by trisweep: it keeps the optimizer's state on the device"):
+    with refused(InfeasiblePlan, "parallel.offload_optimizer"):
         Experiment.model_validate(stored, strict=False)
 
 
@@ -287,7 +284,7 @@ def test_what_no_limit_names_is_allowed() -> None:
 @pytest.mark.parametrize("trainer", ["deepspeed", "hf-trainer", "megatron-lm", "torchtitan"])
 def test_no_other_trainer_runs_windows_as_if_there_were_none(trainer: str) -> None:
     plan = ["batch.global_batch_size=64", f"trainer={trainer}", "model.attention_window={size: 128, full_every: 2}"]
-    with pytest.raises(InfeasiblePlan, match=r"without windows|has no windows"):
+    with refused(InfeasiblePlan, "model.attention_window"):
         load([*LLAMA, *plan]).experiment()
 
 
@@ -295,5 +292,5 @@ def test_this_trainer_runs_windows_but_for_latent_attention() -> None:
     window = "model.attention_window={size: 128, full_every: 2}"
     assert experiment_of("trisweep", window).model.window_of(0) == 128
     latent = "model.latent_attention={query_rank: 64, key_value_rank: 64, rotary_head_size: 16, value_head_size: 64}"
-    with pytest.raises(InfeasiblePlan, match=r"attention_window = .*its latent attention has no windows"):
+    with refused(InfeasiblePlan, "model.attention_window"):
         experiment_of("trisweep", window, latent, "model.num_query_groups=${model.num_attention_heads}")

