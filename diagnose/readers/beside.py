@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from diagnose.readers.formats import PAIR
 from diagnose.readers.marks import WORDS as MARK_WORDS
 from diagnose.readers.marks import kinds_of, mark
 from diagnose.readers.printed import REPR, SENTENCE_WORDS, read_reprs, read_sentences, read_variables
-from diagnose.readers.steps import PAIR, read_number
+from diagnose.readers.steps import read_number
 from diagnose.readers.text import rank_of
 from diagnose.readers.trees import printed_tree, read_tree
 from diagnose.runs import LoggedMemory, LogLine, SaidBy, UserRun

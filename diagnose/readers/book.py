@@ -75,7 +75,7 @@ class StepBook:
             self.speaker = speaker
         if self.steps:
             self.gap = max(1, number - self.steps[-1].number)
-        when = _clock(text) if "seconds" not in found else None
+        when = found.pop("elapsed", None) or (_clock(text) if "seconds" not in found else None)
         step = BookedStep(number, at, found, when)
         if self.averages and self.steps:
             step.covers = self.gap

@@ -80,9 +80,9 @@ SIGNS: tuple[tuple[str | None, TrainerFamily, tuple[str, ...]], ...] = (
 )
 """The program that a setting tells, and the family; the first one that a run has decides."""
 OF_LINES: dict[str, TrainerFamily] = {
+    # Every other program whose lines are known says little else than sizes.
     **{"megatron": MEGATRON, "torchtitan": TITAN, "nemo": NEMO, "nanotron": NANOTRON},
-    **dict.fromkeys(("nanogpt", "nanochat", "maxtext", "litgpt", "torchtune", "llm-foundry"), OTHER),
-    **dict.fromkeys(("hf-trainer", "deepspeed"), HUGGING_FACE),
+    **dict.fromkeys(("hf-trainer", "deepspeed", "deepspeed-chat"), HUGGING_FACE),
 }
 """Families by the program whose lines about steps a log has."""
 AMBIGUOUS = ("megatron", "hf-trainer", "deepspeed", None)
@@ -93,7 +93,7 @@ def family_of(run: UserRun) -> TrainerFamily | None:
     """The family of a run, whose program is named with it; None where nothing tells it."""
     settings = SaidSettings(run)
     if run.program not in AMBIGUOUS:
-        return OF_LINES[run.program or ""]
+        return OF_LINES.get(run.program or "", OTHER)
     script = settings.text("program").lower()
     if "torchtitan" in script:
         run.program = "torchtitan"

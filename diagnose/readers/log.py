@@ -10,9 +10,10 @@ from diagnose.readers.bars import BAR_WORDS, LOSSES, BarReader
 from diagnose.readers.beside import BESIDE_WORDS, read_beside
 from diagnose.readers.book import StepBook
 from diagnose.readers.commands import read_script
+from diagnose.readers.formats import FORMATS, StepFormat
 from diagnose.readers.printed import DUMP_BEGINS, DUMP_ENDS, REPR_OPENS, read_dumped, read_listed
 from diagnose.readers.said import says
-from diagnose.readers.steps import FORMATS, FigureReader, StepFormat
+from diagnose.readers.steps import FigureReader, number_of_step
 from diagnose.readers.text import at, rank_of, without_speaker
 from diagnose.readers.trees import printed_tree, read_tree
 from diagnose.readers.unknown import USUAL, patterns_of, step_in
@@ -27,7 +28,8 @@ COMMAND = re.compile(
 )
 ALL_WORDS = {
     *(*(each.opening for each in FORMATS), *BESIDE_WORDS, *STARTS, *BAR_WORDS, "{'loss'"),
-    *("..", ":print]", ".py ", " --", "GPU utilization", "Train ", "tep", "ter "),
+    *("..", ":print]", ".py ", " --", "GPU utilization", "Train ", "tep", "ter ", "Effective Tera"),
+    *("throughput/", "memory: ", " sec: ", "Loss=", "CE loss"),
 }
 WORDS = tuple(sorted(word for word in ALL_WORDS if not any(other in word for other in ALL_WORDS - {word})))
 """A line without any of these says nothing here. None has a digit in it, so that all with the same words agree."""
@@ -189,14 +191,13 @@ class LogReader:
         if "GPU utilization" in text and (match := UTILIZATION.search(text)):
             self._pending = {"tflops": float(match[1])}
             return True
-        if self._format is not None and self._format.program == "llm-foundry" and "rain " in text:
-            self.start.book.add_to_last(self._figures.figures(plain, self._format))
-            return True
         step_format, match = self._step_format(text)
         if step_format is None or match is None:
-            return False
+            return self._hear_behind(text, plain)
         self._format, rank = step_format, rank_of(text)
-        step = int(match[1].replace(",", "")) + 1 - step_format.first
+        steps = self.start.book.steps
+        counted = steps[-1].number + 1 if steps else 1
+        step = number_of_step(match) + 1 - step_format.first if match.re.groups else counted
         speaker = "" if rank is None else str(rank)
         told = self._figures.figures(text, step_format)
         if self.start.book.is_restart(step, told, speaker):
@@ -207,6 +208,15 @@ class LogReader:
         self._pending = {}
         self._note_rank(rank, number, plain)
         return True
+
+    def _hear_behind(self, text: str, plain: str) -> bool:
+        """Take a line that says more of the step before; False where it does not."""
+        behind = self._format.behind if self._format is not None else None
+        if self._format is None or not (behind.search(text) if behind else "Effective Tera" in text):
+            return False
+        found = self._figures.figures(plain, self._format)
+        self.start.book.add_to_last(found)
+        return bool(found)
 
     def _step_format(self, text: str) -> tuple[StepFormat | None, re.Match[str] | None]:
         """The format of a line about a step, and where its number stands; most are as the one before."""

@@ -71,6 +71,7 @@ PATTERNS = {words: tuple(map(re.compile, patterns)) for words, patterns in SENTE
 PAIRS: dict[str, tuple[re.Pattern[str], str]] = {
     "using world size": (re.compile(r"\b(?:and )?([a-z]+(?:-[a-z]+)*)[ -]size: (\d+)"), "{}_size"),
     "mesh with par": (re.compile(r"\b(\w+)=(\d+)"), "mesh.{}"),
+    "parallel size: ": (re.compile(r"\b((?:data|pipeline|tensor) parallel) size: (\d+)"), "{}_size"),
     "Mcore default": (re.compile(r"\b([a-z_]\w*): (\S+) \(Mcore default"), "{}"),
     "Config param ": (re.compile(r"Config param (\w+): (\S+)"), "{}"),
     "Overriding: ": (re.compile(r"Overriding: (\w+) = (\S+)"), "{}"),
@@ -118,7 +119,7 @@ def _said_in(text: str) -> Iterator[tuple[str, str]]:
     for words, (pattern, name) in PAIRS.items():
         if words in text:
             for key, value in pattern.findall(text):
-                yield name.format(key.replace("-", "_").replace(", ", "_")), value
+                yield name.format(key.replace("-", "_").replace(", ", "_").replace(" ", "_")), value
     if "device mesh" in text and (mesh := MESH.search(text)):
         for axis, size in zip(mesh[1].split(","), mesh[2].split(","), strict=False):
             yield f"mesh.{axis.strip(chr(39) + ' ')}", size.strip()

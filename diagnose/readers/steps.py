@@ -1,8 +1,4 @@
-"""Lines about steps, of every trainer: the number, the time, the rates and the memory that one line tells.
-
-Source of each form: the printing code of Megatron-LM, Megatron-DeepSpeed, Megatron-Bridge, NeMo, torchtitan, nanotron,
-DeepSpeed, transformers (with tqdm), nanoGPT, nanochat, MaxText, LitGPT, torchtune and llm-foundry.
-"""
+"""The figures of lines about steps: the time, the rates and the memory that one line tells."""
 
 from __future__ import annotations
 
@@ -10,101 +6,9 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from diagnose.readers.formats import PAIR, QUANTITIES, SHARE, StepFormat
 from launcher.command_trainer.printed_numbers import GROUPED, UnknownNotation, number_at
 
-
-class StepFormat(NamedTuple):
-    """How a program's lines about steps are told from others.
-
-    Attributes:
-        program: as in `UserRun.program`.
-        opening: letters that each such line has; looked for before anything else, as it is quick.
-        number: finds the number of the step as its first group.
-        first: the number of the first step.
-        averages: true where a line's time is the mean of all steps since the one before.
-        pair: finds names and figures; None takes `name: figure`.
-    """
-
-    program: str
-    opening: str
-    number: re.Pattern[str]
-    first: int = 1
-    averages: bool = False
-    pair: re.Pattern[str] | None = None
-
-
-FIGURE = r"([-+]?[.\d][\d.,_]*(?:[eE][-+]?\d+)?)(?: ?(ms|s|[KMGBT]|%)(?![A-Za-z]))?"
-PAIR = re.compile(rf"([A-Za-z_][\w/ ().-]*?) ?[:=] *{FIGURE}")
-SPACED_PAIR = re.compile(rf"\b([a-z_]+):? {FIGURE}")
-SHARE = re.compile(r"[GM]i?B\(([\d.]+)%\)")
-FORMATS = (
-    StepFormat("nemo", "teration ", re.compile(r"\bTraining epoch \d+, iteration (\d+)/"), first=0),
-    StepFormat("nemo", "step_timing", re.compile(r"\bglobal_step=(\d+)"), first=0),
-    StepFormat("megatron", "iteration", re.compile(r"\biteration[ =] *(\d+)/ *\d+ *\|"), averages=True),
-    StepFormat(
-        "torchtitan", "step: ", re.compile(r"(?<!validate )(?<!completed )\bstep: *(\d[\d,]*) +loss:"), averages=True
-    ),
-    StepFormat("nanotron", "iteration: ", re.compile(r"\biteration: *(\d+) / \d+ \|"), averages=True),
-    StepFormat("nanogpt", "iter ", re.compile(r"\biter (\d+): loss [\d.]+, time [\d.,]+ms"), first=0, pair=SPACED_PAIR),
-    StepFormat("nanochat", "| dt: ", re.compile(r"\bstep (\d+)(?:/\d+)? (?:\([\d.]+%\) )?\|"), first=0),
-    StepFormat("maxtext", "completed step: ", re.compile(r"\bcompleted step: (\d+), seconds: "), first=0),
-    StepFormat("litgpt", "iter ", re.compile(r"\biter (\d+)(?: step \d+)?(?: \||:).*\b(?:iter )?time: [\d.]+ ?ms")),
-    StepFormat("torchtune", "Step ", re.compile(r"\bStep (\d+) \| ")),
-    StepFormat("llm-foundry", "[batch=", re.compile(r"\[batch=(\d+)/\d+\]")),
-    StepFormat("deepspeed", "iter time (s)", re.compile(r"\bsteps: (\d+) loss: ")),
-    StepFormat("deepspeed", "global_step=", re.compile(r"\bglobal_step=(\d+), .*SamplesPerSec")),
-)
-QUANTITIES: dict[str, tuple[str, float]] = {
-    "elapsed time per iteration (ms)": ("seconds", 1e-3),
-    "elapsed time per iteration (s)": ("seconds", 1.0),
-    "elapsed_time_per_iteration_ms": ("seconds", 1e-3),
-    "time_per_iteration_ms": ("seconds", 1e-3),
-    "train_step_timing in s": ("seconds", 1.0),
-    "iter time (s)": ("seconds", 1.0),
-    "seconds": ("seconds", 1.0),
-    "iter time": ("seconds", 1e-3),
-    "time": ("seconds", 1e-3),
-    "dt": ("seconds", 1e-3),
-    "throughput per gpu (tflop/s/gpu)": ("tflops", 1.0),
-    "tflops": ("tflops", 1.0),
-    "tflops_per_gpu": ("tflops", 1.0),
-    "tflop/s": ("tflops", 1.0),
-    "tflop/s/device": ("tflops", 1.0),
-    "model_tflops_per_gpu": ("tflops", 1.0),
-    "train throughput/device/flops_per_sec": ("tflops", 1e-12),
-    "mfu": ("mfu", 1.0),
-    "train throughput/device/mfu": ("mfu", 1.0),
-    "tps": ("tokens_per_device", 1.0),
-    "wps": ("tokens_per_device", 1.0),
-    "tokens_per_sec_per_gpu": ("tokens_per_device", 1.0),
-    "tokens_per_second_per_gpu": ("tokens_per_device", 1.0),
-    "tokens/s/device": ("tokens_per_device", 1.0),
-    "average token/sec/gpu": ("tokens_per_device", 1.0),
-    "tokens per gpu per second (tgs)": ("tokens_per_device", 1.0),
-    "tokens_per_gpu_per_second_tgs": ("tokens_per_device", 1.0),
-    "token/sec/gpu": ("tokens_per_device", 1.0),
-    "train throughput/device/tokens_per_sec": ("tokens_per_device", 1.0),
-    "tokens_per_sec": ("tokens", 1.0),
-    "tok/sec": ("tokens", 1.0),
-    "train throughput/tokens_per_sec": ("tokens", 1.0),
-    "samples per second": ("samples", 1.0),
-    "samples/sec": ("samples", 1.0),
-    "currsamplespersec": ("samples", 1.0),
-    "train throughput/batches_per_sec": ("batches", 1.0),
-    "memory": ("memory", 2.0**30),
-    "peak_memory_reserved": ("memory", 2.0**30),
-    "maxmemallocated": ("memory", 2.0**30),
-    "train memory/peak_reserved_mem": ("memory", 1e9),
-    "loss": ("loss", 1.0),
-    "lm loss": ("loss", 1.0),
-    "lm_loss": ("loss", 1.0),
-    "reduced_train_loss": ("loss", 1.0),
-    "loss train": ("loss", 1.0),
-    "train loss/train/total": ("loss", 1.0),
-    "global batch size": ("batch", 1.0),
-    "global batch size:": ("batch", 1.0),
-}
-"""What programs call a quantity, in lower case, and its unit."""
 AS_READ = {
     "seconds": "step_seconds",
     "tflops": "tflops",
@@ -173,17 +77,25 @@ def _slots(line: str, step_format: StepFormat) -> Iterator[FigureSlot]:
     places = {match.start(): place for place, match in enumerate(NUMBER.finditer(line))}
     for match in (step_format.pair or PAIR).finditer(line):
         name, text, unit = match[1].lower(), match[2], match[3]
-        known = QUANTITIES.get(name) or QUANTITIES.get(name.rpartition(") ")[2])
+        known = step_format.own.get(name) or QUANTITIES.get(name) or QUANTITIES.get(name.rpartition(") ")[2])
         is_signed = text[0] in "-+"
         place = places.get(match.start(2) + is_signed)
         if known is None or place is None:
             continue
         quantity, scale = known
-        scale = 1.0 if quantity == "seconds" and unit in ("ms", "s") else scale
+        scale = 1.0 if quantity in ("seconds", "elapsed") and unit in ("ms", "s") else scale
         yield FigureSlot(place, quantity, scale * UNITS.get(unit, 1.0) * (-1 if text[0] == "-" else 1))
     share = SHARE.search(line)
     if share is not None and share.start(1) in places:
         yield FigureSlot(places[share.start(1)], "memory_share", 0.01)
+
+
+def number_of_step(match: re.Match[str]) -> int:
+    """The number that the pattern of a format has found, counted on over epochs where these begin anew."""
+    groups = match.groupdict()
+    number = int((groups.get("step") or match[1]).replace(",", ""))
+    epoch = int(groups.get("epoch") or 1)
+    return number + max(epoch - 1, 0) * int(groups.get("of") or 0)
 
 
 def read_number(text: str, quantity: str) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from conf.units import count_of
@@ -34,6 +35,10 @@ def fill_devices(columns: Columns) -> None:
         columns.take("num_gpus", mesh)
     if columns.count("num_gpus") is None:
         columns.whole("num_gpus", *RANKS, "WORLD_SIZE")
+    sizes = [columns.count(axis) for axis in ("dp", "tp", "pp")]
+    if columns.count("num_gpus") is None and all(sizes):
+        product = math.prod(size or 1 for size in (*sizes, columns.count("cp")))
+        columns.computed("num_gpus", product, columns.run.columns["dp"].at, "dp x tp x pp")
     listed = settings.text("CUDA_VISIBLE_DEVICES", "include").rpartition(":")[2]
     if columns.count("num_gpus") is None and re.fullmatch(r"\d+(,\d+)*", listed) and nodes in (None, 1):
         said = settings.fact("CUDA_VISIBLE_DEVICES", "include")

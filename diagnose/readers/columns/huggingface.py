@@ -119,7 +119,8 @@ def _fill_sharding(columns: Columns) -> None:
         columns.take("zero_stage", strategy)
     elif settings.has_arguments:
         columns.assumed("zero_stage", "DDP", "neither DeepSpeed nor FSDP is named")
-    run.trainer = run.trainer or Fact("fsdp", SaidBy.COMPUTED, None, "of the trainers that are priced, the one like it")
+    like = "deepspeed" if (run.program or "").startswith("deepspeed") else "fsdp"
+    run.trainer = run.trainer or Fact(like, SaidBy.COMPUTED, None, "of the trainers that are priced, the one like it")
     for name in OFFLOADS:
         if settings.text(name) in ("cpu", "nvme"):
             columns.put("cpu_offload", settings.text(name), name)

@@ -21,15 +21,22 @@ SECTIONS = (
     "fsdp_config.",
     "model.attn_config.",
 )
-TRAINERS = {"torchtune": "fsdp", "litgpt": "fsdp", "llm-foundry": "fsdp", "nanogpt": "fsdp", "nanochat": "fsdp"}
+TRAINERS = dict.fromkeys(
+    (*("torchtune", "litgpt", "llm-foundry", "nanogpt", "nanochat", "llm.c"), *("olmo", "fms-fsdp", "nemo-automodel")),
+    "fsdp",
+)
+"""Programs that are like a trainer that is priced; of the others only what they say is taken."""
 WHOLE = {
-    "layers": ("n_layers", "n_layer", "base_num_decoder_layers", "depth"),
-    "hidden": ("d_model", "n_embd", "base_emb_dim"),
-    "heads": ("n_heads", "n_head", "base_num_query_heads"),
-    "kv_heads": ("base_num_kv_heads", "n_query_groups", "kv_n_heads"),
+    "layers": ("n_layers", "n_layer", "base_num_decoder_layers", "depth", "num_layers"),
+    "hidden": ("d_model", "n_embd", "base_emb_dim", "hidden_size"),
+    "heads": ("n_heads", "n_head", "base_num_query_heads", "num_attention_heads"),
+    "kv_heads": ("base_num_kv_heads", "n_query_groups", "kv_n_heads", "n_kv_heads", "num_kv_attention_heads"),
     "ffn_hidden": ("base_mlp_dim",),
     "vocab": ("vocab_size",),
-    "seq": ("max_seq_len", "block_size", "max_target_length", "max_seq_length", "max_sequence_len"),
+    "seq": (
+        *("max_seq_len", "block_size", "max_target_length", "max_seq_length", "max_sequence_len"),
+        *("max_sequence_length", "seq_len", "seq_length", "max_length"),
+    ),
     "micro_batch": (
         "device_train_microbatch_size",
         "micro_batch_size",
@@ -57,7 +64,10 @@ def fill_other(columns: Columns) -> None:
         columns.put("num_gpus", per_node * nodes if per_node else None, "devices")
     _fill_batch(columns)
     _fill_choices(columns)
-    for column in ("tp", "pp"):
+    columns.whole("tp", "ici_tensor_parallelism", "tensor_parallel_size")
+    columns.whole("pp", "ici_pipeline_parallelism", "pipeline_parallel_size")
+    columns.whole("dp", "data_parallel_size")
+    for column in ("tp", "pp") if run.program in (*TRAINERS, "maxtext") else ():
         columns.assumed(column, 1, f"{run.program} has no flag of it here")
 
 
