@@ -3,6 +3,7 @@
 reading     `read_runs`: which file is what, which belong together, and what follows from all of them
 log         a log, line by line: where a start begins; `beside`: what is said beside steps
 formats     lines about steps of every trainer; `steps`: their figures; `bars`: bars; `unknown`: other programs
+records     steps as rows of CSV and JSON lines; `blocks`: fences, and YAML that is printed
 book        the steps of one start, copies of several ranks once
 printed     what a trainer prints of its configuration: dumps, sentences, dataclasses
 marks       lines that tell what happened beside the steps

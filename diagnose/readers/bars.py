@@ -20,7 +20,7 @@ BAR = re.compile(
     r"(?P<said>[^|]*?)(?P<share>\d+)%\|[^|]*\| *(?P<number>\d+)/(?P<of>\d+) "
     r"\[(?P<spent>[\d:]+)<[^,\]]*, *(?P<rate>[\d.,]+)(?P<unit>it/s|s/it)"
 )
-OF_TRAINING = re.compile(r"\s*(?:[Tt]rain(?:ing)?\b.*|Epoch \d+[^:]*:|Steps?:|Loss: [\d.]+:)?\s*$")
+OF_TRAINING = re.compile(r"[\s`'\"]*(?:[Tt]rain(?:ing)?\b.*|Epoch \d+[^:]*:|Steps?:|Loss: [\d.]+:)?\s*$")
 LOSSES = re.compile(r"\{'loss': ['\"]?[-\d.naife+]+")
 LOSS = re.compile(r"'loss': ['\"]?([-\d.einfa+]+)")
 STEP_OF_LOSS = re.compile(r"'(?:global_step/max_steps|iteration)': '(\d+)/\d+'")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from pathlib import Path
 
+from conf.errors import ConfigError
 from diagnose.readers.branches import Word
 from diagnose.readers.said import says
 from diagnose.readers.shell import Script, filled_text, script_of
 from diagnose.readers.text import STDIN, at, text_beside
-from diagnose.readers.trees import printed_tree, read_tree
+from diagnose.readers.trees import TREES, printed_tree, read_tree, tree_of
 from diagnose.runs import LogLine, SaidBy, UserRun
 
 FLAG = re.compile(r"--?([A-Za-z][\w./-]*)(?:=(.*))?", re.DOTALL)
@@ -36,6 +38,7 @@ REST = re.compile(r"\d?[<>]|\$\{?\w*(?:ARGS|OPTS|FLAGS|EXTRA|OVERRIDES)|\$[@*\d]
 """What stands behind a flag and is not its value: a redirection, or a variable of further flags that nobody sets."""
 ENDS_PROGRAM = re.compile(r"\S+\.py$|(?:\S*/)?(?:torchrun|deepspeed|accelerate|tune|litgpt|composer)$")
 ENDS_VALUES = (re.compile(FLAG.pattern + "$", re.DOTALL), ENDS_PROGRAM, OVERRIDE, REST)
+NAMED_FILE, OF_DATA = re.compile(r"\.(?:ya?ml|toml|json)$", re.IGNORECASE), re.compile(r"data|vocab|token|merge|split")
 PROGRAM_NAME = "program"
 MOST_OF_A_VALUE, MOST_VALUES = 400, 64
 
@@ -67,7 +70,25 @@ def read_script(run: UserRun, source: str, text: str, first_line: int = 1) -> No
                 at(source, words[0].line, shown(words[0])),
             )
     for words in _launching(script):
+        _read_named(run, source, words)
         read_flags(run, [(word.text, at(source, word.line, shown(word))) for word in words])
+
+
+def _read_named(run: UserRun, source: str, words: list[Word]) -> None:
+    """Take down the configurations that a command names, where they lie beside the file that has it."""
+    for word in words:
+        name = word.text.rpartition("=")[2].strip("\"'")
+        if source == STDIN or NAMED_FILE.search(name) is None or OF_DATA.search(name) is not None:
+            continue
+        text = text_beside(source, name)
+        try:
+            content = tree_of(text, name, TREES[Path(name).suffix.lower()]) if text else None
+        except ConfigError:
+            continue
+        if isinstance(content, dict):
+            read_tree(
+                run, content, f"{Path(name).name} beside {Path(source).name}", (text or "").splitlines(), SaidBy.FILE
+            )
 
 
 def _launching(script: Script) -> Iterable[list[Word]]:

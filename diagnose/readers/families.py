@@ -85,6 +85,8 @@ OF_LINES: dict[str, TrainerFamily] = {
     **dict.fromkeys(("hf-trainer", "deepspeed", "deepspeed-chat"), HUGGING_FACE),
 }
 """Families by the program whose lines about steps a log has."""
+FRONT_ENDS = ("llamafactory", "train_bash", "axolotl", "swift", "run_clm", "finetune.py", "sft.py")
+"""Programs, and scripts by parts of their names, that hand their arguments to Hugging Face's Trainer."""
 AMBIGUOUS = ("megatron", "hf-trainer", "deepspeed", None)
 """Programs whose lines others print too: a bar, or what Megatron prints, in which settings decide."""
 
@@ -104,4 +106,7 @@ def family_of(run: UserRun) -> TrainerFamily | None:
             return family
     if "pretrain_" in script or "megatron" in script:
         return MEGATRON
+    if any(name in script for name in FRONT_ENDS):
+        run.program = run.program or "hf-trainer"
+        return HUGGING_FACE
     return OF_LINES.get(run.program or "")

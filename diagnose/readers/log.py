@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 
 from diagnose.readers.bars import BAR_WORDS, LOSSES, BarReader
 from diagnose.readers.beside import BESIDE_WORDS, read_beside
+from diagnose.readers.blocks import FENCE, OF_YAML, OPENING_WORDS, OPENS_YAML, QUOTED, read_block
 from diagnose.readers.book import StepBook
-from diagnose.readers.commands import read_script
+from diagnose.readers.commands import FRONT_ENDS, LAUNCHERS, read_script
 from diagnose.readers.formats import FORMATS, StepFormat
 from diagnose.readers.printed import DUMP_BEGINS, DUMP_ENDS, REPR_OPENS, read_dumped, read_listed
+from diagnose.readers.records import record_of
 from diagnose.readers.said import says
 from diagnose.readers.steps import FigureReader, number_of_step
 from diagnose.readers.text import at, rank_of, without_speaker
@@ -24,15 +26,29 @@ UTILIZATION = re.compile(r"GPU utilization: ([\d.]+) ?MODEL_TFLOP/s/GPU")
 OPENS = re.compile(r"(?:^|[\s=:'\"(])\{\s*$")
 PROMPT = re.compile(r"^\s*(?:\++ |\$ |> |\S+@\S+[$#] |cmd ?= ?)*")
 COMMAND = re.compile(
-    r"(?:[A-Z_]+=\S+ )*(?:\S*/)?(?:torchrun|srun|deepspeed|accelerate|mpirun|python[\d.]*) .*|^\S+\.py +--?\w.*"
+    rf"(?:[A-Za-z_]+=\S+ +)*(?:\S*/)?(?:(?:{LAUNCHERS}|python[\d.]*) .*"
+    rf"|(?:{FRONT_ENDS}) (?:train|sft|pt|run|launch|pretrain|finetune\w*|\S+\.(?:py|ya?ml))\b.*)|^\S+\.py +--?\w.*"
 )
+OF_COMMANDS = (".py ", " --", "llamafactory-cli ", "axolotl ")
 ALL_WORDS = {
     *(*(each.opening for each in FORMATS), *BESIDE_WORDS, *STARTS, *BAR_WORDS, "{'loss'"),
-    *("..", ":print]", ".py ", " --", "GPU utilization", "Train ", "tep", "ter ", "Effective Tera"),
-    *("throughput/", "memory: ", " sec: ", "Loss=", "CE loss"),
+    *(
+        *OF_COMMANDS,
+        *OPENING_WORDS,
+        FENCE,
+        "..",
+        ":print]",
+        "GPU utilization",
+        "Train ",
+        "tep",
+        "ter ",
+        "Effective Tera",
+    ),
+    *("throughput/", "memory: ", " sec: ", "Loss=", "CE loss", '"iter'),
 }
 WORDS = tuple(sorted(word for word in ALL_WORDS if not any(other in word for other in ALL_WORDS - {word})))
 """A line without any of these says nothing here. None has a digit in it, so that all with the same words agree."""
+RANK = re.compile(r"^\d{1,5}: ")
 RAW_RANK = re.compile(rb"\[?(?:rank|default|trainer)?(\d+)[\]:|]")
 RAW_NUMBER = re.compile(rb" *(\d+)(?![\d,])")
 ENOUGH_OF_A_RANK = 16
@@ -65,6 +81,11 @@ class LinesTogether:
     depth: int = 1
     closing: str = "}"
 
+    @property
+    def is_block(self) -> bool:
+        """True of what a fence holds, and of YAML, which may turn out to be something else."""
+        return self.closing in (FENCE, ":")
+
 
 class LogReader:
     """Hears the lines of one log, in order; `starts` are what it has told of so far."""
@@ -79,7 +100,7 @@ class LogReader:
         self.starts = [LogStart(UserRun(name))]
         self._format: StepFormat | None = None
         self._figures = FigureReader()
-        self._in_dump = False
+        self._in_dump = self._in_fence = self._is_again = False
         self._tree: LinesTogether | None = None
         self._command: LinesTogether | None = None
         self._pending: dict[str, float] = {}
@@ -135,6 +156,8 @@ class LogReader:
 
     def hear(self, number: int, text: str) -> None:
         """Take one line."""
+        if text.startswith(">"):
+            text = QUOTED.sub("", text)
         if self._tree is not None and self._goes_on(self._tree, text):
             return
         if self._command is not None:
@@ -153,6 +176,7 @@ class LogReader:
         self._says_something |= (
             self._hear_step(number, text, plain)
             or self._hear_bar(number, text, plain)
+            or self._hear_record(number, plain)
             or self._opens(number, text, plain)
             or self._hear_unknown(number, text, plain)
             or read_beside(self.start.run, text, at(self.source, number, plain))
@@ -160,10 +184,11 @@ class LogReader:
 
     def end(self) -> list[LogStart]:
         """Every start, once the log has ended, wherever it was cut."""
-        if self._command is not None:
-            self._end_command()
-        if self._tree is not None:
-            self._end_tree()
+        for _ in range(2):  # what was taken for a block may hold a command or a dictionary that is cut
+            if self._command is not None:
+                self._end_command()
+            if self._tree is not None:
+                self._end_tree()
         for start in self.starts:
             if not start.book.steps:
                 start.book.steps = start.unknown.steps
@@ -235,6 +260,21 @@ class LogReader:
             self.start.run.program = self.start.run.program or "hf-trainer"
         return is_heard
 
+    def _hear_record(self, number: int, plain: str) -> bool:
+        """Take a line that is a dictionary with the number of a step in it and a time or a rate."""
+        if not plain.startswith("{") or not plain.rstrip().endswith("}") or (content := printed_tree(plain)) is None:
+            return False
+        step, found = record_of(content)
+        if step is None or not found:
+            return False
+        book = self.start.book
+        if book.is_restart(step, found, ""):
+            self._open(None, keeps_settings=True)
+            book = self.start.book
+        book.averages |= "elapsed" in found
+        book.add(step, found, at(self.source, number, plain), "", plain)
+        return True
+
     def _hear_unknown(self, number: int, text: str, plain: str) -> bool:
         """Take a line by patterns of steps, while no line of a known program has come."""
         book = self.start.unknown
@@ -262,14 +302,18 @@ class LogReader:
             self.start.run.settings.pop("ranks_heard", None)
 
     def _opens(self, number: int, text: str, plain: str) -> bool:
-        """True if a dictionary of many lines, or a command, begins in a line."""
+        """True if a dictionary of many lines, a block or a command begins in a line."""
+        if self._tree is not None:
+            return False
+        if not self._is_again and self._opens_block(number, text):
+            return True
         if text.rstrip().endswith("(") and REPR_OPENS.search(text):
             self._tree = LinesTogether(number, rank_of(text), [text], closing=")")
             return True
         if text.rstrip().endswith("{") and OPENS.search(text):
             self._tree = LinesTogether(number, rank_of(text), [text])
             return True
-        if ".py " not in text and " --" not in text:
+        if not any(word in text for word in OF_COMMANDS):
             return False
         command = PROMPT.sub("", plain)
         if COMMAND.match(command) is None:
@@ -279,10 +323,31 @@ class LogReader:
             self._end_command()
         return True
 
+    def _opens_block(self, number: int, text: str) -> bool:
+        """True of a fence, and of a line with which YAML begins."""
+        if text.lstrip().startswith(FENCE) and text.count(FENCE) == 1:
+            if not self._in_fence:
+                self._tree = LinesTogether(number + 1, None, [], closing=FENCE)
+            self._in_fence = not self._in_fence
+            return True
+        if OPENS_YAML.match(text):
+            self._tree = LinesTogether(number, rank_of(text), [RANK.sub("", text)], closing=":")
+            return True
+        return False
+
     def _goes_on(self, tree: LinesTogether, text: str) -> bool:
-        """Add a line to a dictionary that began on a line before; lines of other ranks are left out."""
-        if rank_of(text) not in (tree.rank, None):
+        """Add a line to what began on a line before; lines of other ranks are left out."""
+        if rank_of(text) not in (tree.rank, None) and tree.closing != FENCE:
             return False
+        if tree.is_block:
+            is_fence = text.lstrip().startswith(FENCE)
+            self._in_fence &= not is_fence
+            line = text if tree.closing == FENCE else RANK.sub("", text)
+            if is_fence or len(tree.lines) > MOST_COMMAND or not (tree.closing == FENCE or OF_YAML.match(line)):
+                self._end_tree()
+                return is_fence
+            tree.lines.append(line)
+            return True
         tree.lines.append(text)
         tree.depth += text.count("{" if tree.closing == "}" else "(") - text.count(tree.closing)
         if tree.depth <= 0 or len(tree.lines) > MOST_COLLECTED:
@@ -292,6 +357,13 @@ class LogReader:
     def _end_tree(self) -> None:
         tree, self._tree = self._tree, None
         assert tree is not None
+        if tree.is_block:
+            if not read_block(self.start.run, self.source, tree.lines, tree.first):
+                self._is_again = True
+                for offset, line in enumerate(tree.lines):
+                    self.hear(tree.first + offset, line)
+                self._is_again = False
+            return
         plain = [without_speaker(line) for line in tree.lines]
         if tree.closing == ")" and tree.depth <= 0:
             read_listed(self.start.run, plain, at(self.source, tree.first))

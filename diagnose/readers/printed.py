@@ -57,6 +57,9 @@ SENTENCES: dict[str, tuple[str, ...]] = {
     ),
     "umber of parameters: ": (r"number of parameters: (?P<printed_parameters>[\d.,]+[KMGB]?)\b",),
     "tokens per iteration": (r"tokens per iteration will be: (?P<tokens_per_step>[\d,]+)",),
+    "MiB |": (r"W / +(?P<device_power_limit>\d+)W +\| +\d+MiB / +(?P<device_memory_mib>\d+)MiB",),
+    "ower Limit": (r"(?:Current|Enforced) Power Limit +: (?P<device_power_limit>\d+)(?:\.\d+)? W",),
+    "GPU number": (r"GPU number: (?P<gpu_count>\d+)",),
     "NCCL version": (r"NCCL version (?P<nccl_version>\d[\w.+]*)",),
     **dict.fromkeys(
         ("NVIDIA ", "Tesla ", "AMD Inst"),

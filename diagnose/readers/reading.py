@@ -12,19 +12,20 @@ from conf.errors import ConfigError
 from diagnose.readers.bars import add_summary, read_trainer_state
 from diagnose.readers.book import StepBook, settle_steps
 from diagnose.readers.columns.devices import fill_devices
-from diagnose.readers.commands import read_script
+from diagnose.readers.columns.named_models import fill_named
+from diagnose.readers.commands import read_flags, read_script
 from diagnose.readers.computed import compute_device, compute_sizes
 from diagnose.readers.families import family_of
 from diagnose.readers.given import chosen_trainer, given_facts
 from diagnose.readers.log import LogReader, LogStart
+from diagnose.readers.records import read_table
 from diagnose.readers.said import Columns, says
-from diagnose.readers.text import KEY, STDIN, lines_of, name_of, whole_text
-from diagnose.readers.trees import read_tree, tree_of
+from diagnose.readers.text import KEY, STDIN, at, lines_of, name_of, whole_text
+from diagnose.readers.trees import TREES, read_tree, tree_of, unwrapped
 from diagnose.runs import Fact, SaidBy, UserRun
 from sweeps.table.layout import USUAL_VOCABULARY
 
 SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch", ".pbs", ".job", ".cmd")
-TREES = {".json": "json", ".yaml": "yaml", ".yml": "yaml", ".toml": "toml"}
 KINDS = {
     "model": ("model_type", "architectures", "num_hidden_layers"),
     "deepspeed": ("zero_optimization", "train_micro_batch_size_per_gpu", "gradient_clipping"),
@@ -72,6 +73,10 @@ def _read(source: str, trainer: str) -> ReadFile:
         return _read_tree(source, TREES[suffix])
     if source != STDIN and suffix in SCRIPTS:
         return _read_script(source)
+    if source != STDIN and suffix == ".csv":
+        start = LogStart(UserRun(name_of(source)))
+        read_table(start.book, source)
+        return ReadFile(source, "state", [start])
     reader = LogReader(source, name_of(source), trainer)
     for number, text in lines_of(source, reader.is_dull):
         if number == 1 and source != STDIN and SHEBANG.match(text):
@@ -91,11 +96,16 @@ def _read_script(source: str) -> ReadFile:
 
 def _read_tree(source: str, kind: str) -> ReadFile:
     text = whole_text(source)
-    content = tree_of(text, source, kind)
+    content = unwrapped(tree_of(text, source, kind))
     if not isinstance(content, dict) or not content:
         raise ConfigError(KEY, source, "is empty" if not content else "is a list", "Name the configuration of a run.")
     start, lines = LogStart(UserRun(name_of(source))), text.splitlines()
     history = content.pop("log_history", None)
+    if isinstance(arguments := content.pop("args", None), list):  # of wandb-metadata.json
+        words = [str(content.get("program", "")), *map(str, arguments)]
+        read_flags(start.run, [(word, at(source, None, word)) for word in words])
+    elif arguments is not None:
+        content["args"] = arguments
     read_tree(start.run, content, source, lines, SaidBy.FILE)
     if isinstance(history, list):
         read_trainer_state(start.run, start.book, history, source, lines)
@@ -180,6 +190,7 @@ def _settled(start: LogStart, given: dict[str, Fact]) -> UserRun:
     for _ in range(2):  # what was computed may say more
         if family is not None:
             family.fill(columns)
+        fill_named(columns)
         fill_devices(columns)
         compute_device(columns, book.steps)
         compute_sizes(columns, book.steps)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import bz2
 import codecs
+import gzip
 import io
+import lzma
 import re
 import sys
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from conf.errors import ConfigError
 from conf.folders import at_home
@@ -21,6 +25,8 @@ STDIN = "-"
 MOST_AT_ONCE, MOST_OF_A_FILE = 2**20, 64 * 2**20
 """Characters of one line that are held, and of a file that is read as a whole."""
 MOST_SHOWN = 300
+PACKED: dict[bytes, Callable[[BinaryIO], Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
+"""How files begin that gzip, bzip2 and xz have compressed, and what unpacks them."""
 COLOURS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?")
 BARE_COLOURS = re.compile(r"\[(?:0|1|[349]\d)(?:;\d+)*m")
 """Codes of colours that lost their escape sign on the way through a web page."""
@@ -62,7 +68,7 @@ def lines_of(source: str, is_dull: Callable[[bytes], bool] = lambda raw: False) 
 
 def _raw_lines(binary: BinaryIO, encoding: str) -> Iterator[bytes]:
     """The lines in UTF-8, those without an end in pieces."""
-    if encoding == "utf-16":
+    if encoding.startswith("utf-16"):
         text = io.TextIOWrapper(binary, encoding, errors="replace", newline="\n")
         yield from (line.encode() for line in iter(partial(text.readline, MOST_AT_ONCE), ""))
         text.detach()
@@ -92,7 +98,15 @@ def _opened(source: str) -> Iterator[tuple[BinaryIO, bytes]]:
         raise ConfigError(KEY, source, "is a folder", "Name the files in it that belong to the run.")
     try:
         with path.open("rb") as binary:
-            yield binary, binary.peek(4096)
+            unpack = next((opens for sign, opens in PACKED.items() if binary.peek(8).startswith(sign)), None)
+            if unpack is None:
+                yield binary, binary.peek(4096)
+                return
+            with io.BufferedReader(unpack(binary)) as unpacked:
+                yield unpacked, unpacked.peek(4096)[:4096]
+    except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
+        problem = f"is compressed, and damaged or cut ({error})"
+        raise ConfigError(KEY, source, problem, "Unpack what can be unpacked, and name that file.") from None
     except OSError as error:
         problem = f"cannot be read ({error.strerror or error})"
         raise ConfigError(KEY, source, problem, "Name a file that you may read, or - for standard input.") from None
@@ -101,9 +115,15 @@ def _opened(source: str) -> Iterator[tuple[BinaryIO, bytes]]:
 def _encoding(source: str, opening: bytes) -> str:
     if opening.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
-    if opening.startswith(b"\x1f\x8b"):
+    if opening.startswith(tuple(PACKED)):
         raise ConfigError(KEY, source, "is compressed", "Unpack it first: gunzip -c FILE | trisweep diagnose -")
-    if b"\0" in opening:
+    if ".tfevents." in source or b"brain.Event:" in opening:
+        remedy = "Export its scalars as CSV from TensorBoard, or name the log that the program printed."
+        raise ConfigError(KEY, source, "is a file of TensorBoard's events, which is not read", remedy)
+    zeros = [place for place, sign in enumerate(opening) if sign == 0]
+    if len(zeros) > len(opening) // 3 and len({place % 2 for place in zeros}) == 1:
+        return "utf-16-le" if zeros[0] % 2 else "utf-16-be"
+    if zeros:
         raise ConfigError(KEY, source, "is not a text", "Name a log, script or configuration of a run.")
     return "utf-8-sig"
 

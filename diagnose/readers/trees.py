@@ -15,6 +15,7 @@ from diagnose.readers.said import says, text_of
 from diagnose.readers.text import KEY, at
 from diagnose.runs import SaidBy, UserRun
 
+TREES = {".json": "json", ".yaml": "yaml", ".yml": "yaml", ".toml": "toml"}
 MOST_DEPTH, MOST_LEAVES, MOST_OF_A_LIST = 12, 5000, 512
 DOTTED_LATER = re.compile(r"\bconfigs?: |args: |json = ")
 
@@ -37,6 +38,15 @@ def tree_of(text: str, source: str, kind: str) -> Any:
         raise ConfigError(
             KEY, source, f"is not {kind.upper()} ({str(error)[:150]})", "Correct the file, or leave it out."
         ) from None
+
+
+def unwrapped(content: Any) -> Any:
+    """The content of wandb's config.yaml, in which each value stands under `value`; any other as it is."""
+    if not isinstance(content, dict) or len(content) < 2:
+        return content
+    kept = {key: value for key, value in content.items() if key not in ("_wandb", "wandb_version")}
+    are_wrapped = all(isinstance(value, dict) and "value" in value for value in kept.values())
+    return {key: value["value"] for key, value in kept.items()} if are_wrapped else content
 
 
 def printed_tree(text: str) -> dict[str, Any] | None:

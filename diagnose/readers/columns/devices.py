@@ -18,7 +18,7 @@ TASKS_PER_NODE = ("sbatch.ntasks_per_node", "ntasks_per_node", "GPUS_PER_NODE", 
 NODES = ("nnodes", "num_nodes", "num_machines", "trainer.nnodes", "sbatch.nodes", "nodes")
 NODE_VARIABLES = ("NNODES", "NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES")
 RANKS = ("ntasks", "np", "sbatch.ntasks", "sbatch.gpus")
-GIBIBYTE = 2.0**30
+GIBIBYTE, MEBIBYTE = 2.0**30, 2.0**20
 
 
 def fill_devices(columns: Columns) -> None:
@@ -46,6 +46,7 @@ def fill_devices(columns: Columns) -> None:
     devices = columns.count("num_gpus")
     if devices and nodes and nodes > 1 and devices % nodes == 0:
         columns.computed("gpus_per_node", devices // nodes, None, f"{devices} devices in {nodes} nodes")
+    columns.whole("gpus_per_node", "gpu_count")  # of the machine that says so
     columns.whole("power_limit_watts", "device_power_limit")
     _fill_name(columns)
 
@@ -81,13 +82,14 @@ def _mesh(columns: Columns) -> Fact | None:
 
 def _fill_name(columns: Columns) -> None:
     """The device by the name that its driver prints: that of a cluster file, else as it is printed, to be asked for."""
-    printed = columns.settings.fact("device_name")
+    printed = columns.settings.fact("device_name", "gpu")
     if printed is None:
         return
     known = known_device(printed.value)
-    gib = columns.settings.fact("device_memory_gib")
-    if known and gib is not None and (memory := number(gib.value)):
-        known = _with_memory(known, memory * GIBIBYTE)
+    for name, unit in (("device_memory_gib", GIBIBYTE), ("device_memory_mib", MEBIBYTE)):
+        said = columns.settings.fact(name)
+        if known and said is not None and (memory := number(said.value)):
+            known = _with_memory(known, memory * unit)
     columns.take("gpu", printed._replace(value=known or printed.value, note="" if known else "no cluster file has it"))
 
 

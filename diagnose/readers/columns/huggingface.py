@@ -117,13 +117,16 @@ def _fill_sharding(columns: Columns) -> None:
             columns.put("cpu_offload", "cpu", "deepspeed", note="by the name of DeepSpeed's file")
     elif (strategy := _fsdp(columns)) is not None:
         columns.take("zero_stage", strategy)
-    elif settings.has_arguments:
+    elif settings.is_known(*ARGUMENTS, *MICRO_BATCH):
         columns.assumed("zero_stage", "DDP", "neither DeepSpeed nor FSDP is named")
     like = "deepspeed" if (run.program or "").startswith("deepspeed") else "fsdp"
     run.trainer = run.trainer or Fact(like, SaidBy.COMPUTED, None, "of the trainers that are priced, the one like it")
     for name in OFFLOADS:
         if settings.text(name) in ("cpu", "nvme"):
             columns.put("cpu_offload", settings.text(name), name)
+    for name in ("fsdp_config.fsdp_offload_params", "fsdp_offload_params", "fsdp_config.offload_params"):
+        if settings.truth(name):
+            columns.put("cpu_offload", "cpu", name)
 
 
 def _stage_in_name(path: str) -> str | None:
@@ -226,6 +229,10 @@ def _fill_precision(columns: Columns) -> None:
     mixed = settings.fact("mixed_precision", "precision", "pure_bf16")
     if mixed is not None and (word := re.search(r"bf16|fp16|true", mixed.value.lower())):
         columns.take("precision", mixed._replace(value=word[0].replace("true", "bf16")))
+    loaded = settings.fact("torch_dtype", "dtype")
+    if loaded is not None and (word := re.search(r"bfloat16|bf16|float16|fp16|float32|fp32", loaded.value.lower())):
+        narrow = {"bf": "bf16", "fl": f"fp{word[0][-2:]}"}.get(word[0][:2], word[0])
+        columns.assumed("precision", narrow, f"its weights are loaded in {loaded.value}")
     for name in ("bf16", "bf16.enabled"):
         if settings.text(name) == "auto":
             columns.assumed("precision", "bf16", f"{name} = auto, and nothing settles it")

@@ -15,7 +15,7 @@ WHOLE = {
     "layers": ("num_layers", "encoder_num_layers"),
     "hidden": ("hidden_size",),
     "heads": ("num_attention_heads",),
-    "seq": ("seq_length", "encoder_seq_length"),
+    "seq": ("seq_length", "encoder_seq_length", "max_length"),
     "ffn_hidden": ("ffn_hidden_size",),
     "vocab": ("padded_vocab_size", "vocab_size"),
     "head_dim": ("kv_channels",),
@@ -76,7 +76,8 @@ def _name_trainer(columns: Columns) -> None:
             "megatron-deepspeed", SaidBy.COMPUTED, source.at if source else None, "by its arguments"
         )
         return
-    core = next((fact for name in OF_CORE if (fact := settings.known.get(name))), None)
+    by_swift = settings.fact("program") if settings.text("program") in ("megatron", "swift") else None
+    core = by_swift or next((fact for name in OF_CORE if (fact := settings.known.get(name))), None)
     some = core or settings.fact("tensor_model_parallel_size", "model_parallel_size", "num_layers")
     name = "megatron-core" if core else "megatron-lm"
     run.program = run.program or "megatron"
@@ -270,6 +271,8 @@ def _fill_precision(columns: Columns) -> None:
         "bf16.enabled",
         "fp16.enabled",
     )
+    if settings.text("program") in ("megatron", "swift"):
+        columns.assumed("precision", "bf16", "ms-swift's default")
     if "precision" not in columns.run.columns and settings.has_arguments:
         columns.assumed("precision", "fp32", "neither --bf16 nor --fp16 is given")
     if settings.truth("accumulate_allreduce_grads_in_fp32"):

@@ -6,10 +6,11 @@ mosaicml/llm-foundry; MaxText's base.yml.
 
 from __future__ import annotations
 
+import math
 import re
 
 from diagnose.readers.columns.huggingface import fill_config
-from diagnose.readers.said import Columns
+from diagnose.readers.said import Columns, number
 from diagnose.runs import Fact, SaidBy
 
 SECTIONS = (
@@ -62,6 +63,8 @@ def fill_other(columns: Columns) -> None:
     if run.program == "litgpt":
         per_node, nodes = settings.whole("devices"), settings.whole("num_nodes") or 1
         columns.put("num_gpus", per_node * nodes if per_node else None, "devices")
+    if run.program == "maxtext":
+        _fill_maxtext(columns)
     _fill_batch(columns)
     _fill_choices(columns)
     columns.whole("tp", "ici_tensor_parallelism", "tensor_parallel_size")
@@ -69,6 +72,20 @@ def fill_other(columns: Columns) -> None:
     columns.whole("dp", "data_parallel_size")
     for column in ("tp", "pp") if run.program in (*TRAINERS, "maxtext") else ():
         columns.assumed(column, 1, f"{run.program} has no flag of it here")
+
+
+def _fill_maxtext(columns: Columns) -> None:
+    """The devices by the mesh that MaxText is given, and what its policy of rematerialization keeps."""
+    settings = columns.settings
+    axes = [name for name in settings.known if re.fullmatch(r"(?:ici|dcn)_\w+_parallelism", name)]
+    sizes = [number(settings.known[name].value) for name in axes]
+    if sizes and all(size is not None and size > 0 for size in sizes):
+        note = "the product of " + ", ".join(axes)
+        columns.computed("num_gpus", int(math.prod(size or 1 for size in sizes)), settings.known[axes[0]].at, note)
+    if policy := settings.text("remat_policy"):
+        columns.put("recompute", {"full": "full", "save_everything": "none"}.get(policy, "selective"), "remat_policy")
+    elif settings.has_arguments:
+        columns.assumed("recompute", "full", "MaxText's default")
 
 
 def _fill_batch(columns: Columns) -> None:

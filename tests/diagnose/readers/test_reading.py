@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import io
 import json
+import lzma
 import random
 import sys
 from collections.abc import Callable
@@ -99,6 +102,27 @@ def test_a_log_of_a_windows_shell_is_read(tmp_path: Path) -> None:
     path = tmp_path / "train.log"
     path.write_bytes(core_log().replace("\n", "\r\n").encode("utf-16"))
     assert len(the_run(str(path)).steps) == 3
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-8-sig"])
+def test_a_log_without_a_mark_of_its_encoding_is_read(tmp_path: Path, encoding: str) -> None:
+    (tmp_path / "train.log").write_bytes(core_log().encode(encoding))
+    assert len(the_run(str(tmp_path / "train.log")).steps) == 3
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
+def test_a_compressed_log_is_read(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+    path, packed = tmp_path / "train.log.z", pack((core_log() + "noise\n" * 40_000).encode())
+    path.write_bytes(packed)
+    assert the_run(str(path)).row()["tp"] == "4"
+    path.write_bytes(packed[: len(packed) // 2])
+    with pytest.raises(ConfigError, match="is compressed, and damaged or cut"):
+        read_runs([path])
+
+
+def test_events_of_tensorboard_are_named(write: Write) -> None:
+    with pytest.raises(ConfigError, match="TensorBoard"):
+        read_runs([write("events.out.tfevents.17.node.1", "\x18\0\0brain.Event:2")])
 
 
 def test_out_and_err_of_a_job_are_one_run(write: Write) -> None:

@@ -50,3 +50,29 @@ def test_short_flags_are_of_the_launcher_alone(write: Write) -> None:
 def test_nodes_that_the_script_does_not_set_are_not_guessed(write: Write) -> None:
     run = the_run(write("run.sh", "torchrun --nnodes $NNODES --nproc_per_node 8 train.py"))
     assert "num_gpus" not in run.columns
+
+
+SMI = """| NVIDIA-SMI 550.54.15              Driver Version: 550.54.15      CUDA Version: 12.4     |
+|   0  NVIDIA H100 80GB HBM3          On  |   00000000:19:00.0 Off |                    0 |
+| N/A   34C    P0            412W /  500W |   61234MiB /  81559MiB |    100%      Default |
+|   1  NVIDIA H100 80GB HBM3          On  |   00000000:3B:00.0 Off |                    0 |
+| N/A   34C    P0            415W /  500W |   61234MiB /  81559MiB |    100%      Default |
+"""
+
+
+def test_the_device_and_its_limit_of_power_are_those_of_nvidia_smi(write: Write) -> None:
+    run = the_run(
+        write("train.log", SMI + " iteration       10/     100 | elapsed time per iteration (ms): 5580.9 |\n")
+    )
+    wanted = {"gpu": "H100-80GB-SXM", "power_limit_watts": "500"}
+    assert cells(run, *wanted) == wanted
+    queried = the_run(
+        write("q.log", "    Product Name  : NVIDIA A100-SXM4-80GB\n    Current Power Limit   : 300.00 W\n")
+    )
+    assert queried.row()["power_limit_watts"] == "300"
+
+
+def test_what_one_machine_says_of_its_devices_is_not_the_count_of_all(write: Write) -> None:
+    run = the_run(write("issue.md", "- GPU type: NVIDIA A800-SXM4-80GB\n- GPU number: 8\n"))
+    assert cells(run, "gpu", "gpus_per_node") == {"gpu": "A800-80GB-SXM", "gpus_per_node": "8"}
+    assert "num_gpus" not in run.columns
