@@ -241,7 +241,8 @@ def _shape(config: HuggingFaceConfig) -> Shape:
     }
     if kind.fits_window and config.window is not None:
         shape["seq_length"] = min(shape["seq_length"], config.window)
-    return {**shape, **_window(config, shape["num_layers"]), **_linear_attention(config, shape["num_layers"])}
+    further = _window(config, shape["num_layers"]) | _linear_attention(config, shape["num_layers"])
+    return {**shape, **further, **_scores(config, head or hidden // heads)}
 
 
 def _has(config: HuggingFaceConfig, keys: bool | str | tuple[str, ...]) -> bool:
@@ -292,6 +293,18 @@ def _window(config: HuggingFaceConfig, num_layers: int) -> Shape:
     every = len(pattern) if is_text else config.count("sliding_window_pattern", config.kind.full_every)
     size, every = config.window, _rhythm(config, "sliding_attention", every, num_layers)
     return {} if size is None or every == 1 else {"attention_window": {"size": size, "full_every": every or None}}
+
+
+def _scores(config: HuggingFaceConfig, head_size: int) -> Shape:
+    """What caps scores and logits, and what scores are divided by the root of, where it is not the size of a head."""
+    if not config.kind.caps:
+        return {}
+    scalar = config.number("query_pre_attn_scalar", head_size)
+    return {
+        "scores_cap": config.number("attn_logit_softcapping", 0) or None,
+        "logits_cap": config.number("final_logit_softcapping", 0) or None,
+        "query_pre_attn_scalar": None if scalar == head_size else scalar,
+    }
 
 
 def _linear_attention(config: HuggingFaceConfig, num_layers: int) -> Shape:

@@ -26,6 +26,7 @@ class ModelType(Frozen):
         full_every: where a file names a window, every so many layers one sees all tokens; 0: none; null: windows are
             not read.
         linear_but_every: every so many layers one has softmax attention, and the others linear one; null: all have.
+        caps: scores and logits may be capped, and scores be divided by another root than that of the head size.
         fits_window: sequences are no longer than the window unless model.seq_length says so.
         text: the type of the part that reads text, in `text_config`, where this one has others beside it.
         names: a type's own names of a key, in the order in which they count; none where it has no such key.
@@ -42,6 +43,7 @@ class ModelType(Frozen):
     latent: bool = False
     full_every: int | None = None
     linear_but_every: int | None = None
+    caps: bool = False
     fits_window: bool = False
     text: str | None = None
     names: dict[str, Names] = Field(default_factory=dict)

@@ -193,6 +193,7 @@ def _check_training(experiment: Experiment) -> None:
     _require_mup(training, experiment.model)
     require_compilable(training, experiment.parallel.recompute)
     require_whole_attention(training, experiment.parallel.context_parallel_size)
+    require_plain_scores(training, experiment.model)
 
 
 def _check_narrow_products(experiment: Experiment) -> None:
@@ -256,6 +257,14 @@ def require_whole_attention(training: TrainingPlan, context_parallel_size: int) 
         problem = f"would have to drop scores of a sequence that {context_parallel_size} context ranks share out"
         remedy = "Set training.dropout=0, or parallel.context_parallel_size=1."
         raise InfeasiblePlan("training.dropout", training.dropout, problem, remedy)
+
+
+def require_plain_scores(training: TrainingPlan, model: ModelSpec) -> None:
+    """Raises InfeasiblePlan for dropout beside capped scores or sinks, in this package's own trainer."""
+    if training.dropout and model.scores_in_blocks:
+        key = "model.scores_cap" if model.scores_cap is not None else "sinks of model.parts"
+        problem = f"would drop scores, of which no kernel here does so beside {key}"
+        raise InfeasiblePlan("training.dropout", training.dropout, problem, "Set training.dropout=0.")
 
 
 def require_compilable(training: TrainingPlan, recompute: str) -> None:

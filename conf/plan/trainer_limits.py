@@ -37,6 +37,7 @@ SPLIT_QUERY_GROUPS = "has_split_query_groups"
 FEW_MICRO_BATCHES = "has_few_micro_batches"
 TORN_ZERO_GROUPS = "has_torn_zero_groups"
 WINDOW = "model.narrow_window"
+FURTHER_PARTS = "model.further_parts"
 
 Beside: TypeAlias = frozenset[str]
 """Features of a plan on which it depends if a trainer can run a value of another key."""
@@ -98,7 +99,8 @@ class DeclaredLimit(Limit):
     def refusal_of(self, setup: Setup, trainer: str, otherwise: str) -> InfeasiblePlan:
         """The error for a setup that meets this limit."""
         key = DERIVED_VALUES[self.of].key if self.of in DERIVED_VALUES else self.of
-        value = setup.layers_per_stage if self.of == LAYER_SPLIT else _value_at(setup, key)
+        named = self.of if self.of == FURTHER_PARTS else key
+        value = setup.layers_per_stage if self.of == LAYER_SPLIT else _value_at(setup, named)
         return self.refusal(value, trainer, otherwise)
 
 
@@ -116,6 +118,10 @@ class Following:
     remedy: str
 
 
+def _further_parts(setup: Setup) -> Any:
+    return setup.model.further_parts
+
+
 DERIVED_VALUES = {
     LAYER_SPLIT: Following(
         lambda setup: layer_split(setup.layers_per_stage),
@@ -127,6 +133,7 @@ DERIVED_VALUES = {
         "model.attention_window",
         "Use a model.seq_length that fits into the window, or model.attention_window=null",
     ),
+    FURTHER_PARTS: Following(_further_parts, "model.parts", "Use a model without them"),
     UNEQUAL_CHUNKS: Following(
         has_unequal_chunks,
         "parallel.virtual_pipeline_size",

@@ -184,6 +184,8 @@ class LinearAttentionSpec(Frozen):
 
 LogitsCap = Annotated[float, Field(gt=0, le=40, allow_inf_nan=False)]
 """Gemma 2 has 30. Above 40 the smallest exponential of a token's logits would leave fp32."""
+ScoresCap = Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)]
+"""Gemma 2 has 50."""
 
 Part: TypeAlias = Literal[
     "output_bias",
@@ -198,19 +200,26 @@ Part: TypeAlias = Literal[
     "wide_qk_norm",
     "sinks",
     "router_bias",
+    "choice_bias",
     "shared_gate",
     "query_gate",
     "learned_activation",
     "other_activation",
     "capped_activation",
-    "capped_logits",
+    "gelu",
+    "scaled_embedding",
     "scales",
+    "local_rotary",
     "parallel_layers",
     "partial_rotary",
     "no_rotary",
 ]
 """What layers may have beside the matrices and norms of a family. `train_core.costs.counts` knows those that have
 parameters; the others are there so that trainers without them are not asked to train such a model."""
+OWN_PARTS: frozenset[Part] = frozenset(("output_bias", "mlp_bias", "post_norms", "gelu", "scaled_embedding"))
+"""Those that this package's own trainer has."""
+OF_DENSE: frozenset[Part] = frozenset(("gelu", "mlp_bias"))
+"""Of these the ones that its experts lack."""
 
 
 class ModelSpec(Frozen):
@@ -240,6 +249,8 @@ class ModelSpec(Frozen):
         attention_window: null where every query attends to all tokens before it.
         linear_attention: null where all layers have softmax attention.
         logits_cap: a bound that a tangent keeps the head's logits within: cap x tanh(logits / cap); null has none.
+        scores_cap: the same of attention's scores, as in Gemma 2.
+        query_pre_attn_scalar: scores are divided by its root; null takes the size of a head.
         parts: what the layers have beside that, such as biases or norms in other places, which few trainers have.
         left_out: what the file that the model was read from says, and neither a price nor a trainer here knows.
     """
@@ -266,6 +277,8 @@ class ModelSpec(Frozen):
     attention_window: AttentionWindowSpec | None = None
     linear_attention: LinearAttentionSpec | None = None
     logits_cap: LogitsCap | None = None
+    scores_cap: ScoresCap | None = None
+    query_pre_attn_scalar: Positive | None = None
     parts: Annotated[tuple[Part, ...], Field(strict=False)] = ()
     left_out: str | None = None
 
@@ -280,6 +293,12 @@ class ModelSpec(Frozen):
         window = self.attention_window
         is_full = window is not None and window.full_every is not None and (layer + 1) % window.full_every == 0
         return None if is_full else self.narrow_window
+
+    @property
+    def further_parts(self) -> tuple[Part, ...]:
+        """The parts that this package's own trainer lacks."""
+        own = OWN_PARTS if self.experts is None else OWN_PARTS - OF_DENSE
+        return tuple(part for part in self.parts if part not in own)
 
     @property
     def query_size(self) -> int:
@@ -308,6 +327,21 @@ class ModelSpec(Frozen):
     def has_qkv_bias(self) -> bool:
         """True if queries, keys and values have biases: as the family has them, or by themselves."""
         return self.family == "gpt" or self.qkv_bias
+
+    @property
+    def has_output_bias(self) -> bool:
+        """True if the projection behind attention has a bias."""
+        return self.family == "gpt" or "output_bias" in self.parts
+
+    @property
+    def has_mlp_bias(self) -> bool:
+        """True if both products of feed-forward networks, and of experts, have biases."""
+        return self.family == "gpt" or "mlp_bias" in self.parts
+
+    @property
+    def scores_in_blocks(self) -> bool:
+        """True if scores are capped or have a sink beside them, which kernels with dropout do not know."""
+        return self.scores_cap is not None or "sinks" in self.parts
 
     @property
     def seen_share(self) -> float:

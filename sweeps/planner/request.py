@@ -19,7 +19,7 @@ from conf.compose.tree import part_at, value_at, with_values
 from conf.errors import ConfigError, InfeasiblePlan
 from conf.folders import is_own, path_of
 from conf.overrides import Overrides, value_text
-from conf.plan.experiment import require_compilable, require_whole_attention
+from conf.plan.experiment import require_compilable, require_plain_scores, require_whole_attention
 from conf.plan.knobs import KNOBS, KnobValue, knob_value
 from conf.plan.setup import require_layers_of_stages, require_one_maker, require_precision, require_whole_weights
 from conf.plan.setup_parts import MIXED, is_count, named_blocks, written_blocks
@@ -154,6 +154,7 @@ def _require_plans_that_run(trainer: Implementation, settings: Settings, knobs: 
         require_compilable(settings.training, str(knobs.get("recompute")))
     if trainer.name == TRISWEEP.name:
         require_whole_attention(settings.training, settings.parallel.context_parallel_size)
+        require_plain_scores(settings.training, settings.model)
 
 
 def _pad_vocabulary(settings: Settings, spaces: Sequence[Space], left_out: Sequence[LeftOut]) -> Request:

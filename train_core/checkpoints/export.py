@@ -21,6 +21,8 @@ from train_core.checkpoints.checkpoint_folder import Facts, Unreadable, damage, 
 from train_core.checkpoints.huggingface import from_rows, require_layout, router_biases_of, source_of
 from train_core.checkpoints.huggingface_config import (
     DEEPSEEK_V3,
+    GEMMA,
+    GEMMA2,
     MISTRAL,
     MIXTRAL,
     QWEN2,
@@ -34,7 +36,7 @@ from train_core.model.transformer import Transformer
 
 CONFIG = "config.json"
 CLASSES = {"llama": "Llama", QWEN2: "Qwen2", QWEN3: "Qwen3", MIXTRAL: "Mixtral", QWEN3_MOE: "Qwen3Moe"}
-CLASSES |= {DEEPSEEK_V3: "DeepseekV3", MISTRAL: "Mistral"}
+CLASSES |= {DEEPSEEK_V3: "DeepseekV3", MISTRAL: "Mistral", GEMMA: "Gemma", GEMMA2: "Gemma2"}
 """The names in `transformers` of the Llamas that are written."""
 FILE_BYTES = 4 * 2**30
 """A file is written from memory in one piece, so that this is also about how much an export needs."""
@@ -95,7 +97,7 @@ def _tensors(checkpoint: Path, facts: Facts, dtype: torch.dtype) -> Iterator[tup
         parameter = torch.empty(shape)
         read({f"weights.{name}": parameter}, reader)
         source = source_of(name, spec)
-        tensors = from_rows(parameter.to(dtype), source, spec)
+        tensors = (tensor.to(dtype) for tensor in from_rows(parameter, source, spec))
         yield from zip(source.names, tensors, strict=True)
     for name in router_biases_of(spec):
         assert spec.experts is not None
@@ -183,6 +185,7 @@ def hugging_face_config(spec: ModelSpec, dtype: Dtype) -> dict[str, Any]:
     return (
         shared
         | _latent_keys(spec)
+        | _keys_of_parts(spec, head_size)
         | {
             "architectures": [f"{CLASSES[kind]}ForCausalLM"],
             "model_type": kind,
@@ -193,11 +196,35 @@ def hugging_face_config(spec: ModelSpec, dtype: Dtype) -> dict[str, Any]:
             "num_attention_heads": spec.num_attention_heads,
             "num_key_value_heads": spec.num_query_groups,
             "head_dim": rotary_size,
-            "hidden_act": "silu",
             "rms_norm_eps": spec.norm_epsilon,
             "rope_theta": spec.rotary_base or ROTARY_BASE,
         }
     )
+
+
+def _keys_of_parts(spec: ModelSpec, head_size: int) -> dict[str, Any]:
+    """The activation, and the further keys of a model with windows or capped scores in some layers."""
+    kind = model_type_of(spec)
+    if kind not in (GEMMA, GEMMA2):
+        return {"hidden_act": "silu"}
+    gelu = "gelu_pytorch_tanh"
+    if kind == GEMMA:
+        return {"hidden_act": gelu, "hidden_activation": gelu}
+    scalar = spec.query_pre_attn_scalar or head_size
+    return {
+        "hidden_activation": gelu,
+        "attn_logit_softcapping": spec.scores_cap,
+        "final_logit_softcapping": spec.logits_cap,
+        "query_pre_attn_scalar": int(scalar) if scalar == int(scalar) else scalar,
+        **_layer_types(spec),
+    }
+
+
+def _layer_types(spec: ModelSpec) -> dict[str, Any]:
+    kinds = [
+        "full_attention" if spec.window_of(layer) is None else "sliding_attention" for layer in range(spec.num_layers)
+    ]
+    return {"layer_types": kinds, "sliding_window": spec.narrow_window or spec.seq_length}
 
 
 def _latent_keys(spec: ModelSpec) -> dict[str, Any]:

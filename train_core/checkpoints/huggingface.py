@@ -1,6 +1,7 @@
 """Weights in Hugging Face's files (safetensors): GPT-2's layout for the GPT family, Llama's for the Llama family, where
 biases of queries, keys and values make it that of Qwen2, their norms that of Qwen3, and experts that of Mixtral, of
-Qwen3-MoE with norms, or of DeepSeek-V3 with latent attention.
+Qwen3-MoE with norms, or of DeepSeek-V3 with latent attention. What `model.parts` lists may make it that of Gemma or
+Gemma 2, whose norms multiply by 1 + weight there and by the weight here.
 
 A parameter of the model corresponds to one tensor there or to several, whose rows stand in another order, as here for
 two query groups of two heads:
@@ -25,11 +26,15 @@ from torch import Tensor
 from conf.errors import ConfigError
 from conf.plan.experiment import Experiment
 from conf.types.model_spec import ExpertsSpec, LatentAttentionSpec, ModelSpec
+from conf.types.schema import Frozen
 from train_core.checkpoints.checkpoint_folder import KEY
 from train_core.checkpoints.huggingface_config import (
     DEEPSEEK_V3,
+    GEMMA,
+    GEMMA2,
     MISTRAL,
     MIXTRAL,
+    PARTS_OF,
     QWEN3_MOE,
     model_type_of,
     require_config,
@@ -66,11 +71,13 @@ class Source(NamedTuple):
         rows: how this model orders them; `end_in_pairs` has such pairs at the end of all, `heads_end_in_pairs` of each
             head.
         transposed: their matrices are (in, out), as in GPT-2's Conv1D.
+        shift: what is added to the values there.
     """
 
     names: tuple[str, ...]
     rows: Literal["same", "groups", "gate", "end_in_pairs", "heads_end_in_pairs"] = "same"
     transposed: bool = False
+    shift: float = 0.0
 
 
 GPT_2 = {
@@ -99,6 +106,27 @@ LLAMA = {
     "final_norm": Source(("model.norm",)),
     "head": Source(("lm_head",)),
 }
+
+
+def _shifted(module: str, name: str) -> dict[str, Source]:
+    return {module: Source((name,), shift=1.0)}
+
+
+OF_GEMMA = {
+    GEMMA: {
+        **_shifted("attention_norm", "model.layers.{}.input_layernorm"),
+        **_shifted("feed_forward_norm", "model.layers.{}.post_attention_layernorm"),
+        **_shifted("final_norm", "model.norm"),
+    },
+    GEMMA2: {
+        **_shifted("attention_norm", "model.layers.{}.input_layernorm"),
+        **_shifted("post_attention_norm", "model.layers.{}.post_attention_layernorm"),
+        **_shifted("feed_forward_norm", "model.layers.{}.pre_feedforward_layernorm"),
+        **_shifted("post_feed_forward_norm", "model.layers.{}.post_feedforward_layernorm"),
+        **_shifted("final_norm", "model.norm"),
+    },
+}
+"""What differs from Llama's layout."""
 
 
 class MixtureLayout(NamedTuple):
@@ -143,7 +171,7 @@ def source_of(name: str, spec: ModelSpec) -> Source:
 def _layout(spec: ModelSpec) -> dict[str, Source]:
     """The source of each module of the model, by its name in a layer or in the model."""
     if spec.experts is None:
-        return GPT_2 if spec.family == "gpt" else LLAMA
+        return GPT_2 if spec.family == "gpt" else LLAMA | OF_GEMMA.get(model_type_of(spec), {})
     experts, there = range(spec.experts.num_experts), MIXTURES[model_type_of(spec)]
     of_experts = {
         module: Source(tuple(f"{there.module}.experts.{expert}.{part}" for expert in experts for part in parts))
@@ -182,11 +210,10 @@ def require_layout(spec: ModelSpec) -> None:
     if spec.family == "gpt" and spec.query_size + 2 * spec.key_value_size != 3 * spec.hidden_size:
         problem = "has no place in GPT-2's layout, whose queries, keys and values are as wide as the model"
         raise ConfigError("model.num_query_groups", spec.num_query_groups, problem, "Use one group for each head.")
-    if spec.logits_cap is not None:
-        problem = "has no place in these layouts, whose logits are not capped"
-        raise ConfigError("model.logits_cap", spec.logits_cap, problem, "Use model.logits_cap=null.")
-    if spec.narrow_window is not None and (spec.num_full_layers or model_type_of(spec) != MISTRAL):
-        problem = "has no place in a layout but Mistral's, whose layers all have it, and which has no biases and norms"
+    _require_parts(spec)
+    kind = model_type_of(spec)
+    if spec.narrow_window is not None and kind != GEMMA2 and (spec.num_full_layers or kind != MISTRAL):
+        problem = "has no place in a layout but Gemma 2's, and Mistral's, in all layers without biases and norms"
         value = spec.attention_window.model_dump() if spec.attention_window else None
         raise ConfigError("model.attention_window", value, problem, "Use model.attention_window=null.")
     if spec.latent_attention is not None:
@@ -196,6 +223,24 @@ def require_layout(spec: ModelSpec) -> None:
     elif spec.qk_norm and spec.qkv_bias:
         problem = "has no place in Qwen3's layout, whose queries and keys have norms and no biases"
         raise ConfigError("model.qkv_bias", True, problem, "Use model.qkv_bias=false.")
+
+
+def _require_parts(spec: ModelSpec) -> None:
+    """Raises ConfigError for parts that no type has together, and for what goes with none of its own."""
+    kind = model_type_of(spec)
+    if spec.parts and kind not in PARTS_OF:
+        known = "; ".join(f"{name}: {','.join(sorted(parts))}" for name, parts in PARTS_OF.items())
+        problem = f"has no place together in a Hugging Face layout. Known: {known}"
+        raise ConfigError("model.parts", sorted(spec.parts), problem, "Use model.parts=[] or those of one type.")
+    for key in ("logits_cap", "scores_cap", "query_pre_attn_scalar"):
+        if kind != GEMMA2 and (value := getattr(spec, key)) is not None:
+            problem = "has no place in a layout but Gemma 2's"
+            raise ConfigError(f"model.{key}", value, problem, f"Use model.{key}=null.")
+    for key in ("qkv_bias", "qk_norm", "experts", "latent_attention"):
+        if kind in PARTS_OF and (value := getattr(spec, key)):
+            given = "given" if isinstance(value, Frozen) else value
+            remedy = f"Use model.{key}={'false' if value is True else 'null'}."
+            raise ConfigError(f"model.{key}", given, f"has no place in the layout of {kind}", remedy)
 
 
 def _require_mixture(spec: ModelSpec, experts: ExpertsSpec) -> None:
@@ -242,13 +287,15 @@ def to_rows(tensors: list[Tensor], source: Source, spec: ModelSpec) -> Tensor:
     """The parameter, from its tensors there."""
     whole = torch.cat([tensor.t() if source.transposed and tensor.dim() == 2 else tensor for tensor in tensors])
     order = _order(source, spec, whole.size(0))
-    return whole.contiguous() if order is None else whole[order]
+    rows = whole.contiguous() if order is None else whole[order]
+    return rows + source.shift if source.shift else rows
 
 
 def from_rows(parameter: Tensor, source: Source, spec: ModelSpec) -> list[Tensor]:
     """The tensors there, from the parameter: the reverse of `to_rows`."""
     order = _order(source, spec, parameter.size(0))
     whole = parameter if order is None else parameter[order.argsort()]
+    whole = whole - source.shift if source.shift else whole
     tensors = whole.split(_lengths(source, spec, parameter.size(0)))
     return [(tensor.t() if source.transposed and tensor.dim() == 2 else tensor).contiguous() for tensor in tensors]
 

@@ -17,7 +17,7 @@ from conf.compose.model_from import HuggingFaceConfig, Shape, shape_of
 from conf.errors import ConfigError
 from conf.overrides import for_a_shell
 from conf.plan.experiment import Experiment
-from conf.types.model_spec import ModelSpec
+from conf.types.model_spec import ModelSpec, Part
 from conf.types.schema import ROTARY_BASE, Family
 from train_core.checkpoints.checkpoint_folder import KEY
 from train_core.checkpoints.weight_files import is_weights, left_aside
@@ -26,13 +26,20 @@ LOGGER = logging.getLogger(__name__)
 
 
 MISTRAL, QWEN2, QWEN3, MIXTRAL = "mistral", "qwen2", "qwen3", "mixtral"
-QWEN3_MOE, DEEPSEEK_V3 = "qwen3_moe", "deepseek_v3"
-FAMILIES = ("gpt2", "llama", MISTRAL, QWEN2, QWEN3, MIXTRAL, QWEN3_MOE, DEEPSEEK_V3)
+QWEN3_MOE, DEEPSEEK_V3, GEMMA, GEMMA2 = "qwen3_moe", "deepseek_v3", "gemma", "gemma2"
+FAMILIES = ("gpt2", "llama", MISTRAL, QWEN2, QWEN3, MIXTRAL, QWEN3_MOE, DEEPSEEK_V3, GEMMA, GEMMA2)
 """The types of models whose weights have a layout here; a Mistral is a Llama with a window."""
+
+PARTS_OF: dict[str, frozenset[Part]] = {
+    GEMMA: frozenset(("gelu", "scaled_embedding")),
+    GEMMA2: frozenset(("gelu", "scaled_embedding", "post_norms")),
+}
+"""The parts that all models of a type have, and none of another."""
 
 COMPARED = (
     *("family", "qkv_bias", "qk_norm", "latent_attention", "num_attention_heads", "num_query_groups"),
     *("tied_embeddings", "norm_epsilon", "rotary_base", "rotary_scaling"),
+    *("logits_cap", "scores_cap", "query_pre_attn_scalar"),
 )
 """Keys of the model that the shapes of tensors do not tell: 4 heads of 8 are as wide as 2 of 16."""
 
@@ -68,6 +75,8 @@ def model_type_of(spec: ModelSpec) -> str:
     """Hugging Face's type of such a model."""
     if spec.family == "gpt":
         return "gpt2"
+    if (kind := next((kind for kind, parts in PARTS_OF.items() if parts == {*spec.parts}), None)) is not None:
+        return kind
     if spec.latent_attention is not None:
         return DEEPSEEK_V3
     if spec.experts is not None:
@@ -108,12 +117,12 @@ def _require_same(shape: Shape, spec: ModelSpec, path: Path) -> None:
     ours = spec.model_dump()
     ours["rotary_base"] = spec.rotary_base or (ROTARY_BASE if spec.family == "llama" else None)
     for key in COMPARED:
-        _require_equal(f"model.{key}", ours[key], shape[key], path)
+        _require_equal(f"model.{key}", ours[key], shape.get(key), path)
+    _require_equal("model.parts", sorted(spec.parts), sorted(shape["parts"]), path)
     # A window that sequences fit into computes nothing else than none.
     window = shape.get("attention_window")
     window = window if window is not None and window["size"] < spec.seq_length else None
     _require_equal("model.attention_window", ours["attention_window"] if spec.narrow_window else None, window, path)
-    _require_equal("model.logits_cap", spec.logits_cap, None, path)
     there, here = shape["experts"], ours["experts"]
     if there is None or here is None:
         _require_equal("model.experts", here, there, path)

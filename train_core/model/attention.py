@@ -3,6 +3,7 @@
     causal_attention    over whole sequences, or documents apart: one by one on a CPU, all in one call of a GPU's flash
                         kernel where that takes the heads, and else under a mask
     block_output        of some of the keys, for `parallel.context_parallel`, which merges blocks; and `block_gradients`
+    add_sinks           one more score of each head, beside those of the keys, without a value (gpt-oss)
     LatentAttention     stands in the place of `transformer.Attention` where a model has it
 
 Shapes: s sequence, b micro-batch, d head size, v head size of values.
@@ -10,9 +11,9 @@ Shapes: s sequence, b micro-batch, d head size, v head size of values.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -48,6 +49,9 @@ def causal_attention(
     dropout: float = 0.0,
     documents: Documents | None = None,
     window: int | None = None,
+    *,
+    cap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Attend to each position and those before it: queries (b, heads, s, head_size) -> (b, heads, s, value's size).
 
@@ -56,9 +60,16 @@ def causal_attention(
     Args:
         documents: attend to those of the same document alone; None takes a sequence for one document.
         window: attend to so many of these alone, a query's own position among them; None attends to all.
+        cap: scores are cap x tanh(score / cap); None leaves them as they are.
+        sinks: see `add_sinks`. Scores with caps or sinks are not dropped.
     """
     # Without values, as in a rehearsal, a mask would take memory that a GPU's kernel does not.
-    window = None if isinstance(query, FakeTensor) else window
+    window, cap = (None, None) if isinstance(query, FakeTensor) else (window, cap)
+    if cap is not None or sinks is not None:
+        attend = partial(_attend_in_a_block, sinks=sinks, cap=cap, window=window)
+        return (
+            attend(query, key, value) if documents is None else attend_separately(attend, query, key, value, documents)
+        )
     if documents is None and window is None:
         return _attend(query, key, value, dropout)
     if not query.is_cuda:
@@ -133,7 +144,7 @@ def attend_packed(
 def _attend(query: Tensor, key: Tensor, value: Tensor, dropout: float, mask: Tensor | None = None) -> Tensor:
     """`mask` (b or 1, 1, s, s) is true where a query sees a key; None lets it see those up to its own position."""
     if mask is None and value.size(-1) < query.size(-1) and query.device.type == "cpu" and not dropout:
-        return _ShortValues.apply(query, key, value)  # type: ignore[no-untyped-call]
+        return _attend_in_a_block(query, key, value)
     if key.size(1) < query.size(1) and query.is_cuda and not _has_flash(query, value):
         # Without a fused kernel all scores would be kept.
         key, value = (_repeat_groups(heads, query) for heads in (key, value))
@@ -149,18 +160,59 @@ def takes_groups(gpu: torch.device, element_bytes: int, head_size: int) -> bool:
     return flash_runs(element_bytes, head_size, has_bf16=has_bf16)
 
 
-class _ShortValues(Function):
-    """Causal attention whose values are narrower than keys, by a CPU's kernel; what it pads is let go after a pass."""
+def _attend_in_a_block(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    sinks: Tensor | None = None,
+    cap: float | None = None,
+    window: int | None = None,
+) -> Tensor:
+    return _OneBlock.apply(query, key, value, sinks, cap, window)  # type: ignore[no-untyped-call]
+
+
+class _OneBlock(Function):
+    """Causal attention as one block: with sinks, capped scores, or values that a CPU's kernel takes padded alone."""
 
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        out, log_sum_exp = block_output(query, key, value, is_causal=True)
-        ctx.save_for_backward(query, out, log_sum_exp, key, value)
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None, cap: float | None, window: int | None
+    ) -> Tensor:
+        ctx.cap, ctx.window = cap, window if window is not None and window < query.size(2) else None
+        out, log_sum_exp = block_output(query, key, value, cap=cap, **_OneBlock.seen(ctx.window, query))
+        if sinks is not None:
+            out, log_sum_exp = add_sinks(out, log_sum_exp, sinks)
+        ctx.save_for_backward(query, out, log_sum_exp, key, value, sinks)
         return out
 
     @staticmethod
-    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, ...]:
-        return block_gradients(grad_out, *ctx.saved_tensors, is_causal=True)
+    def seen(window: int | None, query: Tensor) -> dict[str, Any]:
+        if window is None:
+            return {"is_causal": True}
+        return {"is_causal": False, "unseen": unseen_of(near_mask(*_places(query), window), query)}
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
+        *saved, sinks = ctx.saved_tensors
+        gradients = block_gradients(grad_out, *saved, cap=ctx.cap, **_OneBlock.seen(ctx.window, saved[0]))
+        of_sinks = None if sinks is None else sinks_gradient(grad_out, saved[1], saved[2], sinks)
+        return *gradients, of_sinks, None, None
+
+
+def add_sinks(out: Tensor, log_sum_exp: Tensor, sinks: Tensor) -> tuple[Tensor, Tensor]:
+    """As if each query (b, heads, n) saw one more key, of score `sinks` (heads) and without a value.
+
+    Source: arXiv 2309.17453; openai/gpt-oss, model.py, `sdpa`.
+    """
+    scores = sinks.to(log_sum_exp.dtype)[:, None]
+    share = (log_sum_exp - scores).sigmoid()  # of all exponentials, those of keys
+    return (out * share[..., None]).to(out.dtype), torch.logaddexp(log_sum_exp, scores)
+
+
+def sinks_gradient(grad_out: Tensor, out: Tensor, log_sum_exp: Tensor, sinks: Tensor) -> Tensor:
+    """The gradient of `sinks`, from what `add_sinks` put out."""
+    share = (sinks.to(log_sum_exp.dtype)[:, None] - log_sum_exp).exp()
+    return -(share * (grad_out * out).sum(-1, dtype=log_sum_exp.dtype)).sum((0, 2)).to(sinks.dtype)
 
 
 def as_wide(narrow: Tensor, query: Tensor) -> Tensor:
@@ -187,16 +239,23 @@ class CausalAttention(nn.Module):
     """Softmax of masked scores, times values. It has no parameters, and is what selective recomputation repeats.
 
     Attributes:
-        window: as that of `causal_attention`.
+        window, cap: as those of `causal_attention`.
     """
 
-    def __init__(self, window: int | None = None) -> None:
+    def __init__(self, window: int | None = None, cap: float | None = None) -> None:
         super().__init__()
-        self.window = window
+        self.window, self.cap = window, cap
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, documents: Documents | None = None) -> Tensor:
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        documents: Documents | None = None,
+        sinks: Tensor | None = None,
+    ) -> Tensor:
         """Takes what `causal_attention` takes -> (s, b, heads * head_size)."""
-        out = causal_attention(query, key, value, documents=documents, window=self.window)
+        out = causal_attention(query, key, value, documents=documents, window=self.window, cap=self.cap, sinks=sinks)
         return out.permute(2, 0, 1, 3).flatten(2)
 
 
@@ -205,8 +264,19 @@ UNSEEN = -3e4
 in every type, and a query of a block without any of these keeps a finite log-sum-exp."""
 
 
+def unseen_of(seen: Tensor, like: Tensor) -> Tensor:
+    """What `block_output` takes for the keys (m) that each query (n) sees: (n, m), true where it does."""
+    return torch.zeros(seen.shape, dtype=like.dtype, device=like.device).masked_fill_(~seen, UNSEEN)
+
+
 def block_output(
-    query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool, unseen: Tensor | None = None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    is_causal: bool,
+    unseen: Tensor | None = None,
+    cap: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """One block by a device's fused kernel: queries (b, heads, n, d), keys (b, groups, m, d), values (b, groups, m, v).
 
@@ -215,10 +285,13 @@ def block_output(
 
     Args:
         unseen: UNSEEN (n, m) where a query does not see a key, and else 0; None where all are seen, or `is_causal`.
+        cap: as that of `causal_attention`, for which kernels have no place: see `_CappedRows`.
 
     Returns:
         The output (b, heads, n, v), and the log-sum-exp (b, heads, n).
     """
+    if cap is not None:
+        return _capped_output(query, key, value, cap, is_causal=is_causal, unseen=unseen)
     if query.is_cuda:
         return _gpu_output(query, key, value, is_causal=is_causal, unseen=unseen)
     # The kernel takes values as wide as keys alone; narrower ones are padded for it.
@@ -259,13 +332,17 @@ def block_gradients(
     *,
     is_causal: bool,
     unseen: Tensor | None = None,
+    cap: float | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The block's summands of the gradients of queries, keys and values.
 
     Args:
         grad_out, out, log_sum_exp: over all keys that the queries see, those of other blocks included.
-        unseen: as that of `block_output`.
+        unseen, cap: as those of `block_output`.
     """
+    if cap is not None:
+        every = (grad_out, query, out, log_sum_exp, key, value)
+        return _capped_gradients(*every, cap, is_causal=is_causal, unseen=unseen)
     if query.is_cuda:
         return _gpu_gradients(grad_out, query, out, log_sum_exp, key, value, is_causal=is_causal, unseen=unseen)
     is_short = value.size(-1) < query.size(-1)
@@ -312,6 +389,88 @@ def _gpu_gradients(
         grads = (of_query, *(grad.unflatten(1, (num_groups, -1)).sum(2) for grad in of_pairs))
     of_query, of_key, of_value = grads
     return of_query[..., :head_size], of_key[..., :head_size], of_value[..., :value_size]
+
+
+ROWS = 256
+"""Queries whose capped scores are there at once."""
+
+
+class _CappedRows(NamedTuple):
+    """Some queries of a block, with all operations on scores in torch's own, as fused kernels cap none.
+
+    Attributes:
+        rows: which of the block's queries these are.
+        query: those of each group of heads, one behind the other, (b, groups, r, d).
+        scores: capped, without those of keys that a query does not see, (b, groups, r, m); in fp32, or wider.
+    """
+
+    rows: slice
+    query: Tensor
+    scores: Tensor
+
+
+def _of_groups(heads: Tensor, rows: slice, num_groups: int) -> Tensor:
+    """Some of the queries of all heads (b, heads, n, d) as (b, groups, r, d)."""
+    return heads[:, :, rows].unflatten(1, (num_groups, -1)).flatten(2, 3)
+
+
+def _capped_rows(
+    query: Tensor, key: Tensor, cap: float, *, is_causal: bool, unseen: Tensor | None
+) -> Iterator[_CappedRows]:
+    wide = torch.promote_types(query.dtype, torch.float32)
+    places = torch.arange(key.size(2), device=key.device)
+    for start in range(0, query.size(2), ROWS):
+        rows = slice(start, min(start + ROWS, query.size(2)))
+        # Of a causal block nobody sees the keys behind these queries.
+        some, keys = _of_groups(query, rows, key.size(1)), key[:, :, : rows.stop] if is_causal else key
+        scores = (some @ keys.transpose(-1, -2)).to(wide).mul_(query.size(-1) ** -0.5 / cap).tanh_().mul_(cap)
+        hidden = unseen_of(places[rows, None] >= places[: rows.stop], query) if is_causal else unseen
+        if hidden is not None:
+            of_rows = hidden if is_causal else hidden[rows]
+            scores.unflatten(2, (-1, of_rows.size(0))).add_(of_rows)
+        yield _CappedRows(rows, some, scores)
+
+
+def _capped_output(
+    query: Tensor, key: Tensor, value: Tensor, cap: float, *, is_causal: bool, unseen: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    outs, sums = [], []
+    for rows, _, scores in _capped_rows(query, key, cap, is_causal=is_causal, unseen=unseen):
+        of_heads = (query.size(0), query.size(1), rows.stop - rows.start)
+        log_sum_exp = scores.logsumexp(-1, keepdim=True)
+        weights = scores.sub_(log_sum_exp).exp_().to(value.dtype)
+        outs.append((weights @ value[:, :, : weights.size(-1)]).reshape(*of_heads, value.size(-1)))
+        sums.append(log_sum_exp.reshape(of_heads))
+    return torch.cat(outs, dim=2), torch.cat(sums, dim=2)
+
+
+def _capped_gradients(
+    grad_out: Tensor,
+    query: Tensor,
+    out: Tensor,
+    log_sum_exp: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cap: float,
+    *,
+    is_causal: bool,
+    unseen: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    groups, of_query = key.size(1), torch.empty_like(query)
+    of_key, of_value = (torch.zeros_like(each, dtype=log_sum_exp.dtype) for each in (key, value))
+    # What a query's weights have in common moves nothing, as they add up to one.
+    common = (grad_out * out).sum(-1, keepdim=True, dtype=log_sum_exp.dtype)
+    for rows, some, scores in _capped_rows(query, key, cap, is_causal=is_causal, unseen=unseen):
+        keys = slice(scores.size(-1))
+        ones, known = (_of_groups(each, rows, groups) for each in (grad_out.to(value.dtype), common))
+        weights = (scores - _of_groups(log_sum_exp[..., None], rows, groups)).exp_()
+        of_value[:, :, keys] += weights.to(value.dtype).transpose(-1, -2) @ ones
+        slope = scores.div_(cap).square_().neg_().add_(1).mul_(query.size(-1) ** -0.5)  # of the tangent, 1 - tanh^2
+        of_weights = ones @ value[:, :, keys].transpose(-1, -2)
+        of_scores = of_weights.sub(known).mul_(weights).mul_(slope).to(query.dtype)
+        of_query[:, :, rows] = (of_scores @ key[:, :, keys]).reshape(of_query[:, :, rows].shape)
+        of_key[:, :, keys] += of_scores.transpose(-1, -2) @ some
+    return of_query, of_key.to(key.dtype), of_value.to(value.dtype)
 
 
 def _as_bias(unseen: Tensor | None, query: Tensor) -> Tensor | None:
@@ -366,7 +525,7 @@ class LatentAttention(nn.Module):
         width = spec.num_attention_heads * (plain + self.value_size)
         self.pair_up: nn.Module = nn.Linear(latent.key_value_rank, width, bias=False)
         self.shared_key: nn.Module = PlaceForSharedKey()
-        self.core = CausalAttention()
+        self.core, self.is_in_a_block = CausalAttention(), True  # of a CPU's, whose values are narrower than queries
         self.projection: nn.Module = nn.Linear(spec.attended_size, spec.hidden_size, bias=False)
         self.dropout: nn.Module = PlaceForDropout()
 

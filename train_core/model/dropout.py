@@ -98,7 +98,15 @@ class AttentionWithDropout(CausalAttention):
         super().__init__()
         self.site, self.part, self.dropping = site, part, dropping
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, documents: Documents | None = None) -> Tensor:
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        documents: Documents | None = None,
+        sinks: Tensor | None = None,
+    ) -> Tensor:
+        assert sinks is None, "dropout is refused beside sinks and capped scores"
         if not torch.is_grad_enabled():  # as in an evaluation
             return super().forward(query, key, value, documents)
         shared = query.size(1) // key.size(1)

@@ -58,9 +58,12 @@ class Embedding(nn.Module):
         learned = spec.family == "gpt"
         self.positions: nn.Module = Positions(spec.seq_length, spec.hidden_size) if learned else nn.Identity()
         self.dropout: nn.Module = PlaceForDropout()
+        self.scale = math.sqrt(spec.hidden_size) if "scaled_embedding" in spec.parts else None
 
     def forward(self, tokens: Tensor, documents: Documents | None = None) -> Tensor:
         vectors = self.tokens(tokens)
+        if self.scale is not None:  # rounded to the type of the weights, as Gemma's were trained
+            vectors = vectors * torch.full((), self.scale, dtype=vectors.dtype, device=vectors.device)
         # Rotary positions have no place here, but turn queries and keys.
         if documents is None or isinstance(self.positions, nn.Identity):
             vectors = self.positions(vectors)
@@ -83,22 +86,28 @@ class Attention(nn.Module):
     def __init__(self, spec: ModelSpec, index: int = 0) -> None:
         """`index` is the layer's, of which some attend to all tokens where others have a window."""
         super().__init__()
-        # Only GPT has biases everywhere; a Llama may have them for queries, keys and values, as Qwen2 does.
-        biased, width = spec.family == "gpt", spec.query_size + 2 * spec.key_value_size
+        # Only GPT has biases everywhere; a Llama may have them for queries, keys and values, as Qwen2 does, or here.
+        biased, width = spec.has_output_bias, spec.query_size + 2 * spec.key_value_size
         self.head_size = spec.query_size // spec.num_attention_heads
         self.queries_per_group = spec.num_attention_heads // spec.num_query_groups
         self.qkv: nn.Module = nn.Linear(spec.hidden_size, width, bias=spec.has_qkv_bias)
         self.query_norm, self.key_norm = (
             RMSNorm(self.head_size, spec.norm_epsilon) if spec.qk_norm else None for _ in range(2)
         )
-        self.core = CausalAttention(spec.window_of(index))
+        self.core = CausalAttention(spec.window_of(index), spec.scores_cap)
+        self.is_in_a_block = spec.scores_cap is not None
+        # Scores are divided by the root of a head's size; this makes it another root.
+        scalar = spec.query_pre_attn_scalar
+        self.query_scale = None if scalar is None else math.sqrt(self.head_size / scalar)
         self.projection: nn.Module = nn.Linear(spec.query_size, spec.hidden_size, bias=biased)
         self.dropout: nn.Module = PlaceForDropout()
 
     def forward(self, x: Tensor, rotary: Tensor | None = None, documents: Documents | None = None) -> Tensor:
         norms = None if self.query_norm is None or self.key_norm is None else (self.query_norm, self.key_norm)
-        heads = split_heads(self.qkv(x), self.queries_per_group, self.head_size, rotary, norms)
-        return self.dropout(self.projection(self.core(*heads, documents)))
+        query, *pair = split_heads(self.qkv(x), self.queries_per_group, self.head_size, rotary, norms)
+        if self.query_scale is not None:
+            query = query * self.query_scale
+        return self.dropout(self.projection(self.core(query, *pair, documents=documents)))
 
 
 class FeedForwardActivation(nn.Module):
@@ -107,7 +116,7 @@ class FeedForwardActivation(nn.Module):
     def __init__(self, spec: ModelSpec, width: int) -> None:
         super().__init__()
         self.gated, self.block_size = spec.gated_mlp, gate_block_size(spec, width)
-        self.function = GELU if spec.family == "gpt" else SILU
+        self.function = GELU if spec.family == "gpt" or "gelu" in spec.parts else SILU
 
     def forward(self, x: Tensor) -> Tensor:
         return gated_product(x, self.block_size, self.function) if self.gated else self.function.forward(x)
@@ -123,7 +132,7 @@ class FeedForward(nn.Module):
     def __init__(self, spec: ModelSpec, width: int | None = None) -> None:
         """`width` is f; None for the model's own, and else that of an expert for all tokens."""
         super().__init__()
-        biased, width = spec.family == "gpt", spec.ffn_hidden_size if width is None else width
+        biased, width = spec.has_mlp_bias, spec.ffn_hidden_size if width is None else width
         self.up: nn.Module = nn.Linear(spec.hidden_size, width * (2 if spec.gated_mlp else 1), bias=biased)
         self.activation = FeedForwardActivation(spec, width)
         self.down: nn.Module = nn.Linear(width, spec.hidden_size, bias=biased)
@@ -142,7 +151,10 @@ def gate_block_size(spec: ModelSpec, width: int) -> int:
 
 
 class Layer(nn.Module):
-    """One pre-norm transformer layer: (s, b, h) -> (s, b, h)."""
+    """One transformer layer: (s, b, h) -> (s, b, h).
+
+    A norm comes before attention and before the feed-forward network, and where the model has them another after each.
+    """
 
     def __init__(self, spec: ModelSpec, index: int = 0) -> None:
         super().__init__()
@@ -150,10 +162,14 @@ class Layer(nn.Module):
         self.attention = Attention(spec, index) if spec.latent_attention is None else LatentAttention(spec)
         self.feed_forward_norm = norm_of(spec)
         self.feed_forward = FeedForward(spec) if index < spec.num_dense_layers else mixture_of(spec)
+        has_more = "post_norms" in spec.parts
+        self.post_attention_norm, self.post_feed_forward_norm = (
+            norm_of(spec) if has_more else nn.Identity() for _ in range(2)
+        )
 
     def forward(self, x: Tensor, rotary: Tensor | None = None, documents: Documents | None = None) -> Tensor:
-        x = x + self.attention(self.attention_norm(x), rotary, documents)
-        return x + self.feed_forward(self.feed_forward_norm(x))
+        x = x + self.post_attention_norm(self.attention(self.attention_norm(x), rotary, documents))
+        return x + self.post_feed_forward_norm(self.feed_forward(self.feed_forward_norm(x)))
 
 
 def mixture_of(spec: ModelSpec) -> MixtureOfExperts:

@@ -31,7 +31,15 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import Function
 
 from conf.types.schema import ContextExchange
-from train_core.model.attention import UNSEEN, CausalAttention, block_gradients, block_output, near_mask
+from train_core.model.attention import (
+    CausalAttention,
+    add_sinks,
+    block_gradients,
+    block_output,
+    near_mask,
+    sinks_gradient,
+    unseen_of,
+)
 from train_core.model.documents import Documents, spans_of
 from train_core.parallel.collectives import Axis, Pending, all_gather, reduce_scatter
 
@@ -190,12 +198,13 @@ class Reach(NamedTuple):
     """The blocks of queries and keys that see each other, and what within them does not.
 
     Attributes:
-        window: as that of `causal_attention`.
+        window, cap: as those of `causal_attention`.
     """
 
     axis: Axis
     documents: Documents | None
     window: int | None
+    cap: float | None = None
 
     def blocks(self, owner: int, query: Tensor) -> Iterator[tuple[Block, Tensor | None]]:
         """Those with the keys of a rank but for what no window reaches, and what `block_output` calls unseen."""
@@ -210,8 +219,7 @@ class Reach(NamedTuple):
             if int(first[block.queries][0] - last[block.keys][-1]) < self.window:
                 own, others = (places_of(each, self.axis, num_tokens, query.device) for each in (rank, owner))
                 is_near = near_mask(own[block.queries], others[block.keys], self.window)
-                unseen = torch.zeros(is_near.shape, dtype=query.dtype, device=query.device)
-                yield block._replace(is_causal=False), unseen.masked_fill_(~is_near, UNSEEN)
+                yield block._replace(is_causal=False), unseen_of(is_near, query)
 
 
 def _overlap(span: slice, other: slice, num_tokens: int) -> slice:
@@ -247,6 +255,7 @@ class _BlockwiseAttention(Function):
         query: Tensor,
         key: Tensor,
         value: Tensor,
+        sinks: Tensor | None,
         exchange: Gather | Ring,
         reach: Reach,
     ) -> Tensor:
@@ -260,7 +269,7 @@ class _BlockwiseAttention(Function):
             for (queries, keys, is_causal, rows), unseen in reach.blocks(owner, query):
                 seen = (heads[rows, :, keys] for heads in pairs)
                 of_block, its_log_sum_exp = block_output(
-                    query[rows, :, queries], *seen, is_causal=is_causal, unseen=unseen
+                    query[rows, :, queries], *seen, is_causal=is_causal, unseen=unseen, cap=reach.cap
                 )
                 if owner != axis.rank:
                     _merge(out[rows, :, queries], log_sum_exp[rows, :, queries], of_block, its_log_sum_exp)
@@ -270,16 +279,18 @@ class _BlockwiseAttention(Function):
                     out[rows, :, queries], log_sum_exp[rows, :, queries] = of_block, its_log_sum_exp
                 # Else it would still be there while the next block is computed.
                 del of_block, its_log_sum_exp
+        if sinks is not None:
+            out, log_sum_exp = add_sinks(out, log_sum_exp, sinks)
         out = out.to(query.dtype)
         ctx.exchange, ctx.reach = exchange, reach
         # Keys and values of other ranks are not kept, whose memory is what the axis is for: they come by again in
         # backward.
-        ctx.save_for_backward(query, key, value, out, log_sum_exp)
+        ctx.save_for_backward(query, key, value, out, log_sum_exp, sinks)
         return out
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, out, log_sum_exp = ctx.saved_tensors
+        query, key, value, out, log_sum_exp, sinks = ctx.saved_tensors
         # In fp32, as it stays on this rank. The sums for keys and values travel, and have the activations' type.
         grad_query, complete = torch.zeros_like(query, dtype=torch.float32), None
         own = _Pairs(key, value)
@@ -289,7 +300,9 @@ class _BlockwiseAttention(Function):
             for (queries, keys, is_causal, rows), unseen in ctx.reach.blocks(owner, query):
                 seen = [tensor[rows, :, queries] for tensor in (grad_out, query, out, log_sum_exp)]
                 others = (heads[rows, :, keys] for heads in pairs)
-                of_query, of_key, of_value = block_gradients(*seen, *others, is_causal=is_causal, unseen=unseen)
+                of_query, of_key, of_value = block_gradients(
+                    *seen, *others, is_causal=is_causal, unseen=unseen, cap=ctx.reach.cap
+                )
                 grad_query[rows, :, queries] += of_query
                 sums = own.apart(gradient.wait()) if sums is None else sums
                 sums.key[rows, :, keys] += of_key
@@ -301,7 +314,8 @@ class _BlockwiseAttention(Function):
             ):  # no document has tokens on both sides, or no window reaches so far, and the sum goes on as it came
                 gradient.wait()
         assert complete is not None
-        return grad_query.to(query.dtype), *own.apart(complete), None, None
+        of_sinks = None if sinks is None else sinks_gradient(grad_out, out, log_sum_exp, sinks)
+        return grad_query.to(query.dtype), *own.apart(complete), of_sinks, None, None
 
 
 def _merge(out: Tensor, log_sum_exp: Tensor, of_block: Tensor, its_log_sum_exp: Tensor) -> None:
@@ -315,11 +329,20 @@ def _merge(out: Tensor, log_sum_exp: Tensor, of_block: Tensor, its_log_sum_exp: 
 class ContextAttention(CausalAttention):
     """Takes the queries, keys and values of this rank's tokens -> (n, b, heads * head_size)."""
 
-    def __init__(self, axis: Axis, exchange: ContextExchange, window: int | None = None) -> None:
-        super().__init__(window)
+    def __init__(self, axis: Axis, exchange: ContextExchange, whole: CausalAttention) -> None:
+        super().__init__(whole.window, whole.cap)
         self.axis, self.exchange = axis, EXCHANGES[exchange]
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, documents: Documents | None = None) -> Tensor:
-        reach = Reach(self.axis, documents, self.window)
-        out: Tensor = _BlockwiseAttention.apply(query, key, value, self.exchange, reach)  # type: ignore[no-untyped-call]
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        documents: Documents | None = None,
+        sinks: Tensor | None = None,
+    ) -> Tensor:
+        # Without values, as in a rehearsal, scores are those of a kernel.
+        cap = None if isinstance(query, FakeTensor) else self.cap
+        reach = Reach(self.axis, documents, self.window, cap)
+        out: Tensor = _BlockwiseAttention.apply(query, key, value, sinks, self.exchange, reach)  # type: ignore[no-untyped-call]
         return out.permute(2, 0, 1, 3).flatten(2)

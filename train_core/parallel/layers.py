@@ -67,8 +67,8 @@ class RecomputedAttention(nn.Module):
         super().__init__()
         self.core = core
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, documents: Documents | None = None) -> Tensor:
-        return run_and_recompute(self.core, query, key, value, documents)
+    def forward(self, *heads: Tensor, documents: Documents | None = None, sinks: Tensor | None = None) -> Tensor:
+        return run_and_recompute(self.core, *heads, documents=documents, sinks=sinks)
 
 
 def drop_pointwise_outputs(layer: Layer) -> None:
@@ -139,7 +139,7 @@ def compiled_forward(layer: nn.Module) -> Callable[..., Tensor]:
         # How many rows an expert gets differs from pass to pass, for each of which there would be code of its own.
         if isinstance(module, NOT_COMPILED):
             module.forward = torch.compiler.disable(module.forward)  # type: ignore[method-assign]
-        if isinstance(module, LatentAttention):  # whose core is a function of our own on a CPU
+        if isinstance(module, LatentAttention | Attention) and module.is_in_a_block:
             module.core.forward = torch.compiler.disable(module.core.forward)  # type: ignore[method-assign]
     # All passes have activations of one shape, so that code for any shape would only be slower.
     return torch.compile(layer.forward, backend=BACKEND, dynamic=False)

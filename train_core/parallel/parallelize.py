@@ -210,7 +210,7 @@ class Style(NamedTuple):
 
 def _core(whole: CausalAttention, place: Place) -> nn.Module:
     if place.context.size > 1:
-        return ContextAttention(place.context, place.plan.context_exchange, whole.window)
+        return ContextAttention(place.context, place.plan.context_exchange, whole)
     dropping = place.dropping.scores(place.name, place.tensor.rank)
     if dropping is not None:
         dropping.window = whole.window

@@ -21,7 +21,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from conf.plan.experiment import Experiment
-from tests.train_core.training.random_layouts import Values, case_of
+from conf.types.model_spec import OF_DENSE, OWN_PARTS
+from tests.train_core.training.random_layouts import Further, Values, case_of
 from train_core.costs import estimate
 from train_core.process.world import World
 from train_core.rehearsal.stage import OF_REHEARSALS
@@ -40,6 +41,7 @@ BEYOND = {
     70_002: 0.03,  # the layer at work is priced as one that recomputes, where the last of a chunk does not
     **dict.fromkeys((54_140, 54_148, 54_149), 0.05),  # ZeRO-2: buckets are taken to be as long as they may be
     **dict.fromkeys((54_157, 90_501), 0.07),  # ZeRO-2 under zero-bubble: buckets that one pass ends and the next begins
+    110_010: 0.18,  # ZeRO-2 under zero-bubble too, as much without its parts
     54_159: 0.03,  # experts get a multiple of 16 rows here, which nothing has to pad; a router does not see to that
 }
 """Those that hold less than predicted, beyond the bounds, and by how much they may."""
@@ -116,9 +118,23 @@ def at_size(random: Random, values: Values) -> Values:
     }
 
 
-def experiment_of(number: int) -> tuple[Experiment, int]:
+def with_parts(random: Random, values: Values) -> Values:
+    """The same with what few models have."""
+    sizes = at_size(random, values)
+    has_experts = "model.experts" in sizes
+    found = [part for part in sorted(OWN_PARTS) if random.random() < 0.6 and not (has_experts and part in OF_DENSE)]
+    return sizes | {
+        "model.parts": found,
+        "model.latent_attention": None,
+        "model.scores_cap": random.choice((None, 50.0)),
+        "training.dropout": 0.0,
+        "precision.matmul_recipe": None,
+    }
+
+
+def experiment_of(number: int, further: Further = at_size) -> tuple[Experiment, int]:
     """The setup, and the stage of it that is held against torch."""
-    experiment = case_of(number, at_size, ("model=tiny", "cluster=dgx-h100")).experiment
+    experiment = case_of(number, further, ("model=tiny", "cluster=dgx-h100")).experiment
     return experiment, Random(number).randrange(experiment.parallel.pipeline_parallel_size)
 
 
@@ -134,3 +150,13 @@ def test_a_stage_holds_what_is_counted_on_paper(number: int) -> None:
     held, predicted = held_bytes(experiment, stage), estimate(experiment).stages[stage].allocated_bytes
     assert held - predicted <= max(SHARE * held, MOST_BYTES), "a plan that is said to fit may not"
     assert predicted - held <= max(BEYOND.get(number, SHARE) * held, MOST_BYTES)
+
+
+@pytest.mark.one_in(8)
+@pytest.mark.slow
+@pytest.mark.parametrize("with_parts_number", range(110_000, 110_014))
+def test_a_stage_with_parts_of_other_types_holds_what_is_counted_on_paper(with_parts_number: int) -> None:
+    experiment, stage = experiment_of(with_parts_number, with_parts)
+    held, predicted = held_bytes(experiment, stage), estimate(experiment).stages[stage].allocated_bytes
+    assert held - predicted <= max(SHARE * held, MOST_BYTES), (held, predicted)
+    assert predicted - held <= max(BEYOND.get(with_parts_number, SHARE) * held, MOST_BYTES), (held, predicted)

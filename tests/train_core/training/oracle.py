@@ -241,10 +241,14 @@ def parameter_shapes(model: ModelSpec) -> dict[str, tuple[int, ...]]:
         "feed_forward.up": (ffn * (2 if model.gated_mlp else 1), hidden),
         "feed_forward.down": (hidden, ffn),
     }
-    norms = {f"{name}_norm": (hidden,) for name in ("attention", "feed_forward")}
+    places = ["attention", "feed_forward"]
+    places += [f"post_{place}" for place in places if "post_norms" in model.parts]
+    norms = {f"{place}_norm": (hidden,) for place in places}
     if model.qk_norm:
         norms |= {f"attention.{name}_norm": (head_size,) for name in ("query", "key")}
     dense: dict[str, tuple[int, ...]] = {f"{name}.weight": shape for name, shape in (products | norms).items()}
+    if not has_biases:
+        dense |= {f"{name}.bias": products[name][:1] for name in biased_products(model)}
     sparse = with_experts(dense, model) if model.experts is not None else dense
     layers = [dense if index < model.num_dense_layers else sparse for index in range(model.num_layers)]
     shapes = {f"layers.{index}.{name}": shape for index, layer in enumerate(layers) for name, shape in layer.items()}
@@ -254,6 +258,13 @@ def parameter_shapes(model: ModelSpec) -> dict[str, tuple[int, ...]]:
         shapes["embedding.positions.weight"] = (model.seq_length, hidden)
     shapes["embedding.tokens.weight"] = (model.vocab_size, hidden)
     return shapes if model.tied_embeddings else shapes | {"head.weight": (model.vocab_size, hidden)}
+
+
+def biased_products(model: ModelSpec) -> list[str]:
+    """The products of a Llama that have biases."""
+    found = ["attention.qkv"] if model.qkv_bias else []
+    found += ["attention.projection"] if "output_bias" in model.parts else []
+    return found + (["feed_forward.up", "feed_forward.down"] if "mlp_bias" in model.parts else [])
 
 
 def latent_shapes(model: ModelSpec, head_size: int) -> dict[str, tuple[int, ...]]:
@@ -296,18 +307,22 @@ def losses_of(
 ) -> tuple[Tensor, Tensor]:
     """Token ids (b, s) and the ids that follow them to the mean cross-entropy, and to what balances experts."""
     x = weights["embedding.tokens.weight"][tokens]
+    if "scaled_embedding" in model.parts:
+        x = x * math.sqrt(model.hidden_size)
     balance = torch.zeros((), dtype=x.dtype)
     if model.family == "gpt":
         x = x + weights["embedding.positions.weight"][: tokens.size(1)]
     for index in range(model.num_layers):
         layer = f"layers.{index}"
-        x = x + attention(norm(x, weights, f"{layer}.attention_norm"), weights, f"{layer}.attention", model)
+        attended = attention(norm(x, weights, f"{layer}.attention_norm"), weights, f"{layer}.attention", model)
+        x = x + behind(attended, weights, f"{layer}.post_attention_norm")
         normed, network = norm(x, weights, f"{layer}.feed_forward_norm"), f"{layer}.feed_forward"
         if index < model.num_dense_layers:
-            x = x + feed_forward(normed, weights, network, model, model.ffn_hidden_size)
+            out = feed_forward(normed, weights, network, model, model.ffn_hidden_size)
         else:
             out, of_layer = mixture(normed, weights, network, model, routing or Routing(model))
-            x, balance = x + out, balance + of_layer
+            balance = balance + of_layer
+        x = x + behind(out, weights, f"{layer}.post_feed_forward_norm")
     head = weights["embedding.tokens.weight" if model.tied_embeddings else "head.weight"]
     logits = norm(x, weights, "final_norm") @ head.T
     if model.logits_cap is not None:
@@ -371,7 +386,9 @@ def attention(x: Tensor, weights: Mapping[str, Tensor], prefix: str, model: Mode
         q, k = (norm(heads, weights, f"{prefix}.{name}_norm") for heads, name in ((q, "query"), (k, "key")))
     if model.family == "llama":
         q, k = (turned(heads, model.rotary_base or 10_000.0) for heads in (q, k))
-    return attended(q, k, v, weights, prefix, None if window is None or is_full else window.size)
+    if model.query_pre_attn_scalar is not None:
+        q = q * math.sqrt(q.size(-1) / model.query_pre_attn_scalar)
+    return attended(q, k, v, weights, prefix, None if window is None or is_full else window.size, model.scores_cap)
 
 
 def latent_heads(
@@ -395,10 +412,18 @@ def latent_heads(
 
 
 def attended(
-    q: Tensor, k: Tensor, v: Tensor, weights: Mapping[str, Tensor], prefix: str, window: int | None = None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    weights: Mapping[str, Tensor],
+    prefix: str,
+    window: int | None = None,
+    cap: float | None = None,
 ) -> Tensor:
     b, s = q.size(0), q.size(2)
     scores = q @ k.transpose(-1, -2) / math.sqrt(q.size(-1))
+    if cap is not None:
+        scores = cap * (scores / cap).tanh()
     is_later = torch.ones(s, s, dtype=torch.bool).triu(1)
     is_too_far = torch.zeros_like(is_later) if window is None else torch.ones_like(is_later).tril(-window)
     scores = scores.masked_fill(is_later | is_too_far, -torch.inf)
@@ -416,7 +441,7 @@ def turned(x: Tensor, base: float) -> Tensor:
 
 
 def feed_forward(x: Tensor, weights: Mapping[str, Tensor], prefix: str, model: ModelSpec, width: int) -> Tensor:
-    activation = gelu if model.family == "gpt" else silu
+    activation = gelu if model.family == "gpt" or "gelu" in model.parts else silu
     x = linear(x, weights, f"{prefix}.up")
     if model.gated_mlp:  # rows of gate and input take turns, in as many blocks as the most tensor ranks
         num_blocks = math.gcd(model.num_query_groups, width)
@@ -433,6 +458,11 @@ def gelu(x: Tensor) -> Tensor:
 
 def silu(x: Tensor) -> Tensor:
     return x * torch.sigmoid(x)
+
+
+def behind(x: Tensor, weights: Mapping[str, Tensor], prefix: str) -> Tensor:
+    """Through a norm that only some models have."""
+    return norm(x, weights, prefix) if f"{prefix}.weight" in weights else x
 
 
 def norm(x: Tensor, weights: Mapping[str, Tensor], prefix: str) -> Tensor:

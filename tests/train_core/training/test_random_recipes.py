@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from conf.types.model_spec import OF_DENSE, OWN_PARTS
 from tests.train_core.conftest import Worlds
 from tests.train_core.training.random_layouts import Case, Values, case_of
 from tests.train_core.training.test_random_layouts import require_training_like_the_oracle
@@ -61,6 +62,33 @@ WINDOWED = [case_of(number, windows) for number in range(3000, 3030)]
 @pytest.mark.slow
 @pytest.mark.parametrize("case", WINDOWED, ids=[case.name for case in WINDOWED])
 def test_a_random_layout_with_windows_trains_like_the_oracle(
+    case: Case, worlds: Worlds, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    require_training_like_the_oracle(case.experiment, worlds, tmp_path, record_property)
+
+
+def parts(random: Random, values: Values) -> Values:
+    """What Gemma and others have, each by chance."""
+    has_experts, layers, length = "model.experts" in values, values["model.num_layers"], values["model.seq_length"]
+    found = [part for part in sorted(OWN_PARTS) if random.random() < 0.5 and not (has_experts and part in OF_DENSE)]
+    drawn: Values = {"model.parts": found, "model.latent_attention": None}
+    # Scores of weights that were just drawn are about 0.01.
+    drawn["model.scores_cap"] = random.choice((None, 0.005, 0.02))
+    drawn["model.query_pre_attn_scalar"] = random.choice((None, None, 0.5, 3.0))
+    drawn["model.qkv_bias"] = values["model.family"] == "llama" and random.random() < 0.3
+    if random.random() < 0.4:
+        every = random.choice((None, *range(2, layers + 1)))
+        drawn["model.attention_window"] = {"size": random.randint(2, max(2, length)), "full_every": every}
+    return drawn
+
+
+WITH_PARTS = [case_of(number, parts) for number in range(5000, 5030)]
+
+
+@pytest.mark.one_in(10)
+@pytest.mark.slow
+@pytest.mark.parametrize("case", WITH_PARTS, ids=[case.name for case in WITH_PARTS])
+def test_a_random_layout_with_parts_of_other_types_trains_like_the_oracle(
     case: Case, worlds: Worlds, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     require_training_like_the_oracle(case.experiment, worlds, tmp_path, record_property)

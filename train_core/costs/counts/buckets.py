@@ -8,7 +8,7 @@ from typing import NamedTuple
 from conf.plan.experiment import Experiment
 from conf.types.model_spec import LatentAttentionSpec
 from train_core.axes import ENDS, EXPERT_REPLICAS, REPLICAS
-from train_core.costs.counts.parameters import attention_matrices, head_norm_size
+from train_core.costs.counts.parameters import NUM_NORMS, attention_matrices, head_norm_size, num_norms
 from train_core.shared_rules import Role, Treatment, bucket_members, kept_role, padded_length
 
 
@@ -103,7 +103,7 @@ def layer_parameters_of(experiment: Experiment, layer: int = 0) -> Iterator[Para
     query, rest = model.query_size // t, 2 * model.key_value_size // t
     yield from _norm(experiment)
     if model.latent_attention is None:
-        yield from _pair(experiment, query + rest, query, is_biased=model.has_qkv_bias)
+        yield from _pair(experiment, query + rest, query, biases=(model.has_qkv_bias, model.has_output_bias))
     else:
         yield from _latent_attention(experiment, model.latent_attention)
     if model.qk_norm:  # ranks have other heads, so that gradients are summands without sequence parallelism too
@@ -113,6 +113,8 @@ def layer_parameters_of(experiment: Experiment, layer: int = 0) -> Iterator[Para
         yield from _feed_forward(experiment, model.ffn_hidden_size)
     else:
         yield from _mixture(experiment)
+    for _ in range(num_norms(model) - NUM_NORMS):
+        yield from _norm(experiment)
 
 
 def _latent_attention(experiment: Experiment, latent: LatentAttentionSpec) -> Iterator[Parameter]:
@@ -131,17 +133,17 @@ def _latent_attention(experiment: Experiment, latent: LatentAttentionSpec) -> It
 
 def _feed_forward(experiment: Experiment, ffn_hidden_size: int) -> Iterator[Parameter]:
     model, f = experiment.model, ffn_hidden_size // experiment.parallel.tensor_parallel_size
-    return _pair(experiment, (2 if model.gated_mlp else 1) * f, f, is_biased=model.family == "gpt")
+    return _pair(experiment, (2 if model.gated_mlp else 1) * f, f, biases=(model.has_mlp_bias, model.has_mlp_bias))
 
 
-def _pair(experiment: Experiment, columns: int, depth: int, *, is_biased: bool) -> Iterator[Parameter]:
+def _pair(experiment: Experiment, columns: int, depth: int, *, biases: tuple[bool, bool]) -> Iterator[Parameter]:
     """A column product and the row product that follows it, with `columns` results and `depth` inputs on a rank."""
-    h, is_gpt = experiment.model.hidden_size, experiment.model.family == "gpt"
+    h = experiment.model.hidden_size
     yield Parameter(_treatment_of_part(decays=True), columns, h)
     yield Parameter(_treatment_of_part(decays=True), h, depth, split=1)
-    if is_biased:
+    if biases[0]:
         yield Parameter(_treatment_of_part(decays=False), columns)
-    if is_gpt:
+    if biases[1]:
         yield Parameter(_treatment_of_whole(experiment, decays=False), h)
 
 

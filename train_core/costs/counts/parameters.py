@@ -40,7 +40,7 @@ def layer_parameters(model: ModelSpec, tensor_parallel_size: Size) -> Size:
     experts = model.experts
     if experts is None:
         return dense_layer_parameters(model, tensor_parallel_size)
-    router = experts.num_experts * (model.hidden_size + ("router_bias" in model.parts))
+    router = experts.num_experts * (model.hidden_size + (not {"router_bias", "choice_bias"}.isdisjoint(model.parts)))
     gate = model.hidden_size * ("shared_gate" in model.parts)
     return _shared_parameters(model, experts.shared_ffn_hidden_size, tensor_parallel_size) + router + gate
 
@@ -50,16 +50,25 @@ def experts_parameters(model: ModelSpec, expert_parallel_size: Size, expert_tens
     experts = model.experts
     assert experts is not None
     matrices = feed_forward_matrices(model, experts.ffn_hidden_size)
-    each: Size = _share_of(matrices, expert_tensor_parallel_size, *_feed_forward_biases(model))
+    each: Size = _share_of(matrices, expert_tensor_parallel_size, model.has_mlp_bias, model.has_mlp_bias)
     return experts.num_experts // expert_parallel_size * each
 
 
 def _shared_parameters(model: ModelSpec, ffn_hidden_size: int, t: Size) -> Size:
     """Attention, a feed-forward layer of this width, the norms around them and what an activation learns."""
-    feed_forward = _share_of(feed_forward_matrices(model, ffn_hidden_size), t, *_feed_forward_biases(model))
-    norms = 1 if "one_norm" in model.parts else 4 if "post_norms" in model.parts else 2
+    feed_forward = _share_of(feed_forward_matrices(model, ffn_hidden_size), t, model.has_mlp_bias, model.has_mlp_bias)
+    norms = 1 if "one_norm" in model.parts else num_norms(model)
     learned = 2 * ("learned_activation" in model.parts)
     return _all_attention(model, t) // model.num_layers + feed_forward + norms * final_norm_parameters(model) + learned
+
+
+NUM_NORMS = 2
+"""Of a layer: before attention and before the feed-forward network."""
+
+
+def num_norms(model: ModelSpec) -> int:
+    """The norms of a layer, with those behind attention and the feed-forward network where a model has them too."""
+    return 2 * NUM_NORMS if "post_norms" in model.parts else NUM_NORMS
 
 
 def _all_attention(model: ModelSpec, t: Size) -> Size:
@@ -69,20 +78,13 @@ def _all_attention(model: ModelSpec, t: Size) -> Size:
     vectors += (model.query_size + model.key_value_size) * ("wide_qk_norm" in parts)
     if latent is not None:  # the short vectors have norms of their own
         vectors += (latent.query_rank or 0) + latent.key_value_rank
-    has_output_bias = model.family == "gpt" or "output_bias" in parts
-    full = _share_of(_full_attention_matrices(model), t, model.has_qkv_bias, has_output_bias) + vectors
+    full = _share_of(_full_attention_matrices(model), t, model.has_qkv_bias, model.has_output_bias) + vectors
     if linear is None:
         return model.num_layers * full
     mixed = (2 * linear.key_size + linear.value_size) * linear.convolution_width
     vectors = mixed + 2 * linear.num_value_heads + linear.value_head_size
     others = _share_of(_linear_attention_matrices(model, linear), t, False, False) + vectors
     return model.num_full_layers * full + (model.num_layers - model.num_full_layers) * others
-
-
-def _feed_forward_biases(model: ModelSpec) -> tuple[bool, bool]:
-    """True twice if column and row products of feed-forward layers, and of experts, have biases."""
-    has_biases = model.family == "gpt" or "mlp_bias" in model.parts
-    return has_biases, has_biases
 
 
 def head_norm_size(model: ModelSpec) -> int:

@@ -205,9 +205,23 @@ def _causal_flops(setting: Setting, shard: Shard) -> Number:
     return triangle if model.seen_share == 1.0 else triangle * model.seen_share
 
 
+CAP_FORWARD, CAP_BACKWARD = 80, 140
+"""Bytes of each score that this trainer reads and writes where it caps scores, operation by operation in fp32. Source:
+train_core/model/attention.py, `_capped_rows`, `_capped_output` and `_capped_gradients`."""
+
+
+def _cap_seconds(setting: Setting, shard: Shard, bytes_of_score: int) -> Floats | float:
+    model = setting.model
+    if model.scores_cap is None or not setting.implementation.counted_moments:
+        return 0.0
+    # Of a causal layer half of the scores, of one with a window all, under a mask.
+    share = 1.0 - model.num_full_layers / model.num_layers / 2 if model.narrow_window is not None else 0.5
+    return memory_bound_seconds(setting, scores_of(setting, shard) * (share * bytes_of_score))
+
+
 def core_forward(setting: Setting, shard: Shard) -> Floats:
     if setting.implementation.flash_attention:
-        return attention_seconds(setting, _causal_flops(setting, shard))
+        return attention_seconds(setting, _causal_flops(setting, shard)) + _cap_seconds(setting, shard, CAP_FORWARD)
     # Two batched products with a softmax between them. They know nothing of the mask and compute the full square.
     rows, s, count, size = _heads(setting, shard)
     # Softmax reads and writes the scores, and so does dropout, which also writes a mask of a byte for each.
@@ -219,7 +233,8 @@ def core_forward(setting: Setting, shard: Shard) -> Floats:
 
 def core_backward(setting: Setting, shard: Shard) -> Floats:
     if setting.implementation.flash_attention:
-        return attention_seconds(setting, FLASH_BACKWARD_TO_FORWARD * _causal_flops(setting, shard))
+        fused = attention_seconds(setting, FLASH_BACKWARD_TO_FORWARD * _causal_flops(setting, shard))
+        return fused + _cap_seconds(setting, shard, CAP_BACKWARD)
     rows, s, count, size = _heads(setting, shard)
     # Softmax reads its output and that output's gradient and writes a gradient. Four products follow: the gradient of
     # the scores, of depth `size`, and those of queries, keys and values, counted with depth `s`.

@@ -8,9 +8,9 @@ import numpy as np
 
 from conf.types.model_spec import ModelSpec
 from conf.units import FLOAT32_BYTES
+from train_core.costs.counts.parameters import NUM_NORMS, num_norms
 from train_core.costs.kernels import recipe_of
 from train_core.costs.layer.shard import (
-    NUM_NORMS,
     Shard,
     activated_bytes,
     held_tokens_of,
@@ -36,8 +36,10 @@ def kept_bytes(setting: Setting, shard: Shard, recompute: Integers) -> Integers:
     # Inputs of both norms and of both column products are four vectors of the hidden size; dropout's masks have a byte
     # for each element.
     masks = 2 * model.hidden_size if implementation.dropout else 0
-    statistics = implementation.norm_statistics * (NUM_NORMS + num_short_norms_of(model)) // NUM_NORMS
-    vectors = 4 * model.hidden_size + statistics + short_vectors_of(model)
+    statistics = implementation.norm_statistics * (num_norms(model) + num_short_norms_of(model)) // NUM_NORMS
+    # What a norm behind attention or behind the feed-forward network takes is kept too.
+    inputs = 2 + num_norms(model)
+    vectors = inputs * model.hidden_size + statistics + short_vectors_of(model)
     whole = held * (vectors * width + masks)
     heads = model.query_size + model.key_value_size + model.value_size + model.attended_size
     # An activation has an input and an output; one with a gate two inputs.
@@ -138,6 +140,8 @@ def gradient_bytes(setting: Setting, shard: Shard) -> Integers:
         vector = norm_output_bytes(setting, shard)
         sides = np.where(makes_outputs, 0, inside + vector) + (2 if model.gated_mlp else 1) * inside
         fullest = np.maximum(fullest, norm_bytes(setting, vector) - sides)
+        if num_norms(model) > NUM_NORMS:  # a norm behind the feed-forward network comes first, when all is there
+            fullest = np.maximum(fullest, norm_bytes(setting, vector))
     whole = np.where(repeats(setting, shard.recompute, "layer"), np.maximum(passed, of_down.forward), 0)
     return np.maximum(fullest, whole)
 

@@ -12,6 +12,7 @@ import numpy as np
 from conf.units import FLOAT32_BYTES
 from train_core.costs.collectives import ring_of, shown_seconds
 from train_core.costs.counts.flops import selected_shares
+from train_core.costs.counts.parameters import NUM_NORMS, num_norms
 from train_core.costs.kernels import (
     NarrowProducts,
     Number,
@@ -22,7 +23,6 @@ from train_core.costs.kernels import (
     recipe_of,
 )
 from train_core.costs.layer.shard import (
-    NUM_NORMS,
     Shard,
     activated_bytes,
     held_tokens_of,
@@ -52,7 +52,8 @@ def between_forward(setting: Setting, shard: Shard) -> Floats:
     # Two norms read and write (4), and two residual additions read two addends and write a sum (6). An activation reads
     # and writes (2).
     gated = gated_elements(setting)[0]
-    return _between_products(setting, shard, held=10, gelu=2, gated=gated, kernels=FORWARD_KERNELS)
+    more = num_norms(setting.model) - NUM_NORMS
+    return _between_products(setting, shard, held=10 + 2 * more, gelu=2, gated=gated, kernels=FORWARD_KERNELS + more)
 
 
 def gated_elements(setting: Setting) -> tuple[int, int]:
@@ -80,7 +81,9 @@ def projections_input_gradient(setting: Setting, shard: Shard) -> Floats:
     products = sum(matmul_seconds(setting, tokens, k, n, recipe=recipe) for n, k in products_of(setting, shard))
     # An activation reads its input and the output's gradient and writes the input's (3).
     gated = gated_elements(setting)[1]
-    between = _between_products(setting, shard, held=14, gelu=3, gated=gated, kernels=BACKWARD_KERNELS)
+    more = num_norms(setting.model) - NUM_NORMS  # each reads its input and the output's gradient, and writes one
+    kernels = BACKWARD_KERNELS + more
+    between = _between_products(setting, shard, held=14 + 3 * more, gelu=3, gated=gated, kernels=kernels)
     return products + backward_casts(setting, shard) + between
 
 

@@ -11,7 +11,6 @@ from train_core.costs.counts.parameters import Matrix, attention_matrices, feed_
 from train_core.costs.setting import Booleans, Integers, Setting
 
 NONE = RECOMPUTES.index("none")
-NUM_NORMS = 2  # of a layer
 
 
 @dataclass(frozen=True, slots=True)
