@@ -25,6 +25,7 @@ from sweeps.trial import SweepRecord
 from tests.composed import compose_choices_once, compose_tree, load, load_cluster
 from tests.covering import covering
 from tests.messages import BOOK
+from tests.rewritten_once import rewrite_all
 from train_core.rates.plan import rates_plan
 from train_core.rates.record import AttentionShape, Product, RatesPlan
 
@@ -45,8 +46,8 @@ SHARED = {
 Any other file is a group of its own, so that what its fixtures set up is set up once."""
 
 FURTHER_CLUSTERS = {
-    "slurm-2": [f"slurm/test_{of}.py" for of in ("allocation", "requeue", "stages")],
-    "slurm-3": [f"slurm/test_{of}.py" for of in ("budget", "chaos", "pbs")],
+    "slurm-2": [f"slurm/test_{of}.py" for of in ("allocation", "controller", "queue", "requeue", "stages")],
+    "slurm-3": [f"slurm/test_{of}.py" for of in ("budget", "chaos", "commands", "pbs", "restarts")],
 }
 """Thirds of the tests on Slurm, which mostly wait, in groups with a cluster of their own. Where the environment names a
 cluster, there is only that one."""
@@ -55,6 +56,9 @@ cluster, there is only that one."""
 # Thousands of tests, and the libraries that they import, stay until the end. Looking through them for garbage as often
 # as Python does took a third of the time in which every worker collects tests.
 gc.set_threshold(100_000, *gc.get_threshold()[1:])
+
+# `test_composed` holds them against Hydra's own, which a command uses that is started as a user starts it.
+hydra.compose = compose_choices_once  # type: ignore[assignment]
 
 # How long an example takes depends on what else the machine does, and is no property of the code.
 hypothesis_settings.register_profile("any-machine", deadline=None)
@@ -75,6 +79,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     BOOK.rewrites = config.getoption("rewrite_messages")
     config.pluginmanager.register(BOOK, "messages")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Before pytest-xdist starts workers."""
+    if session.config.getoption("numprocesses", None) and not hasattr(session.config, "workerinput"):
+        rewrite_all(session.config, TESTS)
 
 
 def pytest_collection(session: pytest.Session) -> None:
@@ -252,14 +262,6 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     output_dir = tmp_path_factory.mktemp("empty")
     connect(TrackingSpec(kind="sqlite", uri=None, experiment="made-up"), output_dir).search_experiments()
     return database_path(output_dir)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def quick_compositions() -> Iterator[None]:
-    """`test_composed` holds them against Hydra's own, which a command uses that is started as a user starts it."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hydra, "compose", compose_choices_once)
-        yield
 
 
 @pytest.fixture(scope="session", autouse=True)
