@@ -17,6 +17,7 @@ from diagnose.evidence import FileEvidence, is_on, setting_of
 from diagnose.measured import SHIFT, MeasuredSteps
 from diagnose.runs import LogLine, UserRun
 from diagnose.suspects import Case, Suspect
+from diagnose.trainer_flags import LAUNCH_BLOCKING
 from diagnose.understood import price_of, with_links
 
 LEAST_SHARE = 0.03
@@ -54,7 +55,7 @@ FRAGMENTED, NEARLY_FULL = 0.6, 0.9
 
 def suspects_of_log(run: UserRun, measured: MeasuredSteps | None, case: Case | None) -> list[Suspect]:
     """Whatever the log and the environment show, with a price where the log has one."""
-    found = [*_debugging(run), *_fusions(run), *_unfused(run), *_sockets(run, measured, case), *_recompilation(run)]
+    found = [*_debugging(run, case), *_fusions(run), *_unfused(run), *_sockets(run, measured, case), *_recompilation(run)]
     if measured is not None:
         found += [*_interruptions(run, measured), *_pace(measured), *_reading(run, measured), *_gaps(measured, case)]
     return found
@@ -64,8 +65,11 @@ def _suspect(name: str, title: str, evidence: FileEvidence, remedy: str, seconds
     return Suspect(name, title, (evidence,), seconds, remedy, is_measured=seconds is not None)
 
 
-def _debugging(run: UserRun) -> Iterator[Suspect]:
+def _debugging(run: UserRun, case: Case | None) -> Iterator[Suspect]:
+    priced = LAUNCH_BLOCKING if case and case.configuration.implementation.blocks_launches else ()
     for name, title in DEBUGGING.items():
+        if name in priced:
+            continue
         if found := is_on(run, name) or _is_detailed(run, name):
             yield _suspect(name, title, found, f"unset {name}" if name.isupper() else f"leave out {name}")
 

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from conf.plan.setup import Setup
-from diagnose.evidence import FileEvidence, is_off, is_on, setting_of
+from diagnose.evidence import OFF, FileEvidence, column_says, is_off, is_on, setting_of
 from diagnose.runs import UserRun
-from train_core.costs import Implementation
+from train_core.costs import IMPLEMENTATIONS, Implementation
 
+LAUNCH_BLOCKING = ("CUDA_LAUNCH_BLOCKING", "HIP_LAUNCH_BLOCKING")
 CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
 Finder = Callable[[UserRun], FileEvidence | None]
 
@@ -60,7 +61,23 @@ def _other_connections(run: UserRun) -> FileEvidence | None:
     return FileEvidence(f"{CONNECTIONS} = {found[1].value}", found[1].at) if found and found[1].value != "1" else None
 
 
+def _blocks_launches(run: UserRun) -> FileEvidence | None:
+    column = run.columns.get("launch_blocking")
+    if column is not None:
+        return None if column.value.lower() in OFF else column_says(run, "launch_blocking")
+    return is_on(run, *LAUNCH_BLOCKING)
+
+
 TRAINER_FLAGS = (
+    TrainerFlag(
+        name="launch blocking",
+        trainers=tuple(IMPLEMENTATIONS),
+        found=_blocks_launches,
+        without={"blocks_launches": True},
+        applies=lambda setup: setup.cluster.device.kind == "gpu",
+        title="the host waits for every kernel before it launches the next, and nothing runs beside anything else",
+        remedy=f"unset {LAUNCH_BLOCKING[0]}",
+    ),
     TrainerFlag(
         name="overlap of the gradients' reduction",
         trainers=("megatron-core",),

@@ -24,7 +24,7 @@ from sweeps.table.configuration import Configuration, configuration_of
 from train_core.costs import IMPLEMENTATIONS, Estimate, Implementation, estimates, num_parameters
 
 OFFLOADED = ("offload_optimizer", "optimizer_offload")
-LEFT_OUT = ("cpu_offload", "offload", "activation_offload", "launch_blocking", *OFFLOADED)
+LEFT_OUT = ("cpu_offload", "offload", "activation_offload", *OFFLOADED)
 """Columns without a price of their own whose run has one without them."""
 TAKEN = {
     "vocab": "51,200 rows, as GPT-2's are padded",
@@ -126,7 +126,9 @@ def _row_of(run: UserRun, step_seconds: float | None) -> dict[str, str]:
     """The run's columns, its trainer and its measured step; a row that was run is not refused for what trainers do."""
     trainer = {"implementation": run.trainer.value} if run.trainer else {}
     measured = {"iter_time_s": f"{step_seconds:.6g}" if step_seconds else "1"}
-    return {**trainer, **measured, **run.row()}
+    row = {**trainer, **measured, **run.row()}
+    row.pop("launch_blocking", None)  # a flag of the trainer says it, whose price a plan can mend
+    return row
 
 
 def _missing(run: UserRun) -> tuple[MissingFact, ...]:

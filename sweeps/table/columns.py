@@ -23,11 +23,12 @@ OPTIONAL_COLUMNS = (
     *("matmul_precision", "compile_loss", "async_tp", "grouped_gemm", "overlap_moe", "overlap_weight_gradient"),
     *("cuda_graphs", "graphs_layers", "dropout", "unfused_adam", "unfused_expert_biases", "cudnn_attention"),
     *("usual_implementation", "tflops_count", "causal_half", "allocated_memory", "measured_by"),
+    "launch_blocking",
 )
 MEASURED_COLUMNS = ("iter_time_s", "tokens_per_s", "tflops_per_gpu", "mfu_pct", "hfu_pct", "memory_gib")
 
 UNREAD_COLUMNS = (
-    *("cpu_offload", "cross_attention", "encoder_layers", "frozen_layers", "launch_blocking", "local_attention"),
+    *("cpu_offload", "cross_attention", "encoder_layers", "frozen_layers", "local_attention"),
     *("lora", "lora_rank", "mamba_layers", "moe_every", "moe_frequency", "moe_layer_freq", "mtp", "mtp_layers"),
     *("num_mamba_layers", "offload", "offload_optimizer", "optimizer_offload", "activation_offload", "ulysses"),
     "vision_layers",

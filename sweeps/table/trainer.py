@@ -99,6 +99,7 @@ FACTS: dict[str, dict[bool, dict[str, object]]] = {
     "overlap_weight_gradient": {True: {"overlaps_weight_gradient": True}, False: {"overlaps_weight_gradient": False}},
     "cuda_graphs": {True: dict.fromkeys(("launch_seconds", "collective_call_seconds", "micro_batch_seconds"), 0.0)},
     "graphs_layers": {True: {"graphs_layers": True}},
+    "launch_blocking": {True: {"blocks_launches": True}},
     "dropout": {True: {"dropout": True}, False: {"dropout": False}},
     # Flat gradients in 16 bits, and in fp32; torch's AdamW without a kernel of its own makes a root and a quotient.
     "unfused_adam": {True: {"update_working_bytes": 2 + 4 + 4 + 4}},

@@ -8,7 +8,9 @@ import pytest
 
 from benchmarks.published_rows import PUBLISHED
 from conf.folders import options
+from sweeps.table.configuration import configuration_of
 from sweeps.table.prices import PricedRow, read_table, unread_sentence
+from train_core.costs import estimates
 
 PUBLISHED_2 = PUBLISHED.with_name("published_2.csv")
 
@@ -35,11 +37,22 @@ def test_clusters_that_rows_name_are_files() -> None:
 
 
 @pytest.mark.slow
-def test_every_row_of_todays_tables_is_priced_but_two_that_waited_for_every_kernel(
+def test_every_row_of_todays_tables_is_priced(
     priced: dict[str, PricedRow],
 ) -> None:
     of_file = [row for place, row in priced.items() if place.startswith(PUBLISHED_2.name)]
-    reasons = [row.reason for row in of_file if row.prediction is None]
     assert len(of_file) == len(rows())
-    assert len(reasons) == 2
-    assert all("launch_blocking" in reason for reason in reasons)
+    assert [row.reason for row in of_file if row.prediction is None] == []
+
+
+@pytest.mark.slow
+def test_runs_whose_host_waited_for_every_kernel_are_nearer_to_their_price_with_it(
+    priced: dict[str, PricedRow],
+) -> None:
+    blocked = [row for row in priced.values() if row.record.row.get("launch_blocking") == "yes"]
+    assert len(blocked) == 2
+    for row in blocked:
+        assert row.prediction is not None
+        without = configuration_of({**row.record.row, "launch_blocking": ""})
+        measured, found = float(row.record.row["iter_time_s"]), row.prediction.estimate.step_seconds
+        assert estimates([(without.setup, without.implementation)])[0].step_seconds < 0.9 * found < found < measured

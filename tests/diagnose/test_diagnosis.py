@@ -100,6 +100,12 @@ CASES: list[Case] = [
             "settings": {"CUDA_DEVICE_MAX_CONNECTIONS": "32"},
         },
     ),
+    (
+        "launch blocking",
+        {"columns": {"tp": "8"}, "settings": {"CUDA_LAUNCH_BLOCKING": "1"}},
+        {"columns": {"tp": "8"}, "settings": {"CUDA_LAUNCH_BLOCKING": "0"}},
+    ),
+    ("launch blocking", {"columns": {"tp": "8", "launch_blocking": "yes"}}, {"columns": {"tp": "8"}}),
     ("async_tp off", {"columns": {"tp": "8", "async_tp": "no"}}, {"columns": {"tp": "8", "async_tp": "yes"}}),
 ]
 
@@ -155,7 +161,7 @@ def test_what_nothing_explains_is_named_not_explained() -> None:
     assert found.unexplained_seconds == pytest.approx(3 * found.understood.predicted.step_seconds)
 
 
-@pytest.mark.parametrize("name", ["CUDA_LAUNCH_BLOCKING", "NCCL_P2P_DISABLE", "detect_anomaly", "log_params_norm"])
+@pytest.mark.parametrize("name", ["NCCL_P2P_DISABLE", "detect_anomaly", "log_params_norm"])
 def test_debugging_is_suspected_where_a_run_is_late(name: str) -> None:
     assert name in suspected(diagnose(made_run(1.6, settings={name: "1"})))
     assert name not in suspected(diagnose(made_run(1.0, settings={name: "1"})))
@@ -252,6 +258,14 @@ def test_what_is_missing_is_named() -> None:
     found = diagnose(made_run(columns={"gpu": None, "hidden": None}))
     assert found.verdict is RunVerdict.NO_PRICE
     assert [each.column for each in found.understood.missing] == ["hidden", "gpu"]
+
+
+def test_launch_blocking_is_priced_once_and_every_proposal_is_without_it() -> None:
+    found = diagnose(made_run(1.6, columns={"tp": "8"}, settings={"CUDA_LAUNCH_BLOCKING": "1"}))
+    assert [name for name in suspected(found) if "blocking" in name.lower()] == ["launch blocking"]
+    assert found.understood.left_out == ()
+    assert not found.advice[-1].proposal.configuration.implementation.blocks_launches
+    assert "unset CUDA_LAUNCH_BLOCKING" in found.advice[-1].proposal.what
 
 
 def test_offloaded_activations_are_left_out_of_the_price_and_said() -> None:

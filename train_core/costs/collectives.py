@@ -198,14 +198,14 @@ def shown_seconds(
     Even the part that computation covers costs `Scale.shown` of itself, since it takes multiprocessors and memory
     bandwidth from the computation. It holds multiprocessors however slow its link is, but takes memory bandwidth only
     as fast as bytes arrive, so that `SHOWN_BY_PACE` of this cost is in proportion to its pace. On a CPU nothing covers
-    it, because the ranks' own cores carry it out.
+    it, because the ranks' own cores carry it out; nor where the host waits for every kernel.
 
     Args:
         hiding: seconds of the computation that can run beside it.
         overlap: share of the collective that the trainer starts early enough for that.
         pace: as in `pace_of`.
     """
-    if setting.cluster.device.kind == "cpu":
+    if setting.cluster.device.kind == "cpu" or setting.implementation.blocks_launches:
         return comm
     shown = setting.own_scale.shown * (1.0 - SHOWN_BY_PACE * (1.0 - pace))
     return comm - overlap * (1.0 - shown) * np.minimum(comm, hiding)

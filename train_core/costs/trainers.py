@@ -80,6 +80,8 @@ class Implementation(Frozen):
         launch_seconds: of the host, Python included, for one kernel of a layer; 0 where a graph launches all of them.
         graphs_layers: graphs launch a layer's kernels but those around its experts, whose sizes are known late
             (Megatron-Core's `cuda_graph_scope` of attention, router and preprocessing).
+        blocks_launches: the host waits for every kernel (CUDA_LAUNCH_BLOCKING=1), so that it launches nothing ahead:
+            host and device work in turn, and nothing runs beside anything else.
         collective_call_seconds: of the host for one call of a collective inside a layer.
         micro_batch_seconds: of the host for one micro-batch beside its layers, for which the device waits: it makes the
             batch, sends it to the tensor ranks, and looks at the loss.
@@ -146,6 +148,7 @@ class Implementation(Frozen):
     loss_passes: tuple[int, int] = (3, 1)
     launch_seconds: float = 20e-6  # assumed: half of what an older host and Megatron's layers take
     graphs_layers: bool = False
+    blocks_launches: bool = False
     collective_call_seconds: float = 60e-6
     micro_batch_seconds: float = 0.0  # not known
     forward_launches: Count = 16  # two norms, four products, core, activation, two additions, moves of heads and biases

@@ -68,6 +68,8 @@ def _row(diagnosis: Diagnosis) -> Mapping[str, str]:
         row.pop("iter_time_s", None)
     elif seen.reserved_bytes is not None:
         row["memory_gib"] = f"{seen.reserved_bytes / GIBIBYTE:.4g}"
+    if "launch blocking" in (flag.name for flag, _ in diagnosis.understood.wrong_flags):
+        row["launch_blocking"] = "yes"
     return {"source": diagnosis.run.name, **row}
 
 

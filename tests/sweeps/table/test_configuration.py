@@ -248,7 +248,6 @@ def test_what_changes_no_price_is_no_reason_against_one(cells: dict[str, str]) -
         ({"model": "llama2-70b LoRA"}, "model = 'llama2-70b LoRA': has weights that are not trained"),
         ({"sliding_window": "4096"}, "sliding_window = '4096': is called attention_window here"),
         ({"attention_window": "wide"}, "attention_window = 'wide': cannot be read as a window"),
-        ({"launch_blocking": "yes"}, "launch_blocking = 'yes': changes the price, and is not modelled"),
         ({"model": "Kimi-K2", "num_experts": "384"}, "model = 'Kimi-K2': has latent attention, and mla is empty"),
         ({"model": "gpt-oss-20b", "num_experts": "32"}, "model = 'gpt-oss-20b': has attention within a window, and at"),
         ({"zero_stage": "4"}, "zero_stage = '4': is not known here. Known: 0, none"),

@@ -89,8 +89,8 @@ def expert_layer_costs(setting: Setting, shard: Shard) -> LayerCosts:
     host_forward, host_input, host_weights = _launch_seconds(setting, sent)
     # The device waits for these launches in any case; the host's others show where they outlast the device's work.
     awaited = _awaited_seconds(setting)
-    waits = awaited + waiting_seconds(host_forward - awaited, forward + awaited + exchange)
-    early, late = backward_waits(host_input, host_weights, backward + exchange, weights)
+    waits = awaited + waiting_seconds(setting, host_forward - awaited, forward + awaited + exchange)
+    early, late = backward_waits(setting, host_input, host_weights, backward + exchange, weights)
     forward, backward, weights = forward + waits, backward + early, weights + late
     overlap = setting.implementation.experts_overlap
     shown_forward = shown_seconds(setting, exchange, plain.forward_seconds + forward, overlap)

@@ -104,8 +104,8 @@ def _seconds(setting: Setting, shard: Shard) -> tuple[Floats, Floats, Floats, Fl
         repeated = repeated + selected_seconds(setting, shard)
     to_input = projections_input_gradient(setting, shard) + core.backward + repeated
     host_forward, host_input, host_weights = launch_seconds(setting, shard)
-    waits = waiting_seconds(host_forward, forward + sent_forward)
-    early, late = backward_waits(host_input, host_weights, to_input + sent_backward, weights)
+    waits = waiting_seconds(setting, host_forward, forward + sent_forward)
+    early, late = backward_waits(setting, host_input, host_weights, to_input + sent_backward, weights)
     return forward + waits, to_input + early, weights + late, sent_forward, sent_backward, waits + early + late
 
 
@@ -151,13 +151,15 @@ def has_fused_softmax(setting: Setting, shard: Shard) -> Booleans:
     return (matrices % SOFTMAX_MULTIPLE == 0) | setting.implementation.flash_attention
 
 
-def waiting_seconds(host: Floats | float, device: Floats) -> Floats:
+def waiting_seconds(setting: Setting, host: Floats | float, device: Floats) -> Floats:
     """Seconds that a device waits in a pass of which it would take `device` seconds, its collectives included."""
+    if setting.implementation.blocks_launches:
+        return host + np.zeros_like(device)
     return np.maximum(host - device, 0.0)
 
 
 def backward_waits(
-    host_input: Floats | float, host_weights: Floats | float, to_input: Floats, weights: Floats
+    setting: Setting, host_input: Floats | float, host_weights: Floats | float, to_input: Floats, weights: Floats
 ) -> tuple[Floats, Floats]:
     """Seconds that a device waits in a backward pass to the input, and more (or less) with weights' gradients after it.
 
@@ -167,5 +169,5 @@ def backward_waits(
     Args:
         to_input: seconds of the device, collectives included.
     """
-    early = waiting_seconds(host_input, to_input)
-    return early, waiting_seconds(host_input + host_weights, to_input + weights) - early
+    early = waiting_seconds(setting, host_input, to_input)
+    return early, waiting_seconds(setting, host_input + host_weights, to_input + weights) - early

@@ -66,7 +66,7 @@ def test_flash_attention_has_no_softmax_of_its_own() -> None:
     ("host", "device", "waits"), [(3.0, 2.0, 1.0), (2.0, 3.0, 0.0), (2.0, 2.0, 0.0), (0.0, 1.0, 0.0)]
 )
 def test_a_device_waits_for_what_its_host_takes_longer(host: float, device: float, waits: float) -> None:
-    assert waiting_seconds(host, np.array([device])) == waits
+    assert waiting_seconds(setting(), host, np.array([device])) == waits
 
 
 def test_a_layer_of_small_kernels_takes_what_the_host_takes() -> None:
@@ -82,6 +82,22 @@ def test_a_fast_host_costs_nothing() -> None:
     fast, none = (layer_costs(setting(launch_seconds=each), shard_of(1, 8)) for each in (1e-9, 0.0))
     assert fast.forward_seconds == none.forward_seconds
     assert fast.input_gradient_seconds == none.input_gradient_seconds
+
+
+@pytest.mark.parametrize("tensor", [1, 4])
+def test_a_host_that_waits_for_every_kernel_and_its_device_work_in_turn(tensor: int) -> None:
+    shard = shard_of(tensor, 8)
+    blocked, alone = (
+        layer_costs(setting(launch_seconds=launch, blocks_launches=True), shard) for launch in (LAUNCH, 0.0)
+    )
+    forward, to_input, weights = launch_seconds(setting(), shard)
+    assert blocked.forward_seconds == pytest.approx(alone.forward_seconds + forward)
+    assert blocked.input_gradient_seconds == pytest.approx(alone.input_gradient_seconds + to_input)
+    assert blocked.weight_gradient_seconds == pytest.approx(alone.weight_gradient_seconds + weights)
+    assert blocked.waiting_seconds == pytest.approx(forward + to_input + weights)
+    # No collective runs beside the products for weights.
+    hidden = layer_costs(setting(), shard)
+    assert (blocked.tensor_backward_seconds > hidden.tensor_backward_seconds).all() == (tensor > 1)
 
 
 def test_a_rank_on_a_cpu_launches_nothing() -> None:
@@ -101,6 +117,6 @@ def test_inputs_and_weights_wait_apart_and_together_as_long_as_the_whole_pass(
     to_input: float, weights: float, waits: tuple[float, float]
 ) -> None:
     """A host of 3 seconds for the input and 2 for the weights."""
-    early, late = backward_waits(3.0, 2.0, np.array([to_input]), np.array([weights]))
+    early, late = backward_waits(setting(), 3.0, 2.0, np.array([to_input]), np.array([weights]))
     assert (early[0], late[0]) == waits
-    assert early + late == waiting_seconds(5.0, np.array([to_input + weights]))
+    assert early + late == waiting_seconds(setting(), 5.0, np.array([to_input + weights]))
