@@ -12,6 +12,8 @@ from conf.yaml_text import file_text, yaml_content
 from diagnose.measured import MeasuredSteps
 from diagnose.runs import LogLine
 from diagnose.understood import Understood
+from sweeps.table.prices import RowPrediction
+from sweeps.table.recompute_check import recompute_doubt
 from train_core.costs import Estimate
 
 CLOSE = 0.05
@@ -61,9 +63,11 @@ def _about_rates(understood: Understood, measured: MeasuredSteps) -> Iterator[Do
             yield Doubt(f"its rate over its share is a peak of {_peak_in_words(logged / measured.mfu)}", at)
         return
     setup = configuration.setup
-    device, peak = setup.cluster.device, _peak_of(understood)
+    device = setup.cluster.device
     devices, seconds = setup.parallel.world_size, measured.step_seconds
     own = predicted.model_flops / devices / seconds
+    peak, tf32 = _peak_reached(understood, max(own, logged or 0.0))
+    yield from [Doubt(tf32, at)] if tf32 else []
     if logged is not None and logged > peak:
         says = f"{logged / TERA:,.0f} TFLOPS by the log is above the peak of {device.name}, {peak / TERA:,.0f}"
         yield Doubt(f"{says}: the device, or what the log counts, is another one", at, impossible=True)
@@ -154,10 +158,33 @@ def _about_memory(understood: Understood, measured: MeasuredSteps) -> Iterator[D
         says = f"{reserved / GIBIBYTE:,.1f} GiB are reserved, more than the {capacity / GIBIBYTE:,.1f} of the device"
         yield Doubt(f"{says}: the device is another one", None, impossible=True)
     held, expected = measured.allocated_bytes or reserved, predicted.allocated_bytes
-    if held is not None and held < LITTLE_MEMORY * expected:
+    if held is None:
+        return
+    prediction = RowPrediction(configuration, predicted)
+    if otherwise := recompute_doubt(prediction, held, is_allocated=measured.allocated_bytes is not None):
+        yield Doubt(f"{otherwise}: it recomputes otherwise than was understood, or the figure is of another time")
+    elif held < LITTLE_MEMORY * expected:
         says = f"{held / GIBIBYTE:,.1f} GiB are held where the plan needs {expected / GIBIBYTE:,.1f}"
         remedy = "more is recomputed, sharded or kept on the host than was understood, or it is an early figure"
         yield Doubt(f"{says}: {remedy}")
+
+
+def _peak_reached(understood: Understood, rate: float) -> tuple[float, str]:
+    """The peak of the run's products; of fp32, where no more than TF32 explains the rate, TF32's, and a sentence.
+
+    TF32 cuts the operands of fp32 products, and has half the peak of bf16. Source: NVIDIA's data sheets of A100 (156
+    of 312), H100 (495 of 989) and B200 (1,100 of 2,250).
+    """
+    assert understood.configuration is not None
+    setup, peak = understood.configuration.setup, _peak_of(understood)
+    device = setup.cluster.device
+    if setup.precision.dtype != "fp32" or device.maker != "nvidia" or "bf16" not in device.peak_flops_per_second:
+        return peak, ""
+    narrow = device.peak_flops_per_second["bf16"] / 2
+    if not peak < rate <= narrow:
+        return peak, ""
+    says = f"{rate / TERA:,.0f} TFLOPS are above the fp32 peak of {device.name}, {peak / TERA:,.0f}"
+    return narrow, f"{says}: its products are in TF32, whose peak is {narrow / TERA:,.0f}, and are priced in fp32"
 
 
 def _peak_of(understood: Understood) -> float:

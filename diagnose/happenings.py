@@ -55,7 +55,13 @@ FRAGMENTED, NEARLY_FULL = 0.6, 0.9
 
 def suspects_of_log(run: UserRun, measured: MeasuredSteps | None, case: Case | None) -> list[Suspect]:
     """Whatever the log and the environment show, with a price where the log has one."""
-    found = [*_debugging(run, case), *_fusions(run), *_unfused(run), *_sockets(run, measured, case), *_recompilation(run)]
+    found = [
+        *_debugging(run, case),
+        *_fusions(run),
+        *_unfused(run),
+        *_sockets(run, measured, case),
+        *_recompilation(run),
+    ]
     if measured is not None:
         found += [*_interruptions(run, measured), *_pace(measured), *_reading(run, measured), *_gaps(measured, case)]
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -63,24 +63,32 @@ def estimate(
         console.print(sentence)
     if out is not None:
         console.print(f"Predicted, not measured: {out}")
-    compared, unusable = _comparisons(rows) if score or out is None else ([], [])
+    compared, unusable, doubts = _comparisons(rows)
     if score:
         _print_scores(rows, compared)
-    _print_unusable(unusable)
+    if score or out is None:
+        _print_unusable(unusable)
+    for line, doubt in list(doubts.items())[:MOST_UNUSABLE]:
+        console.print(f"line {line}: {doubt}. The row may recompute otherwise than it says.")
     if score and compared:
         console.print(score_in_all(compared))
     if as_json:
-        print_json("estimate", _document(rows, out, compared if score else None))
+        print_json("estimate", _document(rows, out, compared if score else None, doubts))
     if not num_priced:
         raise typer.Exit(EXIT_FAILED)
 
 
-def _document(rows: Sequence[PricedRow], out: Path | None, compared: Sequence[RowComparison] | None) -> dict[str, Any]:
+def _document(
+    rows: Sequence[PricedRow],
+    out: Path | None,
+    compared: Sequence[RowComparison] | None,
+    doubts: Mapping[int, str],
+) -> dict[str, Any]:
     from results.tables.documents import score_document
 
     refused = [{"line": line, "reason": reason} for line, reason in _unpriced_lines(rows)]
     counts = {"num_rows": len(rows), "num_priced": len(rows) - len(refused), "not_priced": refused}
-    priced = [_row_document(row) for row in rows if row.prediction]
+    priced = [_row_document(row) | {"doubt": doubts.get(row.record.line)} for row in rows if row.prediction]
     files = {"predictions": None if out is None else str(out), "rows": priced}
     return counts | files | {"score": None if compared is None else score_document(compared)}
 
@@ -114,20 +122,25 @@ def _unpriced_lines(rows: Sequence[PricedRow]) -> list[tuple[int, str]]:
     return [(row.record.line, row.reason) for row in rows if row.prediction is None]
 
 
-def _comparisons(rows: Sequence[PricedRow]) -> tuple[list[RowComparison], list[str]]:
-    """The rows beside what they measured, and of those whose measurements cannot be used, why."""
-    from results.analysis.score import comparison
+def _comparisons(rows: Sequence[PricedRow]) -> tuple[list[RowComparison], list[str], dict[int, str]]:
+    """The rows beside what they measured, why some measurements cannot be used, and by line what is doubted of others."""
+    from results.analysis.score import comparison, is_allocated
+    from sweeps.table.recompute_check import recompute_doubt
 
     compared: list[RowComparison] = []
     unusable: list[str] = []
+    doubts: dict[int, str] = {}
     for row in filter(_is_confirmed, rows):
         try:
             if beside := comparison(row):
                 compared.append(beside)
+                held, is_part = beside.memory_bytes, is_allocated(beside.row)
+                if held and (doubt := recompute_doubt(beside.prediction, held, is_allocated=is_part)):
+                    doubts[row.record.line] = doubt
         except ConfigError as error:
             # One cell that is not a number must not cost the score of a table with thousands of rows.
             unusable.append(f"line {row.record.line}: {error}")
-    return compared, unusable
+    return compared, unusable, doubts
 
 
 def _is_confirmed(row: PricedRow) -> bool:

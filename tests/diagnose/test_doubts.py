@@ -89,3 +89,28 @@ def test_parameters_that_a_log_prints_otherwise_are_a_mismatch() -> None:
     assert diagnose(made_run(settings={"num_parameters": "13,023,728,640"})).understood.mismatch == ""
     told = diagnose(made_run(settings={"num_parameters": "6738415616"})).understood.mismatch
     assert told == "the log prints 6.74 billion parameters, and this model has 13.02 billion"
+
+
+def test_fp32_above_its_peak_is_tf32_and_above_that_impossible() -> None:
+    run = made_run(0.4, columns={"precision": "fp32", "global_batch": "1024"})
+    found = diagnose(run)
+    assert rate_of(run) > 67
+    assert found.verdict is not RunVerdict.IMPOSSIBLE
+    assert (
+        "above the fp32 peak of H100-80GB-SXM, 67: its products are in TF32, whose peak is 495" in found.doubts[0].says
+    )
+    assert "TF32" not in " ".join(doubts_of(made_run(1.0, columns={"precision": "fp32", "global_batch": "1024"})))
+    assert diagnose(made_run(0.04, columns={"precision": "fp32"})).verdict is RunVerdict.IMPOSSIBLE
+
+
+@pytest.mark.parametrize(("said", "is_really"), [("none", "full"), ("full", "none"), ("full", "selective")])
+def test_memory_of_another_recomputation_is_named(said: str, is_really: str) -> None:
+    columns = {"tp": "4", "flash_attention": "no"}
+    other = diagnose(made_run(columns={**columns, "recompute": is_really}))
+    assert other.understood.predicted is not None
+    held = other.understood.predicted.allocated_bytes / GIB
+    (doubt,) = doubts_of(made_run(columns={**columns, "recompute": said}, allocated_gib=held))
+    mode = {"none": "no recomputation", "full": "full recomputation", "selective": "selective recomputation"}[is_really]
+    assert f"{held:.1f} GiB are held, where recompute = {said} needs" in doubt
+    assert f"; {mode} needs {held:.1f}: it recomputes otherwise" in doubt
+    assert doubts_of(made_run(columns={**columns, "recompute": is_really}, allocated_gib=held)) == []

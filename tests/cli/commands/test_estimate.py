@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import subprocess
 import sys
@@ -182,3 +183,17 @@ def test_a_table_of_which_nothing_could_be_priced_is_a_failure(tmp_path: Path) -
     assert done.returncode == 1
     assert "0 of 1 row priced" in done.stdout
     assert (tmp_path / "out.csv").exists()
+
+
+def test_memory_that_contradicts_its_recomputation_is_said_beside_the_row(tmp_path: Path) -> None:
+    held = GOOD.replace(",3.5,", ",3.5,{},")
+    (tmp_path / "in.csv").write_text(HEADER.replace("iter_time_s,", "iter_time_s,memory_gib,") + held.format(""))
+    needed = json.loads(trisweep("estimate", "in.csv", "--json", cwd=tmp_path).stdout)["rows"][0]
+    assert needed["doubt"] is None
+    full = needed["predicted_peak_memory_bytes"] / 2**30
+    unsaid = held.replace(",full,", ",none,").format(f"{full:.1f}")
+    (tmp_path / "in.csv").write_text(HEADER.replace("iter_time_s,", "iter_time_s,memory_gib,") + unsaid)
+    said = f"line 2: {full:.1f} GiB are held, where recompute = none needs"
+    assert said in trisweep("estimate", "in.csv", cwd=tmp_path).stdout
+    found = json.loads(trisweep("estimate", "in.csv", "--json", cwd=tmp_path).stdout)["rows"][0]["doubt"]
+    assert f"; full recomputation needs {full:.1f}" in found
