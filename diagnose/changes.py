@@ -13,6 +13,7 @@ from typing import Any
 
 from conf.compose.load import compose
 from conf.errors import InfeasiblePlan
+from conf.nearest import padded_vocabulary
 from conf.overrides import Overrides
 from conf.plan.experiment import ExperimentParts
 from conf.plan.knobs import KNOBS, KnobValue, layers_in_short
@@ -167,7 +168,8 @@ def _best_plan(case: Case, parts: ExperimentParts) -> list[tuple[_Move, Estimate
         pinned["zero_stage"] = 1
     size, batch = setup.parallel.world_size, setup.batch.global_batch_size
     space = Space(setting_of(setup, trainer), size, batch, pinned=pinned)
-    model = padded_model(setup.model, sorted(shared_tensor_sizes(space)))
+    whole = setup.model.model_copy(update={"vocab_size": padded_vocabulary(setup.model.vocab_size, 1)})
+    model = padded_model(whole, sorted(shared_tensor_sizes(space)))
     space = replace(space, setting=replace(space.setting, model=model), headroom_bytes=case.risk.headroom_bytes)
     try:
         best = choose_plans([space], "time", Training(), 1).best[0]
@@ -189,6 +191,9 @@ def _differences(setup: Setup, other: Setup) -> list[tuple[str, str]]:
                 found.append((knob.name, f"{knob.name} {_word(after)} instead of {_word(before)}"))
     if setup.layers_per_stage != other.layers_per_stage and len(set(other.layers_per_stage)) > 1:
         found.append(("layers_per_stage", f"layers_per_stage {layers_in_short(other.layers_per_stage)}"))
+    rows, padded = setup.model.vocab_size, other.model.vocab_size
+    if rows != padded and rows != padded_vocabulary(rows, 1):
+        found.append(("vocab_size", f"a vocabulary of {padded:,} rows instead of {rows:,}"))
     return found
 
 

@@ -11,7 +11,7 @@ from conf.plan.experiment import ExperimentParts
 from diagnose.changes import BetterPlan, parts_of, proposals
 from diagnose.doubts import Doubt, doubts
 from diagnose.evidence import FileEvidence
-from diagnose.happenings import flags_without_effect, suspects_of_log
+from diagnose.happenings import flags_without_effect, questions, suspects_of_log
 from diagnose.measured import MeasuredSteps, measured
 from diagnose.runs import UserRun
 from diagnose.suspects import LEAST_SHARE, Case, Suspect, suspects_of_configuration
@@ -81,6 +81,8 @@ def diagnose(run: UserRun) -> Diagnosis:
     doubted = tuple(doubts(known, seen)) if seen else ()
     of_configuration, of_log = _all_suspects(run, known, seen, case)
     verdict = _verdict(known, seen, doubted, of_configuration)
+    if verdict is RunVerdict.SLOWER and not of_log and seen is not None and case is not None:
+        of_log = questions(seen, case)
     suspects = _named(verdict, known, seen, of_configuration, of_log)
     return Diagnosis(
         run=run,

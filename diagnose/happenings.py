@@ -7,11 +7,11 @@ is slower than predicted, or has no prediction.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from math import sqrt
 
-from conf.types.cluster_spec import LinkSpec
+from conf.types.cluster_spec import ClusterSpec
 from conf.units import GIBIBYTE
 from diagnose.evidence import FileEvidence, is_on, setting_of
 from diagnose.measured import SHIFT, MeasuredSteps
@@ -19,6 +19,8 @@ from diagnose.runs import LogLine, UserRun
 from diagnose.suspects import Case, Suspect
 from diagnose.trainer_flags import LAUNCH_BLOCKING
 from diagnose.understood import price_of, with_links
+from sweeps.table.clusters import with_power_of
+from sweeps.table.configuration import Configuration
 
 LEAST_SHARE = 0.03
 GIGABITS = 8e-9
@@ -50,6 +52,8 @@ EVERY_STEP = 10
 """What is saved at least every so many steps is saved too often for its steps to be told from it."""
 LESS_OFTEN = {"saving": "save less often, or beside the training", "evaluation": "evaluate less often"}
 READING = re.compile(r"batch[-_]generator|data[-_ ]?load|get[-_]batch|data[-_]time")
+HIGH_WATTS, LEAST_POWER, MOST_POWER = 600, 0.5, 0.85
+"""Devices of H100's class and above, whose sites may limit them, and the shares of their power that are asked about."""
 FRAGMENTED, NEARLY_FULL = 0.6, 0.9
 
 
@@ -117,26 +121,79 @@ def _sockets(run: UserRun, measured: MeasuredSteps | None, case: Case | None) ->
 
 def _fitting_network(measured: MeasuredSteps | None, case: Case | None) -> float | None:
     """Gigabits a second of a node with which the step would take what it took; None where none would explain it."""
-    if measured is None or case is None:
+    if measured is None or case is None or len(case.configuration.setup.cluster.links) < 2:
         return None
-    cluster, least = case.configuration.setup.cluster, 0.001
-    links = cluster.links
+    configuration, cluster = case.configuration, case.configuration.setup.cluster
+    share = explaining_share(lambda share: slower_network(configuration, share), measured.step_seconds, least=0.001)
+    return None if share is None else network_gigabits(cluster) * share
 
-    def seconds(share: float) -> float:
-        widest = links[-1].bandwidth_bytes_per_second * share
-        slower: tuple[LinkSpec, ...] = (
-            *links[:-1],
-            links[-1].model_copy(update={"bandwidth_bytes_per_second": widest}),
-        )
-        return price_of([with_links(case.configuration, slower)])[0].step_seconds
 
-    if len(links) < 2 or not seconds(1.0) < measured.step_seconds < seconds(least):
+def slower_network(configuration: Configuration, share: float) -> Configuration:
+    """The configuration with this share of the bandwidth of its widest link."""
+    *inner, widest = configuration.setup.cluster.links
+    bandwidth = widest.bandwidth_bytes_per_second * share
+    return with_links(configuration, (*inner, widest.model_copy(update={"bandwidth_bytes_per_second": bandwidth})))
+
+
+def network_gigabits(cluster: ClusterSpec) -> float:
+    """Gigabits a second of all ports of a node, as the cluster declares them."""
+    return cluster.links[-1].bandwidth_bytes_per_second * cluster.devices_per_node * GIGABITS
+
+
+def explaining_share(changed: Callable[[float], Configuration], seconds: float, least: float) -> float | None:
+    """The share of something with which a step takes these seconds, all of it being faster; None where none does."""
+
+    def price(share: float) -> float:
+        return price_of([changed(share)])[0].step_seconds
+
+    if not price(1.0) < seconds < price(least):
         return None
     low, high = least, 1.0
     for _ in range(20):
         middle = sqrt(low * high)
-        low, high = (middle, high) if seconds(middle) > measured.step_seconds else (low, middle)
-    return links[-1].bandwidth_bytes_per_second * high * cluster.devices_per_node * GIGABITS
+        low, high = (middle, high) if price(middle) > seconds else (low, middle)
+    return high
+
+
+def questions(measured: MeasuredSteps, case: Case) -> list[Suspect]:
+    """What would explain a run that nothing in its files explains: questions, with what to look at."""
+    return [*_one_port(measured, case)] or [*_limited_power(measured, case)]
+
+
+def _one_port(measured: MeasuredSteps, case: Case) -> Iterator[Suspect]:
+    setup, interval = case.configuration.setup, case.understood.interval
+    cluster = setup.cluster.with_fewest_ports() if setup.num_nodes > 1 else None
+    if cluster is None or interval is None:
+        return
+    seconds = price_of([with_links(case.configuration, cluster.links)])[0].step_seconds
+    gain, ratio = seconds - case.predicted.step_seconds, measured.step_seconds / seconds
+    if gain < LEAST_SHARE * seconds or not 1 / (1 + interval.rivals) <= ratio <= 1 + interval.rivals:
+        return
+    ports = setup.cluster.devices_per_node
+    title = f"does a ring leave a node through one of its {ports} ports? The step would take {seconds:.3g} s then"
+    says = f"a step of {measured.step_seconds:.3g} s, and {setup.cluster.name} does not say how many ports a ring gets"
+    remedy = "NCCL_DEBUG=INFO lists the ports of each ring; NCCL_IB_HCA and NCCL_CROSS_NIC choose them"
+    yield Suspect("one port a ring?", title, (FileEvidence(says, measured.steady[0].at),), gain, remedy)
+
+
+def _limited_power(measured: MeasuredSteps, case: Case) -> Iterator[Suspect]:
+    setup = case.configuration.setup
+    device = setup.cluster.device
+    if device.kind != "gpu" or device.watts < HIGH_WATTS or case.says("power_limit_watts") is not None:
+        return
+
+    def limited(share: float) -> Configuration:
+        cluster = with_power_of(setup.cluster, {"power_limit_watts": f"{share * device.watts:.6g}"})
+        return replace(case.configuration, setup=setup.model_copy(update={"cluster": cluster}))
+
+    share = explaining_share(limited, measured.step_seconds, least=LEAST_POWER)
+    if share is None or share > MOST_POWER:
+        return
+    watts = f"{share * device.watts:,.0f} of {device.watts:,.0f} W"
+    title = f"are its devices limited in power? {watts} would explain the step, and nothing in its files does"
+    slower = f"its rate is {1 - case.predicted.step_seconds / measured.step_seconds:.0%} below the prediction"
+    remedy = "nvidia-smi -q -d POWER shows the limit; say it as power_limit_watts=WATTS"
+    yield Suspect("power limit?", title, (FileEvidence(slower, measured.steady[0].at),), None, remedy)
 
 
 def _recompilation(run: UserRun) -> Iterator[Suspect]:

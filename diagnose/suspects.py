@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from conf.nearest import padded_vocabulary
 from conf.types.recompute import MODES
 from conf.units import GIBIBYTE
 from diagnose.evidence import FileEvidence, column_says
@@ -252,6 +253,17 @@ def _offloading(case: Case) -> Iterator[Rule]:
         yield Rule("offloading", title, evidence, (RowChange(cells),), "the optimizer on the device", needs_memory=True)
 
 
+def _vocabulary(case: Case) -> Iterator[Rule]:
+    setup = case.configuration.setup
+    rows, padded = setup.model.vocab_size, padded_vocabulary(setup.model.vocab_size, 1)
+    if rows != padded and setup.cluster.device.kind == "gpu":
+        title = (
+            f"rows of {rows:,} logits begin anywhere in memory, so that the head's products run at part of their rate"
+        )
+        change = RowChange({"vocab": str(padded)})
+        yield Rule("vocabulary padding", title, (case.says("vocab"),), (change,), f"a vocabulary of {padded:,} rows")
+
+
 def _precision(case: Case) -> Iterator[Rule]:
     setup = case.configuration.setup
     peaks = setup.cluster.device.peak_flops_per_second
@@ -304,5 +316,5 @@ def _overlap(case: Case) -> Iterator[Rule]:
 
 RULES: tuple[Callable[[Case], Iterator[Rule]], ...] = (
     *(_flags, _attention, _sequence, _optimizer, _recomputation, _sharding, _tensor_ranks, _bubble, _micro_batch),
-    *(_offloading, _precision, _host, _power, _compilation, _overlap),
+    *(_vocabulary, _offloading, _precision, _host, _power, _compilation, _overlap),
 )

@@ -19,7 +19,7 @@ from diagnose.readers import MissingFact, missing_of
 from diagnose.runs import Fact, SaidBy, UserRun
 from diagnose.trainer_flags import TrainerFlag, wrong_flags
 from sweeps.confidence import Interval, interval_of
-from sweeps.table.cells import text_of
+from sweeps.table.cells import integer_of, text_of
 from sweeps.table.configuration import Configuration, configuration_of
 from train_core.costs import IMPLEMENTATIONS, Estimate, Implementation, estimates, num_parameters
 
@@ -42,6 +42,8 @@ UNTOLD = ("implementation", "tflops_count")
 """Columns whose origin stands elsewhere, or that decide no price."""
 HELD_AGAINST: Practice = "recipe"
 """Who asks what is wrong with a run asks what it would take by its trainer's recipe, not what first runs take."""
+PADS_NOTHING = ("fsdp", "torchtitan", "deepspeed")
+"""Trainers that run a vocabulary as its file has it; others pad it to whole tiles of every tensor rank."""
 MOST_APART = 0.02
 """Parameters that a log prints may differ by this share: of padding, and of what is counted."""
 PARAMETERS = ("num_parameters", "total_parameters", "parameters")
@@ -150,12 +152,21 @@ def _priced(row: Mapping[str, str]) -> tuple[Configuration, tuple[str, ...]]:
     """The configuration of a row without the columns that have no price, and those columns."""
     left_out = tuple(column for column in LEFT_OUT if text_of(row, column))
     said = {column: value for column, value in row.items() if column not in left_out}
-    configuration = configuration_of(said)
+    configuration = _with_own_vocabulary(configuration_of(said), said)
     # An optimizer in the host's memory is a knob of plans, though tables have no column for it.
     if any(text_of(row, column).lower() not in ("", "no", "none", "false", "0") for column in OFFLOADED):
         configuration = with_plan(configuration, offload_optimizer=True)
         left_out = tuple(column for column in left_out if column not in OFFLOADED)
     return configuration, left_out
+
+
+def _with_own_vocabulary(configuration: Configuration, row: Mapping[str, str]) -> Configuration:
+    """The configuration with as many rows of the embedding as its run has, where the trainer pads none."""
+    setup, rows = configuration.setup, integer_of(row, "vocab", default=configuration.setup.model.vocab_size)
+    if configuration.implementation.name not in PADS_NOTHING or rows % setup.parallel.tensor_parallel_size:
+        return configuration
+    model = setup.model.model_copy(update={"vocab_size": rows})
+    return replace(configuration, setup=setup.model_copy(update={"model": model}))
 
 
 def with_plan(configuration: Configuration, **knobs: Any) -> Configuration:

@@ -123,7 +123,7 @@ def _unpriced_lines(rows: Sequence[PricedRow]) -> list[tuple[int, str]]:
 
 
 def _comparisons(rows: Sequence[PricedRow]) -> tuple[list[RowComparison], list[str], dict[int, str]]:
-    """The rows beside what they measured, why some measurements cannot be used, and by line what is doubted of others."""
+    """The rows beside what they measured, why some cannot be used, and by line what is doubted of others."""
     from results.analysis.score import comparison, is_allocated
     from sweeps.table.recompute_check import recompute_doubt
 

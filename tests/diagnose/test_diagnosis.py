@@ -9,6 +9,7 @@ import pytest
 
 from diagnose.diagnosis import Diagnosis, RunVerdict, diagnose
 from diagnose.runs import LogLine, SaidBy
+from diagnose.understood import price_of, with_links
 from tests.diagnose.made_run import GIB, fact, made_run, steps_of
 
 
@@ -151,6 +152,60 @@ def test_a_run_that_is_not_slow_is_told_so_without_a_suspect(
 def test_a_run_that_is_faster_than_predicted_has_no_suspect_whatever_its_choices_cost() -> None:
     found = diagnose(made_run(0.6, columns={"recompute": "full"}))
     assert (found.verdict, suspected(found)) == (RunVerdict.FASTER, [])
+
+
+def test_an_h100_whose_rate_is_a_third_too_low_is_asked_about_its_power() -> None:
+    (asked,) = diagnose(made_run(1.5)).suspects
+    assert (asked.name, asked.seconds) == ("power limit?", None)
+    assert "419 of 700 W would explain the step" in asked.title
+    assert "its rate is 33% below the prediction" in asked.evidence[0].says
+    assert diagnose(made_run(1.5, columns={"power_limit_watts": "600"})).suspects[0].seconds is not None
+    for factor, columns in ((1.0, {}), (4.0, {}), (1.5, {"gpu": "A100-80GB-SXM"}), (1.5, {"power_limit_watts": "600"})):
+        assert "power limit?" not in suspected(diagnose(made_run(factor, columns=columns)))
+    run = made_run(1.5)
+    run.marks["recompilation"] = [LogLine("run.log", 8, "torch._dynamo hit config.recompile_limit")]
+    assert suspected(diagnose(run)) == ["recompilation"]
+
+
+SHARDED = {"tp": "1", "sequence_parallel": None, "zero_stage": "3", "micro_batch": "1", "global_batch": "64"}
+
+
+def test_one_port_a_ring_is_asked_about_where_it_would_explain_the_step() -> None:
+    case = diagnose(made_run(trainer="fsdp", columns=SHARDED)).case
+    assert case is not None
+    cluster = case.configuration.setup.cluster.with_fewest_ports()
+    assert cluster is not None
+    slower = price_of([with_links(case.configuration, cluster.links)])[0].step_seconds / case.predicted.step_seconds
+    assert slower > 2
+    found = diagnose(made_run(slower, "fsdp", SHARDED))
+    asked = next(each for each in found.suspects if each.name == "one port a ring?")
+    assert asked.seconds == pytest.approx((slower - 1) * case.predicted.step_seconds)
+    assert "one of its 8 ports" in asked.title
+    # Another network, or none between nodes, is not asked about.
+    for factor, columns in ((1.4 * slower, {}), (1.0, {}), (slower, {"num_gpus": "8", "global_batch": "8"})):
+        assert "one port a ring?" not in suspected(diagnose(made_run(factor, "fsdp", {**SHARDED, **columns})))
+
+
+GPT_2 = {"layers": "12", "hidden": "768", "heads": "12", "ffn_hidden": None, "gated_mlp": None, "vocab": "50257"}
+GPT_2 |= {"seq": "1024", "gpu": "A100-80GB-SXM", "num_gpus": "8", "tp": "1", "sequence_parallel": None}
+GPT_2 |= {"micro_batch": "12", "global_batch": "480", "zero_stage": "0", "tied_embeddings": "yes"}
+
+
+def test_a_vocabulary_that_is_not_padded_costs_gpt_2_about_what_nanogpt_gained_by_padding() -> None:
+    """nanoGPT: 50,304 rows in place of 50,257 made it about 25 % faster, by Karpathy's announcement of February 2023."""
+    found = diagnose(made_run(trainer="fsdp", columns=GPT_2))
+    suspect = found.suspects[0]
+    assert (suspect.name, suspect.remedy) == ("vocabulary padding", "config.json: vocab_size = 50304")
+    assert found.understood.predicted is not None
+    assert suspect.seconds is not None
+    assert 0.18 < suspect.seconds / found.understood.predicted.step_seconds < 0.28
+    assert found.advice[0].proposal.what == ("a vocabulary of 50,304 rows instead of 50,257",)
+    assert found.advice[-1].proposal.configuration.setup.model.vocab_size == 50304
+
+
+@pytest.mark.parametrize(("trainer", "vocab"), [("fsdp", "50304"), ("megatron-core", "50257")])
+def test_a_padded_vocabulary_and_one_that_the_trainer_pads_are_no_suspects(trainer: str, vocab: str) -> None:
+    assert "vocabulary padding" not in suspected(diagnose(made_run(1.0, trainer, {**GPT_2, "vocab": vocab})))
 
 
 def test_what_nothing_explains_is_named_not_explained() -> None:

@@ -96,9 +96,8 @@ def test_fp32_above_its_peak_is_tf32_and_above_that_impossible() -> None:
     found = diagnose(run)
     assert rate_of(run) > 67
     assert found.verdict is not RunVerdict.IMPOSSIBLE
-    assert (
-        "above the fp32 peak of H100-80GB-SXM, 67: its products are in TF32, whose peak is 495" in found.doubts[0].says
-    )
+    said = "above the fp32 peak of H100-80GB-SXM, 67: its products are in TF32, whose peak is 495"
+    assert said in found.doubts[0].says
     assert "TF32" not in " ".join(doubts_of(made_run(1.0, columns={"precision": "fp32", "global_batch": "1024"})))
     assert diagnose(made_run(0.04, columns={"precision": "fp32"})).verdict is RunVerdict.IMPOSSIBLE
 
