@@ -11,6 +11,7 @@ from conf.plan.experiment import ExperimentParts
 from diagnose.changes import BetterPlan, parts_of, proposals
 from diagnose.doubts import Doubt, doubts
 from diagnose.evidence import FileEvidence
+from diagnose.from_flops import told_by_flops
 from diagnose.happenings import flags_without_effect, questions, suspects_of_log
 from diagnose.measured import MeasuredSteps, measured
 from diagnose.runs import UserRun
@@ -76,6 +77,7 @@ class Diagnosis:
 def diagnose(run: UserRun) -> Diagnosis:
     """Everything that the files of a run say of it, and what the cost model adds."""
     seen = measured(run)
+    run = told_by_flops(run, seen)
     known = understood(run, seen.step_seconds if seen else None)
     case = Case.of(known, seen)
     doubted = tuple(doubts(known, seen)) if seen else ()

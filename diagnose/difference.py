@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from diagnose.diagnosis import Diagnosis
+from diagnose.network_fit import NetworkFit, network_of
 from diagnose.runs import Fact, LogLine, UserRun
 from diagnose.understood import Understood, price_of
 from sweeps.table.cells import text_of
@@ -50,6 +51,7 @@ class RunDifference:
 
     Attributes:
         measured_seconds, predicted_seconds: of a step of both; None where one of them has none.
+        network: what both together say of the network, where they differ in their batch alone.
     """
 
     before: str
@@ -57,6 +59,7 @@ class RunDifference:
     changes: tuple[RunChange, ...]
     measured_seconds: tuple[float, float] | None
     predicted_seconds: tuple[float, float] | None
+    network: NetworkFit | None
 
     @property
     def measured_in_words(self) -> str:
@@ -89,6 +92,7 @@ def difference(one: Diagnosis, other: Diagnosis) -> RunDifference:
         tuple(changes),
         (seen[0].step_seconds, seen[1].step_seconds) if seen[0] and seen[1] else None,
         (predicted[0].step_seconds, predicted[1].step_seconds) if predicted[0] and predicted[1] else None,
+        network_of(one, other),
     )
 
 

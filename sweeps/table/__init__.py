@@ -6,4 +6,5 @@ cells           text as people write it, read as counts, flags and choices
 columns         the columns that are read; refuses a row that changes its price in any other
 configuration   one row as a `Setup` and a trainer; put together from `clusters`, `layout`, which reads the model too,
                 and `trainer`, which reads the precision too
+recompute_check whether the memory that a row held can be that of the recomputation that it says
 """

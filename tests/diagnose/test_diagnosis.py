@@ -192,7 +192,7 @@ GPT_2 |= {"micro_batch": "12", "global_batch": "480", "zero_stage": "0", "tied_e
 
 
 def test_a_vocabulary_that_is_not_padded_costs_gpt_2_about_what_nanogpt_gained_by_padding() -> None:
-    """nanoGPT: 50,304 rows in place of 50,257 made it about 25 % faster, by Karpathy's announcement of February 2023."""
+    """nanoGPT: 50,304 rows in place of 50,257 made it about 25 % faster (Karpathy, in February 2023)."""
     found = diagnose(made_run(trainer="fsdp", columns=GPT_2))
     suspect = found.suspects[0]
     assert (suspect.name, suspect.remedy) == ("vocabulary padding", "config.json: vocab_size = 50304")

@@ -318,4 +318,5 @@ def print_difference(difference: RunDifference) -> None:
         section.add("", "their files say the same of both")
     section.add("measured", difference.measured_in_words, style="bold")
     section.add("predicted", difference.predicted_in_words)
+    section.add("network", difference.network.in_words if difference.network else "")
     section.show()

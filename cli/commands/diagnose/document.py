@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from diagnose.diagnosis import Advice, Diagnosis
@@ -129,5 +130,6 @@ def _difference(difference: RunDifference) -> dict[str, Any]:
         "after": difference.after,
         "measured_step_seconds": list(measured),
         "predicted_step_seconds": list(predicted),
+        "network_gigabits_per_node": asdict(difference.network) if difference.network else None,
         "changes": [{"says": one.says, "seconds": one.seconds, **_place(one.at)} for one in difference.changes],
     }
