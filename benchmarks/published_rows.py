@@ -32,7 +32,12 @@ def row_sets(path: Path = PUBLISHED, column: str = "set") -> dict[str, list[Pric
 
 def compared_rows(priced: Iterable[PricedRow]) -> list[RowComparison]:
     """Those of the rows that were priced and hold measurements."""
-    return [one for one in map(comparison, priced) if one is not None]
+    return [one for one in map(_comparison, priced) if one is not None]
+
+
+def _comparison(row: PricedRow) -> RowComparison | None:
+    """The row beside what it measured; None of one whose host waited for every kernel."""
+    return None if flag_of(row.record.row, "launch_blocking", default=False) else comparison(row)
 
 
 def sweep_of(compared: RowComparison) -> str:
@@ -104,7 +109,7 @@ def measured_rows(priced: Mapping[str, PricedRow]) -> list[MeasuredRow]:
     Args:
         priced: by place.
     """
-    compared = [(place, comparison(row)) for place, row in priced.items()]
+    compared = [(place, _comparison(row)) for place, row in priced.items()]
     timed = [(place, one, one.step_seconds) for place, one in compared if one is not None]
     return [
         MeasuredRow(place, table_of(one.row), series_of(one.row), one, seconds)
