@@ -6,11 +6,10 @@ import hashlib
 import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from conf.credentials import HIDDEN
 from results.mlflow.metric_keys import STEPS, SYSTEM
@@ -20,6 +19,9 @@ from sweeps.trial import SweepFolder
 from train_core.costs import estimate
 from train_core.trial.logs import tail
 from train_core.trial.measurement import Outcome
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
 
 VERSION = "2"
 """The version of the keys, tags and artifacts; another number has every run written anew, once."""
@@ -48,6 +50,15 @@ STATUS = {
 
 SWEEP = "sweep"
 """The key of a parent, among the runs of its sweep."""
+
+SWEEP_ID, KEY, DIGEST = "trisweep.sweep_id", "trisweep.key", "trisweep.digest"
+"""Tags of a run: which sweep or training it is of, which part of it, and what it holds."""
+
+ATTEMPT, LAST_STEP, PARENT = "trisweep.attempt", "trisweep.last_step", "mlflow.parentRunId"
+ORDER = "ranked_by"
+"""The tag of a parent by which its trials stand in order, as `search_runs` takes it: a column, and ASC or DESC."""
+LEFT = "left"
+"""The digest of a run that measured something, and whose point the sweep no longer has."""
 
 REPORTS: tuple[Literal["html", "md", "csv"], ...] = ("html", "md", "csv")
 EXPORTED = re.compile(r"^(export (?!PYTHON)\w+=)(?:'[^']*'|\"[^\"]*\"|[^\s'\"])*", re.MULTILINE)
@@ -152,25 +163,22 @@ def report_digest(folder: SweepFolder) -> str:
     return hashlib.sha256(content).hexdigest()[:16] if reports else ""
 
 
-def log_sweep_files(repository: Any, folder: SweepFolder) -> None:
+def log_sweep_files(client: MlflowClient, run_id: str, folder: SweepFolder) -> None:
     """The report, which opens on the run's page, and the record of what the sweep measures."""
     paths = [folder.report(suffix) for suffix in REPORTS]
     if folder.record.stat().st_size <= MAX_RECORD_BYTES:
         paths.append(folder.record)
     for path in paths:
         if path.exists():
-            repository.log_artifact(str(path))
+            client.log_artifact(run_id, str(path))
 
 
-def log_trial_files(repository: Any, reading: Reading) -> None:
+def log_trial_files(client: MlflowClient, run_id: str, reading: Reading) -> None:
     """The resolved configuration, the prediction, the measurement, the end of the log, and what sbatch was given."""
-    here = getattr(repository, "artifact_dir", None)  # of a folder of this machine, which needs no copies
-    with nullcontext(here) if here else tempfile.TemporaryDirectory() as folder:
-        Path(folder).mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
         for name, text in _trial_files(reading).items():
             (Path(folder) / name).write_text(text)
-        if not here:
-            repository.log_artifacts(folder)
+        client.log_artifacts(run_id, folder)
 
 
 def _trial_files(reading: Reading) -> Mapping[str, str]:

@@ -8,7 +8,6 @@ import shlex
 import shutil
 import sqlite3
 import tempfile
-from contextlib import closing, suppress
 from pathlib import Path
 from stat import S_IMODE
 from typing import TYPE_CHECKING
@@ -17,7 +16,6 @@ from conf.credentials import without_credentials
 from conf.errors import UsageError
 from conf.types.sites import TrackingSpec
 from results.mlflow.reachable import mlflow_command, require_database, require_entry, require_server, require_sqlite
-from results.mlflow.stored_runs import SWEEP_ID
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -85,7 +83,6 @@ def connect(tracking: TrackingSpec, output_dir: Path) -> MlflowClient:
         require_sqlite(database_path(output_dir))
         _leave_flushing_to_the_end()
         _make_tables(database_path(output_dir))
-        _keep_artifacts_beside(database_path(output_dir), tracking.experiment)
     elif tracking.kind == "database":
         require_database(uri)
     else:
@@ -119,24 +116,6 @@ def _make_tables(database: Path) -> None:
         path.unlink()
     draft.replace(database)
     _open_as_before(artifact_dir(database.parent), artifact_dir(database.parent))
-
-
-def _keep_artifacts_beside(database: Path, experiment: str) -> None:
-    """Have MLflow look for artifacts beside a store that was moved or copied, and no longer where it was made.
-
-    It keeps the whole path, and would write into the other folder, or make that again.
-    """
-    here, is_ours = artifact_dir(database.parent).as_uri(), "name = ? AND artifact_location LIKE '%/mlartifacts'"
-    # A store that cannot be read or written is told of by whoever needs it.
-    with suppress(sqlite3.Error), closing(sqlite3.connect(database)) as store, store:
-        found = store.execute(f"SELECT artifact_location FROM experiments WHERE {is_ours}", (experiment,)).fetchone()
-        if found is None or found[0] == here:
-            return
-        (there,) = found
-        store.execute("UPDATE experiments SET artifact_location = ? WHERE artifact_location = ?", (here, there))
-        moved = "artifact_uri = ? || substr(artifact_uri, ?) WHERE substr(artifact_uri, 1, ?) = ?"
-        lengths = (len(there) + 1, len(there) + 1)
-        store.execute(f"UPDATE runs SET {moved}", (here, *lengths, f"{there}/"))
 
 
 def _open_as_before(path: Path, made: Path) -> None:
@@ -176,7 +155,7 @@ def experiment_id(client: MlflowClient, tracking: TrackingSpec, output_dir: Path
 
     Raises:
         UsageError: an experiment of that name was deleted, which MLflow neither shows nor lets anyone recreate, or it
-            is another program's.
+            is another program's, or keeps its files where the store was before it was moved or copied.
     """
     experiment = client.get_experiment_by_name(tracking.experiment)
     if experiment is None:
@@ -191,15 +170,26 @@ def experiment_id(client: MlflowClient, tracking: TrackingSpec, output_dir: Path
             f"Bring it back with `env {store} {mlflow_command(*restore)}`, or choose another name with"
             " tracking.experiment=NAME.",
         )
+    if tracking.kind == "sqlite":
+        _require_beside(experiment.artifact_location, output_dir)
     if OWNER not in experiment.tags:
         _adopt(client, experiment.experiment_id, tracking.experiment)
     return str(experiment.experiment_id)
 
 
+def _require_beside(location: str, output_dir: Path) -> None:
+    """Refuse to write into the folder from which a store was moved or copied: MLflow keeps the whole path."""
+    here = artifact_dir(output_dir)
+    if location.endswith(f"/{here.name}") and location != here.as_uri():
+        raise UsageError(
+            f"The MLflow store {database_path(output_dir)} was made elsewhere: its files are in {location}",
+            f"`trisweep reindex {shlex.quote(f'output_dir={here.parent}')}` makes it anew here, and keeps the old one.",
+        )
+
+
 def _adopt(client: MlflowClient, experiment_id: str, name: str) -> None:
-    """Take an experiment over that is empty, or that an earlier version of this package filled."""
-    first = client.search_runs([experiment_id], max_results=1)
-    if first and not client.search_runs([experiment_id], f"tags.`{SWEEP_ID}` LIKE '%'", max_results=1):
+    """Take an experiment over that is empty."""
+    if first := client.search_runs([experiment_id], max_results=1):
         raise UsageError(
             f"tracking.experiment = {name!r} holds runs of another program, such as {first[0].info.run_name!r}",
             "Choose another name with tracking.experiment=NAME.",

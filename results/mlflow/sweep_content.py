@@ -15,6 +15,7 @@ from results.analysis.scaling import Scaling, scalings
 from results.mlflow import metric_keys
 from results.mlflow.metric_keys import SOUGHT
 from results.mlflow.run_content import (
+    ORDER,
     STATUS,
     SWEEP,
     LoggedMetric,
@@ -27,6 +28,7 @@ from results.mlflow.run_content import (
 )
 from results.render.legend import legend_text
 from sweeps.labels import whole_point
+from sweeps.points.objectives import is_better_when_larger
 from sweeps.ranking.disturbed import disturbances
 from sweeps.ranking.points import best_measured, best_reading
 from sweeps.reading import Reading, TrialReading
@@ -69,7 +71,9 @@ def _parent(
     end_ms = milliseconds(max(ends, default=record.created))
     best = best_reading(record, results)
     note = _note(record, results, ended)
+    first, direction = record.objective[0], "DESC" if is_better_when_larger(record.objective[0]) else "ASC"
     tags = {"kind": "sweep", "question": record.spec.question, "mlflow.note.content": note}
+    tags |= {ORDER: f"metrics.`{metric_keys.objective_key(first)}` {direction}"}
     tags |= {"best_layout": best.label} if best else {}
     return RunContent(
         key=SWEEP,

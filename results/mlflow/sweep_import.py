@@ -22,13 +22,12 @@ from filelock import FileLock, Timeout
 from conf.credentials import hide_credentials
 from conf.errors import UsageError
 from conf.types.sites import TrackingSpec
+from results.mlflow.last_import import LastImport, StoredRun
 from results.mlflow.reachable import remedy_of, require_writable
 from results.mlflow.run_content import RunContent, log_sweep_files, log_trial_files, report_digest
 from results.mlflow.store import artifact_dir, database_path, flush, journals_of, tracking_uri
-from results.mlflow.stored_runs import LastImport, StoredRun
 from results.mlflow.sweep_content import sweep_runs, training_run
 from results.mlflow.tensorboard import TENSORBOARD, write_events
-from results.mlflow.views import RunsSeen, keep_view
 from results.mlflow.writer import RunWriter
 from sweeps.folder.journal import History
 from sweeps.reading import Reading, TrialReading
@@ -82,12 +81,12 @@ def import_sweep(
         results = read(sweep)
         ended = History.kept_in(sweep.folder).why_cut_short([each.outcome for each in results])
         contents = partial(sweep_runs, sweep.record, results, report_digest(sweep.folder), ended)
-        writer = RunWriter(tracking, output_dir, sweep_id, anew=anew)
-        done, keys = _write(sweep, results, contents(), writer, tell)
+        writer = RunWriter(tracking, output_dir, sweep_id, last.runs() if last else None, anew=anew)
+        done = _write(sweep, results, contents(), writer, tell)
         write_events(contents(), tracking, sweep.folder.path)
         if last:
+            last.remember(results, writer.stored)
             flush(database_path(output_dir))
-            last.remember(results, keys)
     return done
 
 
@@ -97,22 +96,19 @@ def _write(
     contents: Iterable[RunContent],
     writer: RunWriter,
     tell: Callable[[int, int], None],
-) -> tuple[ImportSummary, set[str]]:
-    """The contents pass by one after the other, as thousands would not fit into memory; and the keys of them."""
-    seen, written = RunsSeen(), dict[str, str]()  # a later stage is the child of what it follows
+) -> ImportSummary:
+    """The contents pass by one after the other, as thousands would not fit into memory."""
+    keys, written = set[str](), dict[str, str]()  # a later stage is the child of what it follows
     for content, result in zip(contents, (None, *results), strict=True):
-        seen.add(content)
+        keys.add(content.key)
         if result is None:
             parent = writer.write(content, None, partial(log_sweep_files, folder=sweep.folder))
             continue
         above = written.get(result.trial.after, parent)
         written[result.name] = writer.write(content, above, partial(log_trial_files, reading=result))
         tell(len(written), len(results))
-    writer.write_waiting()
-    writer.leave(seen.keys)
-    if writer.is_connected:
-        keep_view(writer.client, writer.experiment_id, writer.sweep_id, sweep.record, seen)
-    return ImportSummary(writer.uri, writer.experiment_id, parent, **writer.counts), seen.keys
+    writer.leave(keys)
+    return ImportSummary(writer.uri, writer.experiment_id, parent, **writer.counts)
 
 
 def import_training(
@@ -135,7 +131,6 @@ def import_training(
         write_events([content], tracking, training.folder.path)
         writer = RunWriter(tracking, output_dir, training_id, anew=anew)
         run_id = writer.write(content, None, partial(log_trial_files, reading=training))
-        writer.write_waiting()
         return ImportSummary(writer.uri, writer.experiment_id, run_id, **writer.counts)
 
 

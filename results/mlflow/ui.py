@@ -17,21 +17,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
+from urllib.parse import quote, urlencode
 
 from conf.credentials import without_credentials
 from conf.errors import UsageError
 from conf.types.sites import TrackingSpec
 from results.mlflow import server_guard
 from results.mlflow.reachable import pass_proxy_by, require_database, require_sqlite
+from results.mlflow.run_content import ORDER, SWEEP_ID
 from results.mlflow.store import QUIET_SETTINGS, artifact_dir, connect, database_path, tracking_uri
-from results.mlflow.stored_runs import SWEEP_ID
-from results.mlflow.views import run_page, runs_page, view_key
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 LOOPBACK = "127.0.0.1"
 REPORT = "report.html"
+MODELS, CHARTS = {"workflowType": "machine_learning"}, {"compareRunsMode": "CHART"}
+"""Of MLflow's page: the side for trained models, and charts in the place of the table."""
 START_SECONDS = 90.0
 POLL_SECONDS = 0.1
 
@@ -42,7 +44,7 @@ class Links:
 
     Attributes:
         table: the newest sweep's trials, the fastest first.
-        charts: the same trials as parallel coordinates; None where no sweep has a view.
+        charts: the same trials as charts; None where there is no sweep.
         report: the report of the newest sweep; None where there is none.
     """
 
@@ -85,19 +87,21 @@ def links_in(client: MlflowClient, address: str, experiment: str) -> Links:
     stored, base = client.get_experiment_by_name(experiment), without_credentials(address).rstrip("/")
     if stored is None:
         return Links(base)
+    runs = f"{base}/#/experiments/{stored.experiment_id}/runs"
     newest = client.search_runs(
         [stored.experiment_id], "tags.kind = 'sweep'", order_by=["attributes.start_time DESC"], max_results=1
     )
     if not newest:
-        return Links(base + runs_page(stored.experiment_id))
-    run = newest[0]
-    view = view_key(run.data.tags[SWEEP_ID])
-    names = {artifact.path for artifact in client.list_artifacts(run.info.run_id)}
-    page = run_page(stored.experiment_id, run.info.run_id, REPORT) if REPORT in names else None
+        return Links(f"{runs}?{urlencode(MODELS)}")
+    run_id, tags = newest[0].info.run_id, newest[0].data.tags
+    trials = f"tags.kind = 'trial' AND tags.in_sweep = 'true' AND tags.`{SWEEP_ID}` = '{tags[SWEEP_ID]}'"
+    column, _, direction = tags.get(ORDER, "").partition(" ")
+    shown = MODELS | {"searchFilter": trials, "orderByKey": column, "orderByAsc": str(direction == "ASC").lower()}
+    names = {artifact.path for artifact in client.list_artifacts(run_id)}
     return Links(
-        base + runs_page(stored.experiment_id, view),
-        base + runs_page(stored.experiment_id, view, charts=True),
-        page and base + page,
+        f"{runs}?{urlencode(shown, quote_via=quote)}",
+        f"{runs}?{urlencode(shown | CHARTS, quote_via=quote)}",
+        f"{runs}/{run_id}/artifacts/{REPORT}?{urlencode(MODELS)}" if REPORT in names else None,
     )
 
 

@@ -31,9 +31,13 @@ class Sight(NamedTuple):
     digest: str
     is_sharp: bool
 
+    def lasts(self, readings: Sequence[TrialReading]) -> bool:
+        """True unless a job may still change a trial."""
+        return self.is_sharp and all(map(is_settled, readings))
+
     def keep(self, memory: Path, readings: Sequence[TrialReading], made: Mapping[str, Any]) -> None:
-        """Remember what was made of the sweep; nothing while a job may still change a trial."""
-        if self.is_sharp and all(map(is_settled, readings)):
+        """Remember what was made of the sweep, if that lasts."""
+        if self.lasts(readings):
             record = {"files": self.digest, **made}
             with contextlib.suppress(OSError):  # the next one reads the sweep, as this one did
                 write_atomically(memory, json.dumps(record, indent=1) + "\n", durable=False)

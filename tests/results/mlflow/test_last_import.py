@@ -13,6 +13,7 @@ import sweeps.sweep
 from conf.types.sites import TrackingSpec
 from results.mlflow.store import connect, database_path
 from results.mlflow.sweep_import import ImportSummary, import_sweep
+from results.mlflow.writer import RunWriter
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from tests.results.conftest import SQLITE, WriteSweep, finish, performance, trial, write_steps
@@ -64,11 +65,24 @@ def test_a_trial_that_has_changed_is_written_and_then_remembered(imports: Import
 
 
 @pytest.mark.slow
+def test_for_a_trial_that_has_changed_mlflow_is_not_asked_for_all_runs(
+    imports: Imports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RunWriter, "_find", None)
+    finish(imports.sweep.folder, STRONG, performance(170.0, 2))
+    assert imports().updated + imports().created == 2
+    connect(SQLITE, imports.output_dir).create_run("1", run_name="somebody else's")
+    finish(imports.sweep.folder, STRONG, performance(180.0, 2))
+    with pytest.raises(TypeError, match="'NoneType' object is not callable"):
+        imports()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"files": []}', "\udcff"])
 def test_a_damaged_memory_is_as_good_as_none(imports: Imports, damage: str) -> None:
     imports.sweep.folder.imported.write_bytes(damage.encode(errors="surrogateescape"))
     assert (imports().unchanged, imports.num_readings) == (4, 2)
-    assert json.loads(imports.sweep.folder.imported.read_text()).keys() == {"files", "runs"}
+    assert json.loads(imports.sweep.folder.imported.read_text()).keys() == {"files", "store", "runs"}
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 import sqlite3
@@ -18,10 +17,9 @@ import pytest
 from conf.errors import UsageError
 from conf.types.sites import TrackingSpec
 from results.mlflow.reachable import remedy_of
-from results.mlflow.run_content import LoggedMetric
+from results.mlflow.run_content import ORDER, LoggedMetric
 from results.mlflow.store import artifact_dir, connect, database_path, tracking_uri
 from results.mlflow.sweep_import import import_sweep, move_store_aside
-from results.mlflow.views import VIEW, view_key
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import BuildRecord
@@ -143,16 +141,24 @@ def test_a_store_whose_making_was_cut_short_is_made_by_the_next_import(
     assert [path.stat().st_mode & 0o777 for path in made_anew] == [0o660, 0o770]
 
 
-def test_a_store_that_was_moved_keeps_its_artifacts_beside_it(write_sweep: WriteSweep, output_dir: Path) -> None:
+def test_a_store_that_was_moved_is_made_anew_by_the_command_that_is_named_and_the_old_folder_stays_away(
+    write_sweep: WriteSweep, output_dir: Path, empty_store: Path
+) -> None:
     import_sweep(write_sweep(TRIALS, HOW), SQLITE, output_dir)
     moved = output_dir.rename(output_dir.with_name("elsewhere"))
     sweep = Sweep.stored_in(SweepFolder(moved / "made-up"))
-    finish(sweep.folder, STRONG, performance(170.0, 2))
-    assert import_sweep(sweep, SQLITE, moved).updated > 0
+    for anew in (False, True):
+        with pytest.raises(UsageError, match=rf"made elsewhere.*`trisweep reindex output_dir={moved}`"):
+            import_sweep(sweep, SQLITE, moved, anew=anew)
     assert not output_dir.exists()
-    runs, client = runs_in(moved), connect(SQLITE, moved)
+    move_store_aside(moved)
+    again = moved.rename(moved.with_name("again"))  # this process keeps the store open that it knows by that name
+    shutil.copy(empty_store, database_path(again))
+    done = import_sweep(Sweep.stored_in(SweepFolder(again / "made-up")), SQLITE, again, anew=True)
+    assert done.created == 1 + len(TRIALS)
+    runs, client = runs_in(again), connect(SQLITE, again)
     for name in ("base", "strong"):
-        assert runs[name].info.artifact_uri.startswith(artifact_dir(moved).as_uri())
+        assert runs[name].info.artifact_uri.startswith(artifact_dir(again).as_uri())
         assert "measurement.json" in [each.path for each in client.list_artifacts(runs[name].info.run_id)]
 
 
@@ -199,39 +205,31 @@ def test_a_trial_that_was_ended_early_is_counted_apart_from_those_that_failed(
     assert (metrics["trials/measured"], metrics["trials/pruned"], metrics["trials/failed"]) == (1, 1, 1)
 
 
-def test_a_view_shows_the_trials_and_lets_charts_begin_with_what_differs(
-    write_sweep: WriteSweep, output_dir: Path
+@pytest.mark.parametrize(
+    ("objective", "order", "first"),
+    [("throughput", "metrics.`meas/TFLOPS` DESC", 0), ("loss", "metrics.`objective/loss` ASC", 1)],
+)
+def test_the_parent_says_in_which_order_its_trials_stand(
+    objective: str, order: str, first: int, build_record: BuildRecord, output_dir: Path
 ) -> None:
-    sweep = write_sweep(TRIALS, HOW)
-    done = import_sweep(sweep, SQLITE, output_dir)
-    tags = connect(SQLITE, output_dir).get_experiment(done.experiment_id).tags
-    view = json.loads(tags[VIEW + view_key(sweep.folder.tracking_id.read_text().split()[0])])
-    state = json.loads(view["state"])
-    assert view["name"] == "made-up proxy: trials"
-    assert (state["orderByKey"], state["orderByAsc"]) == ("metrics.`meas/TFLOPS`", False)
-    assert state["compareRunCharts"][0]["type"] == "PARALLEL"
-    assert state["compareRunCharts"][0]["selectedParams"] == ["tp", "dp", "gb", "devices"]
-
-
-def test_the_view_of_a_sweep_for_the_loss_begins_with_it_and_with_what_varies(
-    tmp_path: Path, build_record: BuildRecord, output_dir: Path
-) -> None:
-    rates = (1e-3, 1e-2)
-    record = build_record([{"training.learning_rate": rate} for rate in rates], [])
-    record = record.model_copy(update={"objective": ("loss",), "tracking": SQLITE})
+    record = build_record([{"training.learning_rate": rate} for rate in (1e-3, 1e-2)], [])
+    record = record.model_copy(update={"objective": (objective,), "tracking": SQLITE})
     folder = SweepFolder(output_dir / "lr-local")
     folder.write_record(record)
-    for trial_, loss in zip(record.trials, (5.0, 4.0), strict=True):
-        finish(folder, trial_, performance(100.0, losses=(loss,), final_loss=loss))
+    for trial_, rate, loss in zip(record.trials, (120.0, 100.0), (5.0, 4.0), strict=True):
+        finish(folder, trial_, performance(rate, losses=(loss,), final_loss=loss))
     done = import_sweep(Sweep.stored_in(folder), SQLITE, output_dir)
-    tags = connect(SQLITE, output_dir).get_experiment(done.experiment_id).tags
-    state = json.loads(json.loads(tags[VIEW + view_key(folder.tracking_id.read_text().split()[0])])["state"])
-    assert (state["orderByKey"], state["orderByAsc"]) == ("metrics.`objective/loss`", True)
-    assert state["selectedColumns"][:2] == ["metrics.`objective/loss`", "params.`training.learning_rate`"]
-    assert state["compareRunCharts"][0]["selectedMetrics"] == ["objective/loss"]
-    assert "training.learning_rate" in state["compareRunCharts"][0]["selectedParams"]
-    losses = {run.data.metrics["objective/loss"] for run in runs_in(output_dir).values() if "trial_id" in run.data.tags}
-    assert losses == {4.0, 5.0}
+    client = connect(SQLITE, output_dir)
+    assert client.get_run(done.run_id).data.tags[ORDER] == order
+    best = client.search_runs([done.experiment_id], "tags.kind = 'trial'", order_by=[order])[0]
+    assert best.data.tags["trial_id"] == record.trials[first].trial_id
+
+
+def test_a_name_that_mlflow_refuses_is_one_message(write_sweep: WriteSweep, output_dir: Path) -> None:
+    strange = TRIALS[0].model_copy(update={"point": {"trainer.flags.a?b": 1}})
+    for _ in range(2):
+        with pytest.raises(UsageError, match=r"MLflow refused the import \(.*a\?b"):
+            import_sweep(write_sweep((strange,), {}), SQLITE, output_dir)
 
 
 @pytest.mark.slow

@@ -142,9 +142,9 @@ def test_a_long_training_is_a_run_of_its_own_and_grows(
     logged, client_type = list[int](), type(store.client())
     log_batch = client_type.log_batch
 
-    def counting(client: Any, run_id: str, metrics: Any = (), *others: Any) -> None:
+    def counting(client: Any, run_id: str, metrics: Any = (), *others: Any, **named: Any) -> None:
         logged.extend(metric.step for metric in metrics if metric.key == "step/loss")
-        log_batch(client, run_id, metrics, *others)
+        log_batch(client, run_id, metrics, *others, **named)
 
     monkeypatch.setattr(client_type, "log_batch", counting)
     second, run = load()
@@ -267,18 +267,17 @@ def test_an_import_that_was_interrupted_is_completed_by_the_next_one(
 ) -> None:
     real = run_content.log_trial_files
 
-    def interrupted(repository: Any, reading: Reading) -> None:
+    def interrupted(client: Any, run_id: str, reading: Reading) -> None:
         if reading.name == "dead":
             raise KeyboardInterrupt
-        real(repository, reading)
+        real(client, run_id, reading)
 
-    monkeypatch.setattr(writer, "TOGETHER", 2)
     monkeypatch.setattr(sweep_import, "log_trial_files", interrupted)
     with pytest.raises(KeyboardInterrupt):
         store.load()
     monkeypatch.undo()
     summary = store.load()
-    assert (summary.created, summary.updated, summary.unchanged) == (2, 2, 2)
+    assert (summary.created, summary.updated, summary.unchanged) == (2, 1, 3)
     assert store.runs()["two"].info.status == "SCHEDULED"
     assert store.runs()["dead"].info.status == "FAILED"
     assert len(store.runs()) == 6
@@ -333,28 +332,6 @@ def test_a_second_process_waits_for_the_lock_and_then_says_so(store: Store, monk
         pytest.raises(UsageError, match="Another import into MLflow holds"),
     ):
         store.load()
-
-
-def test_many_new_runs_are_few_transactions(write_sweep: WriteSweep, tmp_path: Path, empty_store: Path) -> None:
-    from sqlalchemy import event
-    from sqlalchemy.engine import Engine
-
-    trials = [trial(f"t{number}", number == 0, global_batch_size=8 * (number + 1)) for number in range(20)]
-    folder, record, _ = write_sweep(trials)
-    for member in trials:
-        write_steps(folder, member.trial_id, range(1, 7))
-        finish(folder, member, performance(100.0))
-    shutil.copy(empty_store, database_path(tmp_path / "runs"))
-    commits, told = list[object](), list[tuple[int, int]]()
-    count = commits.append
-    event.listen(Engine, "commit", count)
-    try:
-        sweep = Sweep(folder, record)
-        import_sweep(sweep, SQLITE, tmp_path / "runs", tell=lambda *done: told.append(done))
-    finally:
-        event.remove(Engine, "commit", count)
-    assert len(commits) < 20, "one by one, each run takes ten"
-    assert told == [(number, 20) for number in range(1, 21)]
 
 
 @pytest.mark.slow
