@@ -8,7 +8,7 @@ composed_rules     from the configuration to the rules
 attempts   attempts of trials: what the journal lacks, how often a trial is run again, which nodes are bad, and why a
            sweep stops although trials are left
 orders     what people tell a sweep that is under way; secrets of a command, for whoever goes on with its sweep
-notify     tells a webhook what came of a sweep
+notify     tells a command of the user's what came of a sweep
 
 What happened is in the journal, of which `sweeps.folder.journal` makes the course of every trial: read that module
 first. A step that raises is tried again by `loop`, unless it is the first of a command and was refused.

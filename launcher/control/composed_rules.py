@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from conf.compose.load import Composition
 from conf.compose.settings import Settings
 from conf.types.sweep_spec import SearchPlan, is_of_time
 from conf.units import SECONDS_PER_MINUTE
-from launcher.control.notify import tell_webhook
+from launcher.control.notify import notifier
 from launcher.control.rules import Budget, Rules
 from sweeps.later_command import restriction_of
 from sweeps.points.following import Stages
@@ -45,7 +43,7 @@ def rules_for(composition: Composition, record: SweepRecord, *, on_slurm: bool) 
         max_trials=record.spec.max_trials if settings.search.asks_later else None,
         fail_fast=settings.controller.fail_fast,
         max_resubmits=settings.slurm.max_resubmits,
-        tell=partial(tell_webhook, settings.notify),
+        tell=notifier(settings.notify),
     )
     for trial in record.trials:
         if trial.experiment is not None:

@@ -1,30 +1,30 @@
-"""Tells a webhook when a sweep ends, fails often, or finds a new best. If it cannot, that is a warning and no end."""
+"""Tells a command of the user's when a sweep ends, fails often, or finds a new best: a line of JSON on its stdin.
+
+If that does not work, it is a warning, and the sweep goes on.
+"""
 
 from __future__ import annotations
 
-import http.client
 import json
 import logging
 import re
 import socket
 import time
-import urllib.error
-import urllib.request
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
 from conf.compose.settings import NotifySpec
-from conf.credentials import hide_credentials
+from conf.credentials import HIDDEN, hide_credentials
 from conf.types.schema import Frozen
 from conf.types.sweep_spec import own_figure
 from conf.units import TERA, count_of
 from launcher.control.rules import SweepStep
+from launcher.external_commands import ask
 from sweeps.folder.journal import Finished
 from sweeps.points.objectives import cost
 from sweeps.ranking.points import best_measured
@@ -34,12 +34,12 @@ from sweeps.trial import SweepRecord
 from train_core.trial.atomic import write_atomically
 from train_core.trial.measurement import Outcome
 
-ANSWER_SECONDS = 5.0
-"""A sweep waits no longer for a server that somebody's message goes to."""
+COMMAND_SECONDS = 10.0
+"""A sweep waits no longer for a command that takes somebody's message."""
 
 TOLD_FAILURES = (Outcome.FAILED, Outcome.TIMED_OUT, Outcome.NODE_FAILED)
 NOTIFIED = "notified.json"
-WEB_ADDRESS = re.compile(r"https?://[^\s/?#]+[^\s]*")
+ADDRESS = re.compile(r"\S*://\S*")
 LOG = logging.getLogger(__name__)
 
 
@@ -65,9 +65,16 @@ class Notice:
     facts: dict[str, Any]
 
 
-def tell_webhook(spec: NotifySpec, sweep: Sweep, step: SweepStep) -> None:
-    """Look at a step of the sweep, and tell what is worth telling; nothing is raised."""
-    if spec.url_file is None:
+def notifier(spec: NotifySpec) -> Callable[[Sweep, SweepStep], None]:
+    """What is to be called with each step of a sweep, and tells what is worth telling; it raises nothing."""
+    if spec.url_file is not None or spec.style is not None:
+        instead = "notify=slack or notify=webhook, or notify.command=COMMAND"
+        LOG.warning("notify.url_file and notify.style will be gone in the next release: use %s.", instead)
+    return partial(_tell, spec)
+
+
+def _tell(spec: NotifySpec, sweep: Sweep, step: SweepStep) -> None:
+    if (command := spec.told) is None:
         return
     try:
         path = sweep.folder.path / NOTIFIED
@@ -81,61 +88,26 @@ def tell_webhook(spec: NotifySpec, sweep: Sweep, step: SweepStep) -> None:
             return
         # It is written first: to tell something twice is worse than to miss it.
         write_atomically(path, now.model_dump_json(), durable=False)
-        if url := _address(spec.url_file):
-            for notice in notices:
-                # What goes wrong is logged, without the address, which is a secret.
-                if problem := _post(url, _body(spec, sweep, notice, step.readings)):
-                    LOG.warning("%s was not told of `%s`: %s", urlsplit(url).hostname, notice.event, problem)
+        for notice in notices:
+            line = json.dumps(_body(sweep, notice, step.readings)) + "\n"
+            done = ask("sh", "-c", command, stdin=line, seconds=COMMAND_SECONDS)
+            if not done.ok:
+                why = ADDRESS.sub(HIDDEN, done.complaint)[:200] or f"exit code {done.exit_code}"
+                LOG.warning("notify.command was not told of `%s`: %s", notice.event, why)
     except OSError as error:
         LOG.warning("the message on how the sweep stands was not sent: %s", error.strerror or type(error).__name__)
 
 
-def _address(url_file: str) -> str | None:
-    """The address; None, with a warning, where the file does not hold one."""
-    path = Path(url_file).expanduser()
-    try:
-        line = path.read_text().partition("\n")[0].strip()
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no text"
-        LOG.warning("no message was sent: notify.url_file = %s cannot be read (%s)", path, why)
-        return None
-    if not WEB_ADDRESS.fullmatch(line):
-        LOG.warning("no message was sent: the first line of notify.url_file = %s is not https://HOST/PATH", path)
-        return None
-    return line
-
-
-def _post(url: str, body: dict[str, Any]) -> str:
-    """Send the message, and return why it did not arrive; empty if it did."""
-    headers = {"Content-Type": "application/json; charset=utf-8", "User-Agent": "trisweep"}
-    request = urllib.request.Request(url, json.dumps(body).encode(), headers, method="POST")
-    try:
-        with urllib.request.urlopen(request, timeout=ANSWER_SECONDS):
-            return ""
-    except urllib.error.HTTPError as error:
-        # The error is also the answer, whose connection would stay open.
-        error.close()
-        return f"it answered {error.code}"
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        # The words of some errors repeat the address; those of the operating system do not.
-        reason = getattr(error, "reason", error)
-        return reason.strerror if isinstance(reason, OSError) and reason.strerror else type(reason).__name__
-
-
-def _body(spec: NotifySpec, sweep: Sweep, notice: Notice, readings: Sequence[TrialReading]) -> dict[str, Any]:
+def _body(sweep: Sweep, notice: Notice, readings: Sequence[TrialReading]) -> dict[str, Any]:
     counts = Counter(reading.outcome.value for reading in readings if reading.outcome)
     standing = ", ".join(f"{number} {name}" for name, number in counts.most_common())
-    text = hide_credentials(f"Sweep {sweep.record.name}: {notice.text} ({standing})")
-    if spec.style == "slack":
-        # Slack takes these three for the beginnings of links and mentions.
-        return {"text": text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")}
     return {
         "event": notice.event,
         "sweep": sweep.record.name,
         "folder": str(sweep.folder.path),
         "hostname": socket.gethostname(),
         "time_unix_seconds": time.time(),
-        "text": text,
+        "text": hide_credentials(f"Sweep {sweep.record.name}: {notice.text} ({standing})"),
         "counts": dict(counts),
         **notice.facts,
     }

@@ -42,9 +42,14 @@ def test_a_record_gets_its_credentials_back_from_the_configuration_of_the_same_s
     assert kept.signed_in_as(local) == kept
 
 
-def test_the_address_of_a_webhook_is_no_file() -> None:
-    with refused(ConfigError, "notify.url_file"):
-        load(["notify=slack", "notify.url_file=https://hooks.example.org/t0ken"])
+@pytest.mark.parametrize(
+    "override",
+    ["notify.url_file=https://hooks.example.org/t0ken", "notify.command='curl https://hooks.example.org/t0ken'"],
+)
+def test_an_address_is_refused_where_records_would_keep_it(override: str) -> None:
+    with refused(ConfigError, override.partition("=")[0]) as caught:
+        load(["notify=slack", override])
+    assert "t0ken" not in str(caught.value)
 
 
 def test_records_keep_no_password() -> None:
