@@ -57,8 +57,10 @@ def snapshot_code(destination: Path, packages: Sequence[str] = PACKAGES) -> Path
     Raises:
         OSError: the archive cannot be written.
     """
-    contents = {name: source.read_bytes() for name, source in _sources(ROOT, packages).items()}
-    target = destination / f"{_digest(contents)}.zip"
+    found = (path for package in packages for path in sorted((ROOT / package).rglob("*")) if path.suffix in SUFFIXES)
+    contents = {str(path.relative_to(ROOT)): path.read_bytes() for path in found}
+    digest = hashlib.sha256(b"".join(f"{name}\0".encode() + each + b"\0" for name, each in contents.items()))
+    target = destination / f"{digest.hexdigest()[:12]}.zip"
     if not target.exists():
         with replacing(target) as file, ZipFile(file, "w", ZIP_DEFLATED) as archive:
             archive.writestr(f"train_core/{RECORDED}", f"{git_sha()}\n{trainer_code()}\n")
@@ -110,19 +112,6 @@ def _compiled(path: str, source: bytes) -> bytes | None:
     except SyntaxError:
         return None
     return MAGIC_NUMBER + UNCHECKED + source_hash(source) + marshal.dumps(code)
-
-
-def _sources(root: Path, packages: Sequence[str]) -> dict[str, Path]:
-    """Files of the packages by their path relative to `root`, in a fixed order."""
-    paths = (path for package in packages for path in sorted((root / package).rglob("*")) if path.suffix in SUFFIXES)
-    return {str(path.relative_to(root)): path for path in paths}
-
-
-def _digest(contents: dict[str, bytes]) -> str:
-    digest = hashlib.sha256()
-    for name, content in contents.items():
-        digest.update(f"{name}\0".encode() + content + b"\0")
-    return digest.hexdigest()[:12]
 
 
 FOLDER, OF_TRIAL, CONFIGURATION = "provenance", "provenance.json", "configuration.yaml"

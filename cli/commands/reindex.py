@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.arguments import OverrideTexts, complete_sweep, composition_of
-from cli.output.bar import bar
-from cli.output.console import complaints, print_unwrapped, shown_path
+from cli.output.console import bar, complaints, print_unwrapped, shown_path
 from conf.credentials import hide_credentials
 from conf.errors import EXIT_FAILED, TrisweepError, UsageError
 from conf.units import count_of

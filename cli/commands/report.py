@@ -12,8 +12,7 @@ import typer
 
 from cli.arguments import AsJson, OverrideTexts, SweepName
 from cli.commands.reindex import chosen_store, write_all_anew
-from cli.output.bar import bar
-from cli.output.console import complaints, console, print_json, print_sentences, print_unwrapped, shown_path
+from cli.output.console import bar, complaints, console, print_json, print_sentences, print_unwrapped, shown_path
 from cli.output.next_command import folder_words, ui_command
 from cli.started_sweep import started_sweep
 from conf.credentials import hide_credentials, overrides_for_records
@@ -72,7 +71,7 @@ def report(
     else:
         from launcher.slurm.reconcile import reconcile
 
-        part = _part(sweep, restriction)
+        part = restriction.part(sweep) if restriction else sweep
         readings = reconcile(part.read())
         _print_report(part, _write_report_into(out, part, readings), out)
         content = _document(part, readings, out) if as_json else {}
@@ -115,7 +114,7 @@ def report_on(
     from results.mlflow.sweep_import import import_sweep
     from results.report.last_report import LastReport
 
-    whole, sweep = sweep, _part(sweep, restriction)
+    whole, sweep = sweep, restriction.part(sweep) if restriction else sweep
     last = LastReport.of(sweep, _further_words(sweep))
     said, content = None if as_json else _still_true(last), dict[str, Any]()
     if said is None:
@@ -153,10 +152,6 @@ def _still_true(last: LastReport) -> Said | None:
         return None
     late = {job for job, ended in said.awaited.items() if time.time() - ended < LATEST_SECONDS}
     return None if late and has_record(late) else said
-
-
-def _part(sweep: Sweep, restriction: Restriction | None) -> Sweep:
-    return restriction.part(sweep) if restriction else sweep
 
 
 def _write_report_into(out: Path | None, sweep: Sweep, readings: Sequence[TrialReading]) -> Said:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.arguments import AsJson, OverrideTexts, SweepName
-from cli.output.bar import bar
-from cli.output.console import SILENT, complaints, console, heading, print_json, print_unwrapped, shown_path
+from cli.output.console import SILENT, bar, complaints, console, heading, print_json, print_unwrapped, shown_path
 from cli.output.next_command import next_command
 from cli.started_sweep import started_sweep, state_document
 from conf.errors import UsageError

@@ -10,12 +10,15 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.progress import Progress
 from rich.segment import Segment
 from rich.text import Text
 
@@ -87,3 +90,27 @@ def print_complaint(message: str) -> None:
 def shown_path(path: Path) -> str:
     """The path relative to the current folder, if it lies below that."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+MOMENT_SECONDS = 2.0
+
+
+@contextmanager
+def bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Give the block a function that is told of how many things so many are done.
+
+    A terminal shows it as a bar once the block takes more than a moment; in a pipe, and with --quiet, there is none.
+    """
+    is_hidden = console.quiet or not complaints.is_terminal
+    progress = Progress(console=complaints, transient=True, disable=is_hidden)
+    task, began = progress.add_task(what, total=None), time.monotonic()
+
+    def tell(done: int, total: int) -> None:
+        progress.update(task, completed=done, total=total)
+        if not progress.live.is_started and time.monotonic() - began > MOMENT_SECONDS:
+            progress.start()
+
+    try:
+        yield tell
+    finally:
+        progress.stop()

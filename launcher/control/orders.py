@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -117,19 +118,15 @@ def remeasure_finished(sweep: Sweep, wants: Callable[[Trial], bool]) -> list[str
     A point with a further run that was ordered before and has not been made is left at that one.
     """
     readings = sweep.read()
-    open_ones = {each.trial.mark for each in readings if each.trial.repeat and _is_open(each)}
+    # Still to be run, as also what a person ended: the next command takes it up again.
+    repeats = (each for each in readings if each.trial.repeat and each.trial.selected)
+    open_ones = {each.trial.mark for each in repeats if not (end := each.measurement) or end.why is Fault.CANCELLED}
     # What several versions of the trainer measured is several points, and one to be measured by the present version.
     points = {point.middle.trial.mark: point for point in measured_points(readings)}
     wanted = [each for mark, each in points.items() if mark not in open_ones and wants(each.middle.trial)]
     again = [_repetition(sweep, point, readings) for point in wanted]
     Journal(sweep.folder.journal).append(*(Asked(trial=trial) for trial in again))
     return [trial.trial_id for trial in again]
-
-
-def _is_open(reading: TrialReading) -> bool:
-    """True if the trial is still to be run. One that a person ended is: the next command takes it up again."""
-    ended = reading.measurement
-    return reading.trial.selected and (ended is None or ended.why is Fault.CANCELLED)
 
 
 def _repetition(sweep: Sweep, point: MeasuredPoint, readings: Sequence[TrialReading]) -> Trial:
@@ -156,18 +153,13 @@ def overrides_at_begin(folder: SweepFolder, begun: Begun) -> Overrides:
     Raises:
         UsageError: the file that holds the hidden ones is gone or damaged.
     """
-    stored = _stored_overrides(folder)
+    stored = list[str]()
+    with suppress(OSError, ValueError):
+        kept = from_json(folder.private.read_bytes())
+        stored = [text for text in kept if isinstance(text, str)] if isinstance(kept, list) else []
     whole = dict(zip(overrides_for_records(stored), stored, strict=True))
     texts = [whole.get(text, text) for text in begun.overrides]
     if lost := [text for text in texts if has_hidden_variables(text)]:
         problem = f"The values of {' '.join(lost)} are not in {folder.private}, where the command kept them"
         raise UsageError(problem, "Give the command of the sweep again.")
     return Overrides.parse(texts)
-
-
-def _stored_overrides(folder: SweepFolder) -> list[str]:
-    try:
-        kept = from_json(folder.private.read_bytes())
-    except (OSError, ValueError):
-        return []
-    return [text for text in kept if isinstance(text, str)] if isinstance(kept, list) else []

@@ -211,7 +211,10 @@ def machine_findings(output_dir: Path, *, with_slurm: bool, with_job: bool) -> I
     yield MACHINE.ok("Python", f"{platform.python_version()} at {sys.executable}")
     yield _torch_here(with_slurm=with_slurm)
     if not with_slurm:
-        yield _devices_here()
+        machine = this_machine()
+        has = count_of(machine.num_devices, "accelerator") if machine.num_devices else "no accelerator"
+        memory = f"{machine.memory_bytes / GIBIBYTE:.0f} GiB"
+        yield MACHINE.ok("devices", f"{has}, {count_of(machine.num_cores, 'core')}, {memory}")
     yield from folder_findings(output_dir, with_slurm=with_slurm, with_job=with_job)
 
 
@@ -239,15 +242,6 @@ def _torch_here(*, with_slurm: bool) -> CheckResult:
         remedy = "The job below says whether the nodes can. If not: make setup, or TORCH=site, or slurm.python."
         return MACHINE.warning("torch", f"cannot be imported here: {said}", remedy)
     return MACHINE.problem("torch", f"cannot be imported: {said}", "Install it with `make setup`, or use TORCH=site.")
-
-
-def _devices_here() -> CheckResult:
-    machine = this_machine()
-    count = machine.num_devices
-    has = count_of(count, "accelerator") if count else "no accelerator"
-    return MACHINE.ok(
-        "devices", f"{has}, {count_of(machine.num_cores, 'core')}, {machine.memory_bytes / GIBIBYTE:.0f} GiB"
-    )
 
 
 def _writable(folder: Path) -> CheckResult:

@@ -48,9 +48,11 @@ def calibrate(
     SWEEP names the five that would say most, and measures nothing.
     """
     kinds = {"--from-results": from_results, "--from-csv": from_csv, "--propose": propose}
-    kind = _only_one([name for name, value in kinds.items() if value is not None])
-    if kind is not None:
-        _refuse(kind, {"--nodes": nodes is not None, "--here": here}, "measures")
+    given = [name for name, value in kinds.items() if value is not None]
+    if len(given) > 1:
+        raise UsageError(f"{' and '.join(given)} were given", "Each is a command of its own; do one, then the other.")
+    if given:
+        _refuse(given[0], {"--nodes": nodes is not None, "--here": here}, "measures")
     if propose is not None:
         _refuse("--propose", {"--output": output is not None}, "writes")
         from cli.commands.calibrate.work import propose as propose_runs
@@ -84,12 +86,6 @@ def _composition_of(sweep: str, option: str, overrides: Sequence[str] | None) ->
 
     require_option("sweep", sweep, option)
     return composition_of(sweep, overrides)
-
-
-def _only_one(names: Sequence[str]) -> str | None:
-    if len(names) > 1:
-        raise UsageError(f"{' and '.join(names)} were given", "Each is a command of its own; do one, then the other.")
-    return next(iter(names), None)
 
 
 def _refuse(kind: str, options: Mapping[str, bool], deed: str) -> None:

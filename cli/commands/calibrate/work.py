@@ -31,7 +31,7 @@ from conf.compose.load import Composition
 from conf.errors import EXIT_INTERRUPTED, UsageError
 from conf.folders import given_words, is_own, options
 from conf.overrides import Overrides, command_line, for_a_shell
-from conf.types.cluster_spec import EfficiencySpec, OwnLevel
+from conf.types.cluster_spec import EfficiencySpec
 from conf.units import GIGA, TERA, count_of
 from launcher import folder_lock
 from results.render.table import Table, breakable, text
@@ -192,7 +192,13 @@ def refine(evidence: Evidence, output: str | None, *, dry_run: bool) -> dict[str
     console.print(_trials_table(fit))
     changes = _fitted_changes(fit, evidence, stamp)
     notes = [f"{constant}: left as it was, {why}" for constant, why in fit.left_alone.items() if not fit.levels]
-    notes += [_level_sentence(name, level, evidence.kind) for name, level in fit.levels.items()]
+    for name, level in fit.levels.items():
+        few = (
+            ""
+            if level.num_runs >= FEWEST_TO_FIT
+            else f"; from {FEWEST_TO_FIT} {evidence.kind} on, constants are fitted"
+        )
+        notes.append(f"All predictions for {name} take {level.factor:.3g} times what the constants say{few}")
     machine = f"fitted to {evidence.in_words}, {evidence.machines}"
     new = draft(cluster, output, changes, [*evidence.notes, *notes], stamp, machine)
     _print_changes(new, "fitted")
@@ -212,11 +218,6 @@ def refine(evidence: Evidence, output: str | None, *, dry_run: bool) -> dict[str
         "mean_absolute_step_error_after": fit.error_after,
         "mean_absolute_step_error_left_out": fit.error_left_out,
     }
-
-
-def _level_sentence(trainer: str, level: OwnLevel, kind: str) -> str:
-    few = "" if level.num_runs >= FEWEST_TO_FIT else f"; from {FEWEST_TO_FIT} {kind} on, constants are fitted"
-    return f"All predictions for {trainer} take {level.factor:.3g} times what the constants say{few}"
 
 
 def _fitted_changes(fit: Refit, evidence: Evidence, stamp: str) -> list[Change]:

@@ -148,8 +148,24 @@ sweep:
       - {{parallel.world_size: 2, parallel.tensor_parallel_size: 2}}
 """
 
-BIG = {"size": "1.3 billion parameters", "layers": 24, "hidden": 2048, "ffn": 8192, "heads": 16, "vocab": 50304}
-SMALL = {"size": "a few thousand parameters", "layers": 4, "hidden": 64, "ffn": 256, "heads": 4, "vocab": 256}
+BIG = {
+    "size": "1.3 billion parameters",
+    "layers": 24,
+    "hidden": 2048,
+    "ffn": 8192,
+    "heads": 16,
+    "vocab": 50304,
+    "seq": 2048,
+}
+SMALL = {
+    "size": "a few thousand parameters",
+    "layers": 4,
+    "hidden": 64,
+    "ffn": 256,
+    "heads": 4,
+    "vocab": 256,
+    "seq": 64,
+}
 
 
 def texts(machine: DescribedMachine, site: SlurmSite | None) -> dict[str, str]:
@@ -159,7 +175,7 @@ def texts(machine: DescribedMachine, site: SlurmSite | None) -> dict[str, str]:
         **unknown,
         f"{FOLDER}/cluster/{machine.name}.yaml": _cluster(machine),
         f"{FOLDER}/slurm/{machine.name}.yaml": _slurm(machine, site),
-        f"{FOLDER}/model/{MODEL}.yaml": _model(machine),
+        f"{FOLDER}/model/{MODEL}.yaml": MODEL_TEXT.format(name=MODEL, **(BIG if machine.has_gpus else SMALL)),
         f"{FOLDER}/sweep/{SWEEP}.yaml": _sweep(machine),
     }
 
@@ -268,11 +284,6 @@ def _slurm(machine: DescribedMachine, site: SlurmSite | None) -> str:
         request="gpus-per-node" if machine.has_gpus else "none",
         gpu_type=as_text(offer.gpu_type) if offer and offer.gpu_type else "null",
     )
-
-
-def _model(machine: DescribedMachine) -> str:
-    shape = BIG if machine.has_gpus else SMALL
-    return MODEL_TEXT.format(name=MODEL, seq=2048 if machine.has_gpus else 64, **shape)
 
 
 def _sweep(machine: DescribedMachine) -> str:

@@ -17,8 +17,7 @@ from cli.commands.sweep.sweep_run import (
     report_at_the_end,
     under_way,
 )
-from cli.output.bar import bar
-from cli.output.console import console, print_unwrapped, print_verbatim, shown_path
+from cli.output.console import bar, console, print_unwrapped, print_verbatim, shown_path
 from cli.output.explained import explain, print_command_of, print_shell_lines
 from cli.output.next_command import next_command
 from cli.output.progress import ends_in_words, is_troubled, progress_on

@@ -35,3 +35,17 @@ def test_a_command_wider_than_the_terminal_has_a_line_of_its_own(monkeypatch: py
 
 def test_a_pipe_has_each_paragraph_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert printed(monkeypatch, is_terminal=False, width=40) == [SENTENCES.replace("`", "")]
+
+
+@pytest.mark.parametrize(("moment", "is_terminal", "is_shown"), [(0, True, True), (60, True, False), (0, False, False)])
+def test_a_bar_is_shown_on_a_terminal_once_a_command_takes_more_than_a_moment(
+    monkeypatch: pytest.MonkeyPatch, moment: float, is_terminal: bool, is_shown: bool
+) -> None:
+    screen = io.StringIO()
+    monkeypatch.setattr(printing, "complaints", Console(file=screen, force_terminal=is_terminal, width=80))
+    monkeypatch.setattr(printing, "MOMENT_SECONDS", moment)
+    with printing.bar("Submitting trials") as tell:
+        tell(1, 2)
+        tell(2, 2)
+    assert ("Submitting trials" in screen.getvalue()) is is_shown
+    assert is_shown or not screen.getvalue()
