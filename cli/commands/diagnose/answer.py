@@ -2,73 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from rich.table import Table
-from rich.text import Text
-
-from cli.output.console import console
+from cli.commands.diagnose.lines import AnswerSection, place_of, places_of
 from conf.grouped import grouped
 from conf.types.cluster_spec import ClusterSpec
 from conf.units import count_of
 from diagnose.diagnosis import Advice, Diagnosis, RunVerdict, in_short
 from diagnose.difference import RunDifference
-from diagnose.runs import Fact, LogLine, SaidBy
 from diagnose.suspects import Suspect
 from results.render.units import gib, percent, seconds, tflops
 from sweeps.table.cells import text_of
 from train_core.costs import Estimate, num_parameters
-
-LABEL, LONGEST_PLACE = 15, 34
-OF_COMMAND = "this command"
-
-
-class AnswerSection:
-    """Lines below a heading, printed when all are there."""
-
-    def __init__(self, heading: str) -> None:
-        self.heading = heading
-        self.grid = Table.grid(padding=(0, 1))
-        self.grid.add_column(width=LABEL, style="bold")
-        self.grid.add_column(ratio=1)
-        self.grid.add_column(max_width=LONGEST_PLACE, style="dim", justify="right", overflow="fold")
-
-    def add(self, label: str, words: str, place: str = "", style: str = "") -> None:
-        if words:
-            self.grid.add_row(f"  {label}", Text(words, style=style), place)
-
-    def show(self) -> None:
-        console.print()
-        console.print(Text(self.heading, style="bold underline"))
-        console.print(self.grid)
-
-
-def place_of(at: LogLine | None) -> str:
-    """`run.log:12`; the file alone where no line says it, and the command where a word of it does."""
-    if at is None:
-        return ""
-    return f"{at.file}:{at.line}" if at.line else at.file
-
-
-def places_of(facts: Iterable[Fact]) -> str:
-    """Where facts stand, in short: `run.log:12-40`."""
-    said = list(facts)
-    lines: dict[str, list[int]] = {}
-    for fact in said:
-        if fact.at is not None and fact.said_by is not SaidBy.OVERRIDE:
-            lines.setdefault(fact.at.file, []).extend([fact.at.line] if fact.at.line else [])
-    shown = [f"{file}{_span(numbers)}" for file, numbers in lines.items()]
-    if any(fact.said_by is SaidBy.OVERRIDE for fact in said):
-        shown.append(OF_COMMAND)
-    return ", ".join(shown)
-
-
-def _span(numbers: list[int]) -> str:
-    if not numbers:
-        return ""
-    first, last = min(numbers), max(numbers)
-    return f":{first}" if first == last else f":{first}-{last}"
-
 
 GIGABIT = 1e9 / 8
 LEAST_TERM = 0.01
@@ -102,13 +47,16 @@ VERDICTS = {
 
 
 def print_diagnosis(diagnosis: Diagnosis) -> None:
-    _print_understood(diagnosis)
-    _print_measured(diagnosis)
-    _print_standing(diagnosis)
-    _print_advice(diagnosis)
+    for section in answer_sections(diagnosis):
+        section.show()
 
 
-def _print_understood(diagnosis: Diagnosis) -> None:
+def answer_sections(diagnosis: Diagnosis) -> list[AnswerSection]:
+    made = (_understood, _measured, _standing, _suspects, _rest, _advice)
+    return [section for make in made if (section := make(diagnosis)) is not None]
+
+
+def _understood(diagnosis: Diagnosis) -> AnswerSection:
     known, run = diagnosis.understood, diagnosis.run
     section = AnswerSection("What was understood")
     if run.trainer is not None:
@@ -127,7 +75,7 @@ def _print_understood(diagnosis: Diagnosis) -> None:
         section.add("missing", f"{each.column}: {each.place}. Say it as {each.give}", at, style="yellow")
     if known.reason and not known.missing:
         section.add("no prediction", known.reason, style="yellow")
-    section.show()
+    return section
 
 
 def _group_in_words(diagnosis: Diagnosis, label: str, columns: Sequence[str]) -> str:
@@ -174,14 +122,13 @@ def _devices_in_words(cluster: ClusterSpec, number: int, num_nodes: int) -> str:
     return words
 
 
-def _print_measured(diagnosis: Diagnosis) -> None:
+def _measured(diagnosis: Diagnosis) -> AnswerSection:
     seen = diagnosis.measured
-    section = AnswerSection("What was measured")
+    section = AnswerSection("What was measured", "measured")
     if seen is None:
         words = "lines about steps print no time: batch, sequence or devices would give it"
         section.add("a step", words if diagnosis.run.steps else "no line about steps was found", style="yellow")
-        section.show()
-        return
+        return section
     words = f"{seconds(seen.step_seconds)} s, the middle of {count_of(len(seen.steady), 'line')}"
     if len(seen.steady) > 1:
         words += f"; half of them from {seconds(seen.low_seconds)} to {seconds(seen.high_seconds)} s"
@@ -207,7 +154,7 @@ def _print_measured(diagnosis: Diagnosis) -> None:
     section.add("memory", _memory(diagnosis))
     for doubt in diagnosis.doubts:
         section.add("!", doubt.says, place_of(doubt.at), style="yellow")
-    section.show()
+    return section
 
 
 def _rates(diagnosis: Diagnosis) -> str:
@@ -251,9 +198,9 @@ def _memory(diagnosis: Diagnosis) -> str:
     return ", ".join(words)
 
 
-def _print_standing(diagnosis: Diagnosis) -> None:
+def _standing(diagnosis: Diagnosis) -> AnswerSection:
     known, seen = diagnosis.understood, diagnosis.measured
-    section = AnswerSection("What it should take")
+    section = AnswerSection("What it should take", "measured and predicted")
     if known.predicted is not None and known.interval is not None:
         interval = known.interval
         section.add(
@@ -271,8 +218,7 @@ def _print_standing(diagnosis: Diagnosis) -> None:
         else ""
     )
     section.add("this run", factor + VERDICTS[diagnosis.verdict], style="bold")
-    section.show()
-    _print_suspects(diagnosis)
+    return section
 
 
 def _terms(predicted: Estimate) -> str:
@@ -285,19 +231,17 @@ def _terms(predicted: Estimate) -> str:
     return ", ".join(shown) + " s"
 
 
-def _print_suspects(diagnosis: Diagnosis) -> None:
-    if diagnosis.suspects:
-        section = AnswerSection("Suspects, each with its price and its evidence")
-        for suspect in diagnosis.suspects:
-            section.add(_price(diagnosis, suspect), suspect.title, style="bold")
-            for evidence in suspect.evidence:
-                section.add("", f"because {evidence.says}", place_of(evidence.at))
-            section.add("", f"instead: {suspect.remedy}")
-        section.show()
-    _print_rest(diagnosis)
+def _suspects(diagnosis: Diagnosis) -> AnswerSection | None:
+    section = AnswerSection("Suspects, each with its price and its evidence", "measured and predicted")
+    for suspect in diagnosis.suspects:
+        section.add(_price(diagnosis, suspect), suspect.title, style="bold")
+        for evidence in suspect.evidence:
+            section.add("", f"because {evidence.says}", place_of(evidence.at))
+        section.add("", f"instead: {suspect.remedy}")
+    return section if diagnosis.suspects else None
 
 
-def _print_rest(diagnosis: Diagnosis) -> None:
+def _rest(diagnosis: Diagnosis) -> AnswerSection | None:
     """What no suspect explains, and settings that change nothing."""
     rest = AnswerSection("Beside that")
     if diagnosis.unexplained_seconds is not None and diagnosis.measured:
@@ -306,8 +250,7 @@ def _print_rest(diagnosis: Diagnosis) -> None:
         rest.add("not explained", f"{seconds(diagnosis.unexplained_seconds)} s of each step ({share:.0%}){may}")
     for evidence in diagnosis.without_effect:
         rest.add("no effect", evidence.says, place_of(evidence.at))
-    if diagnosis.without_effect or diagnosis.unexplained_seconds is not None:
-        rest.show()
+    return rest if rest.lines else None
 
 
 def _price(diagnosis: Diagnosis, suspect: Suspect) -> str:
@@ -320,13 +263,13 @@ def _price(diagnosis: Diagnosis, suspect: Suspect) -> str:
     return f"{seconds(suspect.seconds)} s{share}"
 
 
-def _print_advice(diagnosis: Diagnosis) -> None:
+def _advice(diagnosis: Diagnosis) -> AnswerSection | None:
     known = diagnosis.understood
     if known.configuration is None or diagnosis.verdict is RunVerdict.IMPOSSIBLE:
-        return
+        return None
     setup = known.configuration.setup
     devices = count_of(setup.parallel.world_size, "device")
-    section = AnswerSection(f"What to change, on the same {devices} and with the same batch")
+    section = AnswerSection(f"What to change, on the same {devices} and with the same batch", "predicted")
     if not diagnosis.advice:
         section.add("nothing", "no plan that is likely to fit is predicted to be 2 % faster")
     for advice in diagnosis.advice:
@@ -335,9 +278,9 @@ def _print_advice(diagnosis: Diagnosis) -> None:
             section.add("", words)
         if advice.words:
             section.add("", f"to paste: {in_short(advice.words)}")
-    section.show()
     if diagnosis.advice:
-        console.print(_of_gains(diagnosis))
+        section.note = _of_gains(diagnosis)
+    return section
 
 
 def _gain(diagnosis: Diagnosis, advice: Advice) -> str:
@@ -350,17 +293,14 @@ def _gain(diagnosis: Diagnosis, advice: Advice) -> str:
     return f"{seconds(now * proposal.ratio)} s a step ({span}), {1 - proposal.ratio:.0%} less; {memory}"
 
 
-def _of_gains(diagnosis: Diagnosis) -> Text:
-    factor = diagnosis.factor
-    if factor is None:
-        return Text("These are predictions, before any of your runs.", style="dim")
-    return Text(
-        f"These are predictions after this one run: its own factor of {factor:.2f} is taken to hold for them too.",
-        style="dim",
-    )
+def _of_gains(diagnosis: Diagnosis) -> str:
+    if diagnosis.factor is None:
+        return "These are predictions, before any of your runs."
+    factor = f"its own factor of {diagnosis.factor:.2f} is taken to hold for them too."
+    return f"These are predictions after this one run: {factor}"
 
 
-def print_difference(difference: RunDifference) -> None:
+def difference_section(difference: RunDifference) -> AnswerSection:
     """What differs between two runs, and how much of their difference in time is priced."""
     section = AnswerSection(f"From {difference.before} to {difference.after}")
     for change in difference.changes:
@@ -371,4 +311,4 @@ def print_difference(difference: RunDifference) -> None:
     section.add("measured", difference.measured_in_words, style="bold")
     section.add("predicted", difference.predicted_in_words)
     section.add("network", difference.network.in_words if difference.network else "")
-    section.show()
+    return section

@@ -46,6 +46,9 @@ def diagnose(
             "--sweep", metavar="FILE", help="Write a sweep that measures the proposals with your own command."
         ),
     ] = None,
+    report: Annotated[
+        Path | None, typer.Option("--report", metavar="FOLDER", help="Write the answer as a page and as Markdown.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Say what a run of yours was, what it should take, why it does not, and what to change.
@@ -66,6 +69,11 @@ def diagnose(
         print_json("diagnosis", diagnosis_document(diagnoses, differences))
     else:
         _show(diagnoses, differences)
+    if report is not None:
+        from cli.commands.diagnose.page import write_page
+
+        for path in write_page(diagnoses, differences, report):
+            complaints.print(f"Written: {path}.")
     _write(diagnoses, calibrate, sweep)
     if not any(each.measured or each.understood.predicted for each in diagnoses):
         raise typer.Exit(EXIT_FAILED)
@@ -114,7 +122,7 @@ def _told(runs: Sequence[UserRun]) -> list[UserRun]:
 
 
 def _show(diagnoses: Sequence[Diagnosis], differences: Sequence[RunDifference]) -> None:
-    from cli.commands.diagnose.answer import print_diagnosis, print_difference
+    from cli.commands.diagnose.answer import difference_section, print_diagnosis
 
     for each in diagnoses:
         if len(diagnoses) > 1:
@@ -122,7 +130,7 @@ def _show(diagnoses: Sequence[Diagnosis], differences: Sequence[RunDifference]) 
             console.rule(each.run.name, align="left")
         print_diagnosis(each)
     for difference in differences:
-        print_difference(difference)
+        difference_section(difference).show()
 
 
 def _write(diagnoses: Sequence[Diagnosis], calibrate: str | None, sweep: Path | None) -> None:

@@ -139,3 +139,23 @@ def test_a_wrong_word_is_one_message(words: tuple[str, ...], said: str, folder: 
     assert done.returncode == 2, done.stdout
     assert said in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
+
+
+def test_the_answer_becomes_a_page_and_markdown_with_every_section_of_the_terminal(folder: Path) -> None:
+    done = trisweep("run.log", "better.log", "cluster=dgx-h100", "--report", "out", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert "Written: out/diagnosis.html." in " ".join(done.stderr.split())
+    texts = [(folder / "out" / name).read_text() for name in ("diagnosis.md", "diagnosis.html")]
+    for text in texts:
+        for said in ("What was understood", "run.log: Suspects, each with its price", "From run.log to better.log"):
+            assert said in text
+        assert "computes whole layers again, beside free memory" in text
+    assert texts[0].count("## ") == texts[1].count("<h2")
+
+
+def test_a_page_that_cannot_be_written_is_one_message(folder: Path) -> None:
+    (folder / "out").write_text("a file")
+    done = trisweep("run.log", "cluster=dgx-h100", "--report", "out", cwd=folder)
+    assert done.returncode != 0
+    assert "--report out: diagnosis.md cannot be written" in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
