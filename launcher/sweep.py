@@ -275,4 +275,4 @@ def _token_inputs(experiment: Experiment) -> tuple[object, ...]:
     """Return all on which tokens, and complaints about them, depend: equal here, they are equal there."""
     training = experiment.training
     evaluated = training.evaluate_every and training.num_evaluation_batches * experiment.batch.global_batch_size
-    return experiment.data, experiment.model, evaluated
+    return experiment.data.model_dump_json(), experiment.model, evaluated

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import reduce
+from operator import getitem
 from typing import Any
 
 from conf.compose.tree import PARAMS, path_in
@@ -203,13 +205,12 @@ def whole_point(point: Mapping[str, Value], experiment: Experiment | None, keys:
 
 def _part_at(experiment: Experiment, key: str) -> object:
     found: Any = experiment
-    while key and not isinstance(found, Mapping):
+    while key:
+        if isinstance(found, Mapping) and (path := path_in(found, key)):
+            return reduce(getitem, path, found)  # keys may have dots themselves
         name, _, key = key.partition(".")
-        found = getattr(found, name, None)
-    path = path_in(found, key) if key else ()
-    for name in path or ():
-        found = found[name]
-    return None if path is None else found
+        found = found.get(name) if isinstance(found, Mapping) else getattr(found, name, None)
+    return found
 
 
 def _distinct_texts(values: Iterable[object]) -> dict[str, str]:

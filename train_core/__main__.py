@@ -136,7 +136,7 @@ def _write_trial(training: StoredTraining, *, is_writer: bool) -> None:
 
 
 def _print_step(metrics: StepMetrics) -> None:
-    held_out = "" if metrics.held_out_loss is None else f" (held out {metrics.held_out_loss:.4f})"
+    held_out = f", {metrics.held_out_in_words}" if metrics.held_out_loss is not None else ""
     print(
         f"step {metrics.step:>4}/{metrics.num_steps}  loss {metrics.loss:.4f}{held_out}"
         f"  norm {metrics.gradient_norm:.3f}"
@@ -151,6 +151,7 @@ def _summary(measurement: Measurement) -> str:
     performance = measurement.performance
     if performance is None:
         return f"{measurement.outcome}: {measurement.cause}"
+    seen = measurement.mixture_in_words
     return (
         f"{measurement.outcome}: {performance.step_seconds * 1e3:.1f} ms a step"
         f" ({performance.step_seconds_min * 1e3:.1f} to {performance.step_seconds_max * 1e3:.1f},"
@@ -160,7 +161,7 @@ def _summary(measurement: Measurement) -> str:
         f" MFU {performance.model_flops_utilization:.1%}"
         f" of the {performance.peak_source} peak,"
         f" {max(performance.peak_memory_bytes) / GIBIBYTE:.2f} GiB at most"
-        f"{_breakdown_line(performance)}{_unrecorded_line(performance)}"
+        f"{_breakdown_line(performance)}{_unrecorded_line(performance)}{seen and f', {seen}'}"
     )
 
 

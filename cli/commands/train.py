@@ -182,7 +182,7 @@ def _introduction(run: LongRun) -> str:
 def _step_line(metrics: StepMetrics) -> str:
     from cli.output.state_table import duration
 
-    held_out = "" if metrics.held_out_loss is None else f", held out {metrics.held_out_loss:.4f}"
+    held_out = f", {metrics.held_out_in_words}" if metrics.held_out_loss is not None else ""
     remaining = duration((metrics.num_steps - metrics.step) * metrics.step_seconds)
     return (
         f"step {metrics.step} of {metrics.num_steps}, loss {metrics.loss:.4f}{held_out},"
@@ -247,6 +247,7 @@ def _conclude(measurement: Measurement) -> None:
     print_unwrapped(
         f"COMPLETED: loss {performance.final_loss:.4f}, {performance.step_seconds:.3g} s per step,"
         f" {performance.model_flops_per_second_per_device / TERA:.4g} TFLOPS per device"
+        f"{', ' * bool(measurement.mixture_in_words)}{measurement.mixture_in_words}"
     )
 
 

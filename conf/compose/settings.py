@@ -182,9 +182,14 @@ class Settings(ExperimentParts):
         require_order(self)
         # Not a rule of the experiment itself: records of earlier sweeps may hold such trials, none of which could run.
         every, data = self.training.evaluate_every, self.data
-        if self.trainer.is_own and every is not None and data.source != "synthetic" and not data.held_out_fraction:
-            problem, remedy = "would evaluate no sequence, as data.held_out_fraction = 0", "Raise that, or use null."
+        has_some = data.source == "synthetic" or data.held_out_fraction or data.held_out
+        if self.trainer.is_own and every is not None and not has_some:
+            problem = "would evaluate no sequence, as data.held_out_fraction = 0"
+            remedy = "Raise that, name sets in data.held_out, or use null."
             raise InfeasiblePlan("training.evaluate_every", every, problem, remedy)
+        if data.held_out and every is None:
+            problem = "names sets that nothing evaluates, as training.evaluate_every = null"
+            raise InfeasiblePlan("data.held_out", sorted(data.held_out), problem, "Give training.evaluate_every=STEPS.")
         if self.trainer.trains and not self.trainer.is_own and any(map(is_of_time, self.search.objective)):
             self.trainer.log.require("how long a step takes", TIMES)
         return Experiment(**{key: getattr(self, key) for key in ExperimentParts.model_fields}, stage=stage)

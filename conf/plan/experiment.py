@@ -288,6 +288,10 @@ def _check_command(experiment: Experiment) -> None:
     if experiment.mixed is not None:
         problem = f"lays stages on several types of devices, which trainer {trainer.name} is not told"
         raise InfeasiblePlan("mixed", experiment.place, problem, "Use trainer=trisweep, or mixed=null.")
+    for key, sets in (("data.mixture", experiment.data.mixture), ("data.held_out", experiment.data.held_out)):
+        if sets:
+            remedy = "Leave it out, or use trainer=trisweep; the program may have a flag of its own."
+            raise InfeasiblePlan(key, sorted(sets), f"is not passed on to trainer {trainer.name}", remedy)
     if experiment.data.separate_documents:
         remedy = f"Set {DOCUMENTS}=false, or use trainer=trisweep; the program may have a flag of its own."
         raise InfeasiblePlan(DOCUMENTS, True, f"is not passed on to trainer {trainer.name}", remedy)

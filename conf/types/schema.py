@@ -230,6 +230,31 @@ class PrecisionPlan(Frozen):
         return self
 
 
+class HeldOutSet(Frozen):
+    """A set that is evaluated and never trained on.
+
+    Attributes:
+        path: what data.path is for a single set.
+    """
+
+    path: str
+
+
+class MixedSet(HeldOutSet):
+    """A set among those that are mixed.
+
+    Attributes:
+        path: what data.path is for a single set.
+        weight: its share of the tokens, over the sum of all weights.
+    """
+
+    weight: Positive
+
+
+SetName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=60)]
+"""What can name a set of data, as a part of a dotted key and of a metric."""
+
+
 class DataSpec(Frozen):
     """The source of tokens.
 
@@ -241,9 +266,11 @@ class DataSpec(Frozen):
         tokenizer: `bytes`, or `bpe` trained on the text up to the model's vocabulary; null where no text is read.
         max_bytes: text beyond this many bytes is not read; null where no text is read.
         cache_dir: folder of the memory-mapped token files; null takes `tokens` in the output folder.
-        held_out_fraction: the last part of the tokens, for the held-out loss alone.
+        held_out_fraction: the last part of the tokens, of each set in a mixture, for the held-out loss alone.
         separate_documents: attention and positions stay inside a document: a file of a text, or one that a dataset's
             index names.
+        mixture: sets to train on together, in place of `path`, by their names: `{web: {path: web, weight: 0.7}, ...}`.
+        held_out: sets for held-out losses of their own (`eval/NAME/loss`), by their names: `{books: {path: books}}`.
     """
 
     source: Literal["text", "megatron", "synthetic"]
@@ -253,6 +280,28 @@ class DataSpec(Frozen):
     cache_dir: str | None
     held_out_fraction: Annotated[float, Field(ge=0, lt=1)]
     separate_documents: bool = False
+    mixture: dict[SetName, MixedSet] = Field(default={})
+    held_out: dict[SetName, HeldOutSet] = Field(default={})
+
+    @model_validator(mode="after")
+    def _sets_have_tokens_in_common(self) -> DataSpec:
+        for key, sets in (("data.mixture", self.mixture), ("data.held_out", self.held_out)):
+            if sets and self.source == "synthetic":
+                remedy = "Use data=text or data=megatron, or leave it out."
+                raise ConfigError(key, sorted(sets), "names sets, and data.source = synthetic reads none", remedy)
+            if sets and self.tokenizer == "bpe":
+                problem = "names sets, and data.tokenizer = bpe would learn other ids from each"
+                raise ConfigError(key, sorted(sets), problem, "Use data.tokenizer=bytes, or data=megatron.")
+        if self.mixture and self.path is not None:
+            problem = "is not read, as data.mixture names the sets"
+            raise ConfigError("data.path", self.path, problem, "Make it one of them, with a weight, or leave it out.")
+        trained = {each.path: name for name, each in self.mixture.items()} | {self.path: "data.path"}
+        for name, each in self.held_out.items():
+            if each.path in trained:
+                problem = f"is trained on, as {trained[each.path]}"
+                remedy = "Name text of its own, or use data.held_out_fraction."
+                raise ConfigError(f"data.held_out.{name}.path", each.path, problem, remedy)
+        return self
 
     @model_validator(mode="after")
     def _text_is_read_somehow(self) -> DataSpec:

@@ -104,13 +104,17 @@ RANK_MEMORY = "meas/rank_mem_GiB"
 """Over the rank, where other metrics have the step. The page for `system/` would show it over time."""
 
 
-def step_metrics(metrics: StepMetrics) -> dict[str, float]:
-    """The figures of a step. Of a number that another program does not tell there is none; a loss may be no number."""
-    if metrics.figures:
+def step_metrics(metrics: StepMetrics, *, is_own: bool = True) -> dict[str, float]:
+    """The figures of a step. Of a number that another program does not tell there is none; a loss may be no number.
+
+    Args:
+        is_own: those of this package's own trainer have names that say what they are of.
+    """
+    if metrics.figures and not is_own:
         return _printed("step", metrics.figures)
     of_step = _metrics_of("step", STEPS, metrics)
     told = {key: value for key, value in of_step.items() if key == "step/loss" or not math.isnan(value)}
-    return told | (_metrics_of("system", SYSTEM, metrics.system) if metrics.system else {})
+    return told | metrics.figures | (_metrics_of("system", SYSTEM, metrics.system) if metrics.system else {})
 
 
 def predicted_metrics(estimate: Estimate) -> dict[str, float]:
@@ -142,7 +146,8 @@ def objective_metrics(objectives: Sequence[Objective], reading: TrialReading) ->
 
 def figure_metrics(reading: TrialReading) -> dict[str, float]:
     """The figures that the program of a trial, or of a later stage, printed or left under names of its own."""
-    return _printed(reading.trial.stage or "meas", reading.metrics)
+    is_own = not reading.trial.stage and (reading.experiment is None or reading.experiment.trainer.is_own)
+    return {} if is_own else _printed(reading.trial.stage or "meas", reading.metrics)  # its steps have them
 
 
 def _printed(prefix: str, figures: Mapping[str, float]) -> dict[str, float]:

@@ -239,7 +239,7 @@ def _shared_content(record: SweepRecord, result: Reading, prediction: Estimate |
             *(at(milliseconds(record.created), metric_keys.predicted_metrics(prediction)) if prediction else ()),
             *_measured_metrics(result, prediction, milliseconds(ended)),
         ),
-        steps=StepHistory(lines, partial(_step_metrics, lines)),
+        steps=StepHistory(lines, partial(_step_metrics, lines, is_own=experiment is None or experiment.trainer.is_own)),
         artifacts=result.submission.job_id or "" if result.submission else "",
     )
 
@@ -292,11 +292,11 @@ def _params(experiment: Experiment | None) -> dict[str, str]:
     return knobs | sizes | {f"{group}.{name}": param(value) for group in GROUPS for name, value in tree[group].items()}
 
 
-def _step_metrics(lines: bytes) -> list[LoggedMetric]:
+def _step_metrics(lines: bytes, *, is_own: bool) -> list[LoggedMetric]:
     return [
         LoggedMetric(key, value, milliseconds(step.time), step.step)
         for step in steps_of(lines)
-        for key, value in metric_keys.step_metrics(step).items()
+        for key, value in metric_keys.step_metrics(step, is_own=is_own).items()
     ]
 
 

@@ -23,7 +23,7 @@ from conf.types.sweep_spec import Objective, PointSet, figure_of, is_of_time, ow
 from conf.units import SECONDS_PER_HOUR, TRILLION
 from sweeps.reading import Reading, TrialReading
 from train_core.costs import Estimate
-from train_core.trial.measurement import LOSS, Performance, StepMetrics
+from train_core.trial.measurement import LOSS, SET_LOSS, Performance, StepMetrics
 
 LAST_PART = 10
 """Where the held-out loss is not evaluated, the loss is the mean over this part of the steps, at the end as on the way,
@@ -37,6 +37,8 @@ UNITS: Mapping[str, str] = {
 }
 STEP_KEYS = frozenset({"batch.global_batch_size", "model.seq_length"})
 """What decides how many tokens a step trains on."""
+MIXTURE = "data.mixture."
+"""Keys on which the loss of a set of its own does not depend but by what was learnt."""
 OTHER_LOSSES = ("data.", "model.vocab_size", "model.seq_length")
 """Keys whose values each have a loss of their own kind: other text, other tokens, other contexts."""
 
@@ -146,10 +148,13 @@ def require_comparable(objectives: Sequence[Objective], point_set: PointSet, pin
     prints_figures = part_at(tree, "trainer.log.figures")
     for objective in objectives:
         figure = figure_of(objective)
-        if figure is not None and not (own_figure(objective) and prints_figures):
+        if SET_LOSS.fullmatch(own_figure(objective) or "") and not prints_figures:
+            _require_held_out(own_figure(objective) or "", tree)
+            _require_comparable_losses({key for key in keys if not key.startswith(MIXTURE)}, tokens, objective)
+        elif figure is not None and not (own_figure(objective) and prints_figures):
             _require_measured(figure, tree)
     if "loss" in objectives and not prints_figures:  # a script's own values say how long it trains, and on what
-        _require_comparable_losses(keys, tokens)
+        _require_comparable_losses(keys, tokens, "loss")
     if "step_time" in objectives and (varied := sorted(keys & STEP_KEYS)):
         problem = f"would favour small steps: the sweep varies {varied[0]}"
         remedy = "Seek throughput, dollars or energy, which are per token, or leave that key alone."
@@ -186,11 +191,19 @@ def _require_measured(figure: str, tree: Tree) -> None:
         raise ConfigError("search.objective", figure, problem, remedy)
 
 
-def _require_comparable_losses(keys: set[str], tokens: int | None) -> None:
+def _require_held_out(figure: str, tree: Tree) -> None:
+    """Refuse the loss of a set that is not held out."""
+    named = [f"eval/{name}/loss" for name in part_at(tree, "data.held_out") or {}]
+    if figure not in named:
+        remedy = nearest(figure, named) if named else "Name sets in data.held_out, or seek loss."
+        raise ConfigError("search.objective", figure, "is the loss of no set in data.held_out", remedy)
+
+
+def _require_comparable_losses(keys: set[str], tokens: int | None, objective: Objective) -> None:
     foreign = sorted(key for key in keys if key.startswith(OTHER_LOSSES))
     if foreign:
         problem = f"of different {foreign[0]} cannot be compared, and the sweep varies it"
-        raise ConfigError("search.objective", "loss", problem, "Make a sweep for each value of that key.")
+        raise ConfigError("search.objective", objective, problem, "Make a sweep for each value of that key.")
     varied = sorted(keys & (STEP_KEYS | {"training.num_steps"}))
     if varied and tokens is None:
         problem = f"leaves trials with different numbers of tokens: the sweep varies {varied[0]}"

@@ -47,6 +47,7 @@ from sweeps.points.axes import (
 from sweeps.points.objectives import require_comparable
 from sweeps.trial import FEWEST_DIGITS, JOB_GROUPS, SweepRecord, Trial, named_apart, repeat_id
 from train_core.costs import IMPLEMENTATIONS, Estimate, estimates
+from train_core.trial.measurement import SET_LOSS
 
 OF_LAYOUTS = frozenset({"model", "cluster", "parallel", "batch", "precision", "trainer"})
 """The groups on which depends which layout is the best."""
@@ -297,7 +298,7 @@ def _experiment_or_reason(tree: Tree, point: Point) -> Experiment | str:
         # Without the sweep's own part, whose axes may list thousands of values, to be checked again for each point.
         experiment = settings_of(with_values(tree, values) | {"sweep": None}).experiment()
         require_whole_step(value_at(tree, "search.tokens"), experiment)
-        if "loss" in part_at(tree, "search.objective"):
+        if any(each == "loss" or SET_LOSS.search(each) for each in part_at(tree, "search.objective")):
             require_last_step_evaluated(experiment)
     except InfeasiblePlan as reason:
         return str(reason)

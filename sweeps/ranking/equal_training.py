@@ -63,7 +63,9 @@ def _difference(one: TrainedOn, other: TrainedOn, *, by_loss: bool) -> str:
     """What the first training has different, in words; empty where what both learned may be compared."""
     if by_loss and one.experiment.has_held_out_loss != other.experiment.has_held_out_loss:
         return f"judged by its {'held-out' if one.experiment.has_held_out_loss else 'training'} loss"
-    data, others = (each.experiment.data.model_copy(update={"cache_dir": None}) for each in (one, other))
+    # The loss of a set that is held out tells how good another mixture is, which the own loss does not.
+    alike: dict[str, object] = {"cache_dir": None} | ({} if by_loss else {"mixture": {}})
+    data, others = (each.experiment.data.model_copy(update=alike) for each in (one, other))
     if data != others:
         return "on other data"
     model, others_model = one.experiment.model, other.experiment.model

@@ -165,15 +165,15 @@ def test_what_lies_beside_a_dataset_does_not_count(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"another")
     tokens = prepare(on(prefix), tmp_path)
     assert tokens is not None
-    assert tokens.num_tokens == 80
+    assert tokens.first.num_tokens == 80
 
 
 def test_a_list_of_documents_that_a_disk_has_cut_off_is_made_again(tmp_path: Path) -> None:
     experiment = on(dataset(tmp_path / "ids", [[1] * 40, [2] * 40]), data__separate_documents=True)
     tokens = prepare(experiment, tmp_path / "cache")
     assert tokens is not None
-    assert tokens.documents is not None
-    tokens.documents.write_bytes(tokens.documents.read_bytes()[:-12])
+    assert tokens.first.documents is not None
+    tokens.first.documents.write_bytes(tokens.first.documents.read_bytes()[:-12])
     again = prepare(experiment, tmp_path / "cache")
     assert again is not None
-    assert again.document_numbers()[30:50].tolist() == [1] * 10 + [2] * 10
+    assert again.first.document_numbers()[30:50].tolist() == [1] * 10 + [2] * 10

@@ -54,6 +54,12 @@ def test_a_list_is_called_by_the_words_that_differ_or_its_number(commands: list[
     assert [found.of(trial.point, trial.experiment) for trial in trials] == expected
 
 
+def test_the_weight_of_a_set_in_a_mixture_is_told() -> None:
+    mixture = "data.mixture={web:{path:a,weight:1},code:{path:b,weight:1}}"
+    weights: list[dict[str, Value]] = [{"data.mixture.web.weight": weight} for weight in (1.0, 2.5)]
+    assert labels(*weights, overrides=("data=text", mixture)) == ["weight=1", "weight=2.5"]
+
+
 def test_how_a_log_is_read_is_no_property_of_a_point() -> None:
     tree = compose_tree(["sweep=smoke", "trainer=command", "trainer.command=[train.py]"])
     trees = [deepcopy(tree) for _ in range(3)]

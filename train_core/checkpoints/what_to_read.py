@@ -126,6 +126,8 @@ OPTIMIZER = "training.optimizer"
 TOKENS, MASKS = "tokens", "masks"
 ORDER = ("batch.global_batch_size", "model.seq_length", "training.seed", "data.held_out_fraction", DOCUMENTS)
 """The keys that decide, with the tokens, which sequences a step has, and which tokens of theirs see each other."""
+WEIGHTS = "data.mixture."
+"""The beginning of the keys of a mixture's weights."""
 TEXT = ("data.source", "data.tokenizer", "data.max_bytes", "data.path")
 """The keys that decide tokens, which are the same for a text of another length limit or path where its content is."""
 SCHEDULE = (
@@ -160,6 +162,7 @@ def facts_of_training(experiment: Experiment, tokens: str | None) -> dict[str, V
     """
     tree = experiment.model_dump(mode="json")
     derived: dict[str, Value] = {TOKENS: tokens, MASKS: _masks(experiment)}
+    derived |= {f"{WEIGHTS}{name}.weight": each.weight for name, each in experiment.data.mixture.items()}
     return derived | {key: value_at(tree, key) for key in (*ORDER, *TEXT, *SCHEDULE, OPTIMIZER)}
 
 
@@ -193,18 +196,20 @@ def require_same_data(checkpoint: Path, facts: Facts, wanted: Mapping[str, Value
         ConfigError: names the first value that differs.
     """
     saved = facts.training
-    differing = _differing(ORDER, saved, wanted)
+    differing = _differing((*ORDER, *sorted(key for key in saved if key.startswith(WEIGHTS))), saved, wanted)
     # How the text was named matters only where its tokens differ: the same content may lie elsewhere by now.
     if _differing((TOKENS,), saved, wanted):
         differing += _differing(TEXT, saved, wanted)
         if not differing:
             problem = f"holds other text than when {checkpoint} was written ({wanted[TOKENS]}, not {saved[TOKENS]})"
-            raise ConfigError("data.path", wanted["data.path"], problem, f"Give the text of then, {instead}.")
+            names = [key.removeprefix(WEIGHTS).removesuffix(".weight") for key in wanted if key.startswith(WEIGHTS)]
+            key, value = ("data.mixture", sorted(names)) if names else ("data.path", wanted["data.path"])
+            raise ConfigError(key, value, problem, f"Give the text of then, {instead}.")
     if differing:
         first = differing[0]
         problem = f"is not the {value_text(saved[first])} of the training in the checkpoint {checkpoint}"
         same = " ".join(for_a_shell(key, saved[key]) for key in differing)
-        raise ConfigError(first, wanted[first], problem, f"Use {same}, {instead}.")
+        raise ConfigError(first, wanted.get(first), problem, f"Use {same}, {instead}.")
 
 
 def require_own_data(checkpoint: Path, facts: Facts, wanted: Mapping[str, Value]) -> None:
@@ -247,4 +252,4 @@ def how_it_starts(checkpoint: Path, facts: Facts, wanted: Mapping[str, Value]) -
 
 def _differing(keys: Sequence[str], saved: Mapping[str, Value], wanted: Mapping[str, Value]) -> list[str]:
     """The keys of which a checkpoint says another value; one of another version may not say all of them."""
-    return [key for key in keys if key in saved and saved[key] != wanted[key]]
+    return [key for key in keys if key in saved and saved[key] != wanted.get(key)]

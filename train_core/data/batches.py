@@ -18,11 +18,19 @@ import torch
 from numpy.typing import NDArray
 
 from conf.plan.experiment import Experiment
-from train_core.data.tokens import Window, open_document_windows, open_windows, prepare
+from train_core.data.token_file import TokenFile
+from train_core.data.tokens import Window, open_held_out_sets, open_windows, prepare
 from train_core.model.documents import Documents
 from train_core.parallel.mesh import Mesh
 from train_core.parallel.pipeline_parallel import MicroBatch
 from train_core.process.world import result_of_first
+
+TRAINING, HELD_OUT = "training:", "held out:"
+"""Names of the parts of what trains, which no set can bear."""
+
+
+def _all_windows(parts: tuple[Window, Window], sets: dict[str, Window]) -> dict[str, Window]:
+    return dict(zip((TRAINING, HELD_OUT), parts, strict=True)) | sets
 
 
 class Batches:
@@ -43,22 +51,33 @@ class Batches:
         find = partial(prepare, experiment, cache_dir)  # on rank 0 alone, for it reads a text through
         self.tokens = tokens = None if experiment.data.source == "synthetic" else result_of_first(find, mesh.world)
         if mesh.is_first_stage or mesh.is_last_stage or experiment.data.separate_documents:
-            self.training, self.held_out = open_windows(experiment, tokens)
-        self.documents = open_document_windows(experiment, tokens)
+            self.windows = _all_windows(open_windows(experiment, tokens), open_held_out_sets(experiment, tokens))
+        self.documents: dict[str, Window] | None = None
+        if experiment.data.separate_documents:
+            read = TokenFile.document_numbers
+            parts = open_windows(experiment, tokens, read), open_held_out_sets(experiment, tokens, read)
+            self.documents = _all_windows(*parts)
+        # What is evaluated: the part that is held out, where there is one, and the sets that are.
+        own = [] if tokens and not experiment.data.held_out_fraction else [HELD_OUT]
+        self.evaluated = [*own, *(tokens.held_out if tokens else ())]
+
+    @property
+    def token_file(self) -> TokenFile | None:
+        """A file whose tokenizer is that of all; None where tokens are drawn at random."""
+        return self.tokens and self.tokens.first
 
     def micro_batch(self, step: int, index: int) -> MicroBatch:
         """A micro-batch of a training step. Steps count from 1, micro-batches of a step from 0."""
-        return self._read(0, step - 1, index)
+        return self._read(TRAINING, step - 1, index)
 
-    def held_out_micro_batch(self, batch: int, index: int) -> MicroBatch:
-        """A micro-batch that is held out. Such batches count from 0, and are the same at every evaluation."""
-        return self._read(1, batch, index)
+    def held_out_micro_batch(self, name: str, batch: int, index: int) -> MicroBatch:
+        """A micro-batch of one of `evaluated`. Batches of it count from 0, and are the same at every evaluation."""
+        return self._read(name, batch, index)
 
-    def _read(self, part: int, batch: int, index: int) -> MicroBatch:
-        """`part` is 0 for what trains and 1 for what is held out."""
+    def _read(self, part: str, batch: int, index: int) -> MicroBatch:
         # Through steps, then replicas, then micro-batches, so that every layout makes the same global batch of a step.
         first = batch * self.global_batch_size + self.first_sequence + index * self.micro_batch_size
-        ids = self._on_device(self._windows_of((self.training, self.held_out)[part], first))  # (s + 1, b)
+        ids = self._on_device(self._windows_of(self.windows[part], first))  # (s + 1, b)
         if self.documents is None:
             return MicroBatch(ids[:-1], ids[1:])
         numbers = self._windows_of(self.documents[part], first)[:-1]

@@ -45,6 +45,11 @@ class TokenFile:
             return np.load(self.path, mmap_mode="r")
         return np.memmap(self.path, dtype=self.dtype, mode="r", shape=(self.num_tokens,))
 
+    @property
+    def has_documents(self) -> bool:
+        """True if a sequence may hold more than one document."""
+        return self.documents is not None and len(np.load(self.documents, mmap_mode="r")) > 1
+
     def document_numbers(self) -> DocumentNumbers:
         """The document of every token.
 

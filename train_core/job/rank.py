@@ -11,6 +11,7 @@ from collections.abc import Callable
 import torch
 
 from conf.errors import TrainingError
+from conf.plan.experiment import Experiment
 from train_core.checkpoints.checkpoint_folder import require_start
 from train_core.data.tokens import token_folder
 from train_core.process.git_sha import git_sha, trainer_code
@@ -43,7 +44,10 @@ def run_rank(
     started = time.time()
     experiment = trial.read_experiment()
 
+    figures = dict[str, float]()
+
     def report(metrics: StepMetrics) -> None:
+        figures.update(metrics.figures)
         trial.append_metrics(metrics)
         if on_step is not None:
             on_step(metrics)
@@ -73,7 +77,15 @@ def run_rank(
         environment=environment(world),
         started=started,
         ended=time.time(),
+        metrics=figures or _figures_of_before(trial, experiment),
     )
+
+
+def _figures_of_before(trial: TrialFolder, experiment: Experiment) -> dict[str, float]:
+    """The figures of the last step where an earlier attempt has done all of them."""
+    if not (experiment.data.mixture or experiment.data.held_out):
+        return {}
+    return next((step.figures for step in reversed(trial.read_metrics())), {})
 
 
 def environment(world: World) -> Environment:

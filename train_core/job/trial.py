@@ -74,7 +74,7 @@ def _measure(job: Job, experiment: Experiment, started: float) -> Measurement:
         # Here and not in the ranks, so that a wrong path is one message and not one of each rank.
         tokens = prepare(experiment, token_folder(job.trial, experiment))
         # What a rank says of its weights is in its log alone.
-        warn_of_weights(experiment, partial(tokenizer_of, experiment.data, tokens))
+        warn_of_weights(experiment, partial(tokenizer_of, experiment.data, tokens and tokens.first))
     except TrisweepError as error:
         # No rank has started yet, so that none is to blame.
         failure = failure_of(0, error).model_copy(update={"blamed": None})

@@ -27,7 +27,7 @@ from train_core.costs import (
     model_flops,
     num_parameters,
 )
-from train_core.data.batches import Batches
+from train_core.data.batches import HELD_OUT, TRAINING, Batches
 from train_core.expert_load import ExpertLoads, StepLoad
 from train_core.model.initialize import DTYPES
 from train_core.optimizers.optimizer import StepResult
@@ -116,7 +116,7 @@ def attended_share(batches: Batches, step: int) -> float:
     if batches.documents is None:
         return 1.0
     first = (step - 1) * batches.global_batch_size + batches.first_sequence
-    numbers = (batches.documents[0](first + i)[:-1] for i in range(batches.num_sequences))
+    numbers = (batches.documents[TRAINING](first + i)[:-1] for i in range(batches.num_sequences))
     shares = (np.bincount(of_tokens - of_tokens[0]) / of_tokens.size for of_tokens in numbers)
     return sum(float(np.square(each).sum()) for each in shares) / batches.num_sequences
 
@@ -161,16 +161,29 @@ def history_of(trial: TrialFolder, done: int, num_steps: int, axis: Axis) -> lis
     return history
 
 
-def held_out_loss(trainer: Trainer) -> float:
-    """Mean over `training.num_evaluation_batches` global batches, the same at every call. Every rank calls it."""
+class HeldOutLosses(NamedTuple):
+    """The loss of the part that is held out, or the mean of the sets' where there is none, and that of each set."""
+
+    mean: float
+    of_sets: dict[str, float]
+
+
+def held_out_losses(trainer: Trainer) -> HeldOutLosses:
+    """Means over `training.num_evaluation_batches` global batches, the same at every call. Every rank calls it."""
+    losses = {name: _held_out_loss(trainer, name) for name in trainer.batches.evaluated}
+    trainer.replicas.after_evaluation()  # else ZeRO-3 would keep weights for backward passes that do not come
+    own = losses.pop(HELD_OUT, None)
+    return HeldOutLosses(statistics.fmean(losses.values()) if own is None else own, losses)
+
+
+def _held_out_loss(trainer: Trainer, name: str) -> float:
     experiment, mesh = trainer.experiment, trainer.mesh
     num_batches = experiment.training.num_evaluation_batches
     actions = forward_only(experiment, experiment.num_micro_batches)
     losses = torch.zeros((), device=trainer.pipeline.device)
     with torch.no_grad():
         for batch in range(num_batches):
-            losses += trainer.pipeline.run(actions, partial(trainer.batches.held_out_micro_batch, batch))
-    trainer.replicas.after_evaluation()  # else ZeRO-3 would keep weights for backward passes that do not come
+            losses += trainer.pipeline.run(actions, partial(trainer.batches.held_out_micro_batch, name, batch))
     # Every tensor rank of the last stage knows the loss; one of them reports it.
     share = (losses if mesh.tensor.rank == 0 else losses * 0).double()
     num_summands = num_batches * experiment.num_micro_batches * mesh.replicas.size

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 
 from conf.plan.experiment import Experiment
 from train_core.data.byte_pairs import keep_tokenizer
+from train_core.data.tokens import figures_of_mixture
 from train_core.expert_load import ExpertLoads
 from train_core.optimizers.optimizer import StepResult
 from train_core.process.gpu_settings import same_bits
 from train_core.process.stop import StopAsked, Stopped, never
 from train_core.process.world import World
-from train_core.training.meter import Meter, attended_share, held_out_loss, history_of, trace_step
+from train_core.training.meter import Meter, attended_share, held_out_losses, history_of, trace_step
 from train_core.training.trainer import Trainer
 from train_core.trial.folder import TrialFolder
 from train_core.trial.measurement import Performance, StepMetrics
@@ -71,8 +72,7 @@ def train(
                 metrics = meter.time_step(step, partial(_finite_step, trainer, step))
             if not trainer.replicas.is_sharded:
                 _compare_replicas(trainer, step)
-            if (every := experiment.training.evaluate_every) is not None and step % every == 0:
-                metrics = metrics.model_copy(update={"held_out_loss": held_out_loss(trainer)})
+            metrics = _with_data(metrics, trainer, step)
             if on_step is not None and world.rank == 0:
                 on_step(metrics)
             if checkpoints is not None and (checkpoints.is_due(step) or meter.stop_signal):
@@ -83,6 +83,16 @@ def train(
         if trial is not None:
             meter.write_timeline(trial)
         return meter.performance()
+
+
+def _with_data(metrics: StepMetrics, trainer: Trainer, step: int) -> StepMetrics:
+    """The metrics of a step, with what was seen of the sets of a mixture, and the losses of what is held out."""
+    experiment = trainer.experiment
+    figures, held_out = figures_of_mixture(experiment, trainer.batches.tokens, step), metrics.held_out_loss
+    if (every := experiment.training.evaluate_every) is not None and step % every == 0:
+        held_out, of_sets = held_out_losses(trainer)
+        figures |= {f"eval/{name}/loss": loss for name, loss in of_sets.items()}
+    return metrics.model_copy(update={"held_out_loss": held_out, "figures": figures})
 
 
 def _checkpoints(trainer: Trainer, trial: TrialFolder | None) -> AbstractContextManager[Checkpoints | None]:
@@ -100,7 +110,7 @@ def _keep_tokenizer(trainer: Trainer, trial: TrialFolder | None) -> None:
     if trial is None or experiment.checkpoint.every_steps is None or trainer.mesh.world.rank != 0:
         return
     trial.require_current()
-    keep_tokenizer(experiment.data, trainer.batches.tokens, trial.tokenizer)
+    keep_tokenizer(experiment.data, trainer.batches.token_file, trial.tokenizer)
 
 
 def _say_that_nothing_is_compared(trainer: Trainer) -> None:

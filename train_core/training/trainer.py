@@ -77,7 +77,7 @@ class Trainer:
             return None
         from train_core.checkpoints.huggingface import loaded_weights  # here, as it imports a reader of their format
 
-        tokenizer = partial(tokenizer_of, self.experiment.data, self.batches.tokens)
+        tokenizer = partial(tokenizer_of, self.experiment.data, self.batches.token_file)
         return loaded_weights(self.experiment, self.mesh.world, world.device, tokenizer)
 
     def step(self, step: int, before_update: Callable[[], None] = lambda: None) -> StepResult:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -122,7 +123,9 @@ class StepMetrics(Frozen):
         busiest_expert_load: tokens of the busiest expert of any layer over the mean of its layer; None without experts.
         dropped_share: of all choices of experts in the step, those that found no room; None without a capacity.
         system: what was used meanwhile, every few seconds and at the last step; None at the steps between.
-        figures: what another program printed under names of its own, where all of them are read.
+        figures: what another program printed under names of its own, where all of them are read; of this package's own
+            trainer `eval/NAME/loss` of each set that is held out, and `data/NAME/tokens` and `data/NAME/epochs`, seen
+            so far, of each that is mixed.
     """
 
     step: Count
@@ -141,6 +144,19 @@ class StepMetrics(Frozen):
     dropped_share: NonNegative | None = None
     system: SystemUse | None = None
     figures: dict[str, float] = Field(default_factory=dict)
+
+    @property
+    def held_out_in_words(self) -> str:
+        """Such as `held out 5.4321 (books 5.1023, code 5.7619)`; empty where nothing was evaluated."""
+        if self.held_out_loss is None:
+            return ""
+        found = ((SET_LOSS.fullmatch(name), loss) for name, loss in self.figures.items())
+        sets = ", ".join(f"{match[1]} {loss:.4f}" for match, loss in found if match)
+        return f"held out {self.held_out_loss:.4f}" + (f" ({sets})" if sets else "")
+
+
+SET_LOSS, SET_EPOCHS = re.compile(r"eval/(.+)/loss"), re.compile(r"data/(.+)/epochs")
+"""Figures of this package's own trainer: the loss of a set that is held out, and the epochs of one that is mixed."""
 
 
 class StepTerms(Frozen):
@@ -352,6 +368,14 @@ class Measurement(Frozen):
     nodes: Annotated[tuple[str, ...], Field(strict=False)] = ()
     over_capacity_bytes: NonNegative | None = None
     metrics: dict[str, float] = Field(default_factory=dict)
+
+    @property
+    def mixture_in_words(self) -> str:
+        """Such as `seen: code 30.0 % (0.41 epochs), web 70.0 % (1.2 epochs)`; empty where no sets were mixed."""
+        epochs = {match[1]: value for name, value in self.metrics.items() if (match := SET_EPOCHS.fullmatch(name))}
+        tokens = {name: self.metrics.get(f"data/{name}/tokens", 0.0) for name in epochs}
+        shares = (f"{name} {tokens[name] / sum(tokens.values()):.1%} ({epochs[name]:.3g} epochs)" for name in epochs)
+        return f"seen: {', '.join(shares)}" if sum(tokens.values()) else ""
 
     @property
     def why(self) -> Fault | None:

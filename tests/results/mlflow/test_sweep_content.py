@@ -34,6 +34,13 @@ def test_what_another_program_does_not_tell_of_a_step_is_no_metric() -> None:
     assert math.isnan(step_metrics(STEP.model_copy(update={"loss": math.nan}))["step/loss"])
 
 
+def test_figures_of_data_keep_their_names_beside_the_metrics_of_a_step() -> None:
+    figures = {"eval/books/loss": 4.5, "data/web/tokens": 96.0}
+    step = STEP.model_copy(update={"figures": figures})
+    assert step_metrics(step) == step_metrics(STEP) | figures
+    assert step_metrics(step, is_own=False) == {f"step/{name}": value for name, value in figures.items()}
+
+
 def test_a_point_that_leaves_a_key_has_the_value_of_the_configuration(
     tmp_path: Path, build_record: BuildRecord
 ) -> None:

@@ -42,6 +42,36 @@ def test_money_is_not_sought_where_a_part_of_the_mixed_job_has_no_price() -> Non
     require_comparable(("dollars",), PointSet(points=(), baseline={}), [], tree)
 
 
+EVAL = "train.eval/books/loss"
+SETS = (
+    *("model=tiny", "cluster=local", "data=text", "training.evaluate_every=1", "data.held_out={books:{path:c}}"),
+    "data.mixture={web:{path:a,weight:1},code:{path:b,weight:1}}",
+)
+
+
+def varying(*keys: str) -> PointSet:
+    return PointSet(points=tuple({key: number + 1} for number, key in enumerate(keys)), baseline={})
+
+
+def test_the_loss_of_a_set_tells_how_good_a_mixture_is() -> None:
+    tree, mixtures = compose_tree(SETS), varying("data.mixture.web.weight", "training.learning_rate")
+    require_comparable((EVAL,), mixtures, [], tree)
+    with pytest.raises(ConfigError, match=r"'loss': of different data\.mixture\.web\.weight cannot be compared"):
+        require_comparable(("loss",), mixtures, [], tree)
+    with pytest.raises(ConfigError, match=r"books/loss': of different data\.max_bytes cannot be compared"):
+        require_comparable((EVAL,), varying("data.max_bytes"), [], tree)
+    with pytest.raises(ConfigError, match=r"tokens = None: leaves trials with different numbers of tokens"):
+        require_comparable((EVAL,), varying("training.num_steps"), [], tree)
+
+
+def test_the_loss_of_a_set_that_is_not_held_out_is_not_sought() -> None:
+    with pytest.raises(ConfigError, match=r"'eval/book/loss': is the loss of no set in data\.held_out\. Did you mean"):
+        require_comparable(("train.eval/book/loss",), varying(), [], compose_tree(SETS))
+    alone = compose_tree(["model=tiny", "cluster=local", "data=text"])
+    with pytest.raises(ConfigError, match=r"is the loss of no set in data\.held_out\. Name sets in data\.held_out"):
+        require_comparable((EVAL,), varying(), [], alone)
+
+
 @pytest.mark.parametrize(
     ("overrides", "held_out", "loss"),
     [

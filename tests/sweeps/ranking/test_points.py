@@ -17,6 +17,7 @@ from results.mlflow.sweep_content import sweep_runs
 from results.tables.sweep_tables import ranking_table
 from results.tables.trial_rows import repeat_columns
 from sweeps.ranking.disturbed import OTHER_MODEL
+from sweeps.ranking.equal_training import trained_otherwise
 from sweeps.ranking.points import best_reading, places, sought_points
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
@@ -455,6 +456,17 @@ def test_a_trial_of_an_earlier_configuration_has_a_place_where_it_trained_on_as_
     points = sought_points(record, Sweep(folder, record).read())
     assert [point.reading.trial.role for point in points] == (["asked", "kept"] if why else ["kept", "asked"])
     assert [point.aside for point in points] == ["", why]
+
+
+def test_mixtures_are_compared_by_the_loss_of_another_set_alone(tmp_path: Path, build_record: BuildRecord) -> None:
+    mixture = "data.mixture={{web:{{path:a,weight:{}}},code:{{path:b,weight:1}}}}"
+    trials = [build_record([{LR: lr}], ["data=text", mixture.format(lr)]).trials[0] for lr in (1, 2)]
+    record = build_record([{}], []).model_copy(update={"trials": tuple(trials)})
+    for each in trials:
+        finish(SweepFolder(tmp_path / "mixed"), each, performance(100.0))
+    runs = {each.name: [each] for each in Sweep(SweepFolder(tmp_path / "mixed"), record).read()}
+    assert not trained_otherwise(runs, by_loss=False)
+    assert list(trained_otherwise(runs, by_loss=True).values()) == ["on other data"]
 
 
 def left_beside(tmp_path: Path, build_record: BuildRecord, sought: Objective, *changed: str) -> Sweep:

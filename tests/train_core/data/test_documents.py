@@ -14,10 +14,11 @@ from conf.errors import ConfigError, InfeasiblePlan
 from tests.composed import load
 from tests.train_core.conftest import ExperimentOf
 from train_core.data.byte_pairs import learnt_beside
-from train_core.data.token_file import DocumentNumbers
-from train_core.data.tokens import open_document_windows, open_windows, prepare
+from train_core.data.token_file import DocumentNumbers, TokenFile
+from train_core.data.tokens import open_windows, prepare
 from train_core.model.documents import Documents
 
+DOCUMENT_NUMBERS = TokenFile.document_numbers
 MEGATRON = Path(__file__).parent / "megatron"
 TEXTS = ["a first line\nand a second, no end", "", "the third file\n" * 9, "é€ and more of that", "the end\n"]
 
@@ -34,8 +35,8 @@ def folder(tmp_path: Path) -> Path:
 def starts_of(experiment: object, cache: Path) -> list[int]:
     tokens = prepare(experiment, cache)  # type: ignore[arg-type]
     assert tokens is not None
-    assert tokens.documents is not None
-    return np.load(tokens.documents).tolist()
+    assert tokens.first.documents is not None
+    return np.load(tokens.first.documents).tolist()
 
 
 @pytest.mark.parametrize("name", ["uint16", "int32"])
@@ -58,8 +59,8 @@ def test_byte_pairs_across_two_files_belong_to_the_first(
     experiment = experiment_of(values | {"data.separate_documents": True})
     starts, tokens = starts_of(experiment, tmp_path), prepare(experiment, tmp_path)
     assert tokens is not None
-    tokenizer = Tokenizer.from_str(learnt_beside(tokens.path).read_text())
-    before = [len(tokenizer.decode(tokens.read()[:start].tolist()).encode()) for start in starts]
+    tokenizer = Tokenizer.from_str(learnt_beside(tokens.first.path).read_text())
+    before = [len(tokenizer.decode(tokens.first.read()[:start].tolist()).encode()) for start in starts]
     offsets = [0, *accumulate(len(text.encode()) for text in TEXTS if text)][:-1]
     # A token may begin before the end of a file and end after it, so that the next document begins a little later.
     longest = max(len(name) for name in tokenizer.get_vocab())
@@ -70,8 +71,7 @@ def test_byte_pairs_across_two_files_belong_to_the_first(
 def test_document_numbers_travel_with_the_tokens(experiment_of: ExperimentOf, folder: Path, tmp_path: Path) -> None:
     experiment = experiment_of({"data.path": str(folder), "data.separate_documents": True})
     tokens = prepare(experiment, tmp_path)
-    (training, _), windows = open_windows(experiment, tokens), open_document_windows(experiment, tokens)
-    assert windows is not None
+    (training, _), windows = open_windows(experiment, tokens), open_windows(experiment, tokens, DOCUMENT_NUMBERS)
     text = "".join(TEXTS).encode()
     of_byte = np.repeat(np.arange(len(TEXTS)), [len(text.encode()) for text in TEXTS])
     for sample in range(8):

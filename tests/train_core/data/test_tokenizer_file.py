@@ -24,10 +24,10 @@ def test_the_kept_tokenizer_gives_the_ids_of_the_token_file_and_back_the_text(
     experiment = experiment_of(values)
     tokens = prepare(experiment, tmp_path / "cache")
     assert tokens is not None
-    keep_tokenizer(experiment.data, tokens, tmp_path / "tokenizer.json")
+    keep_tokenizer(experiment.data, tokens.first, tmp_path / "tokenizer.json")
     kept = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     ids = [id for line in TEXT.splitlines(keepends=True) for id in kept.encode(line).ids]
-    assert ids == tokens.read().tolist()
+    assert ids == tokens.first.read().tolist()
     assert kept.decode(ids) == TEXT
 
 
@@ -36,7 +36,9 @@ def test_the_tokenizer_of_bytes_knows_every_byte(experiment_of: ExperimentOf, tm
     text = "".join(chr(drawn.choice([*range(1, 0x800), 0x20AC, 0x1F600])) for _ in range(4000))
     (tmp_path / "a.txt").write_text(text, newline="")
     experiment = experiment_of({"data.path": str(tmp_path / "a.txt")})
-    keep_tokenizer(experiment.data, prepare(experiment, tmp_path), tmp_path / "tokenizer.json")
+    tokens = prepare(experiment, tmp_path)
+    assert tokens is not None
+    keep_tokenizer(experiment.data, tokens.first, tmp_path / "tokenizer.json")
     assert Tokenizer.from_file(str(tmp_path / "tokenizer.json")).encode(text).ids == list(text.encode())
 
 

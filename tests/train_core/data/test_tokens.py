@@ -26,7 +26,9 @@ def asked(experiment_of: ExperimentOf, path: Path | None, **values: Any) -> Any:
 
 
 def prepared(experiment: Experiment, cache: Path) -> Any:
-    return prepare(experiment, cache)
+    tokens = prepare(experiment, cache)
+    assert tokens is not None
+    return tokens.first
 
 
 def test_bytes_are_the_text_itself(experiment_of: ExperimentOf, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from train_core.parallel.data_parallel import FlatReplicas
 from train_core.parallel.mesh import Mesh
 from train_core.parallel.parallelize import Stage
 from train_core.process.world import World
-from train_core.training.meter import held_out_loss
+from train_core.training.meter import held_out_losses
 from train_core.training.trainer import OF_TRAININGS, Trainer, TrainerParts
 from train_core.watch.agreement import require_equal_replicas
 
@@ -71,7 +71,7 @@ def both_ways(world: World, experiment: Experiment, cache_dir: Path) -> list[Run
 def _run(world: World, experiment: Experiment, cache_dir: Path, parts: TrainerParts) -> Run:
     trainer = Trainer(experiment, world, cache_dir, parts)
     results = [trainer.step(step) for step in range(1, NUM_STEPS + 1)]
-    held_out = held_out_loss(trainer)  # its forward passes are the first to need the updated weights
+    held_out = held_out_losses(trainer).mean  # its forward passes are the first to need the updated weights
     last = trainer.step(NUM_STEPS + 1)
     trainer.replicas.wait_for_weights()
     require_equal_replicas(trainer.stage, trainer.mesh, NUM_STEPS + 1)

@@ -16,7 +16,7 @@ from conf.plan.experiment import Experiment
 from tests.train_core.conftest import ALONE, ExperimentOf, Worlds
 from train_core.parallel.layers import DroppedOutput
 from train_core.process.world import World
-from train_core.training.meter import held_out_loss
+from train_core.training.meter import held_out_losses
 from train_core.training.trainer import Trainer
 from train_core.watch.nonfinite import origin_of_nonfinite
 
@@ -93,7 +93,7 @@ def test_inputs_that_were_noted_do_not_outlive_the_pass(experiment_of: Experimen
     assert len(recipes) >= 6  # three in each of two layers
     trainer.step(1)
     assert all(recipe.x is None for recipe in recipes)
-    held_out_loss(trainer)
+    held_out_losses(trainer)
     assert all(recipe.x is None for recipe in recipes)
 
 

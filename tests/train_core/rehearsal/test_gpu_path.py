@@ -43,7 +43,7 @@ from train_core.parallel.fully_sharded import FullySharded
 from train_core.parallel.mesh import Mesh
 from train_core.parallel.parallelize import Stage
 from train_core.process.world import World
-from train_core.training.meter import held_out_loss
+from train_core.training.meter import held_out_losses
 from train_core.training.trainer import Trainer, TrainerParts
 
 AMPERE, VOLTA = (8, 0), (7, 0)
@@ -294,7 +294,7 @@ def test_tables_that_ranks_hold_copies_of_are_summed_in_one_order(precision: str
 def test_an_evaluation_waits_for_the_device_once(tmp_path: Path) -> None:
     case = Case("1f1b", "last", "sequence", 1, "gpt", "bf16", "none", 0.1)
     with trainer_on_gpu(case.experiment(), case.stage, tmp_path) as (trainer, seen):
-        held_out_loss(trainer)
+        held_out_losses(trainer)
     assert seen.on_host == []
     assert seen.waits == READ_OF_A_STEP
 
