@@ -259,12 +259,15 @@ class DataSpec(Frozen):
     """The source of tokens.
 
     Attributes:
-        source: `text` reads files, `megatron` an indexed dataset, `synthetic` draws random tokens (for pure
-            throughput).
-        path: a text file or a folder of them; null means the Python standard library's sources. For an indexed dataset,
-            its path without `.bin` and `.idx`.
-        tokenizer: `bytes`, or `bpe` trained on the text up to the model's vocabulary; null where no text is read.
-        max_bytes: text beyond this many bytes is not read; null where no text is read.
+        source: `text` reads files, `huggingface` the rows of Parquet, Arrow or JSON lines, `megatron` an indexed
+            dataset, `synthetic` draws random tokens (for pure throughput).
+        path: a text file or a folder of them; null means the Python standard library's sources. Of rows, a file, a
+            folder or a pattern such as `data/train-*.parquet`. For an indexed dataset, its path without `.bin` and
+            `.idx`.
+        tokenizer: `bytes`; of text `bpe`, trained on it up to the model's vocabulary; of rows a `tokenizer.json` or the
+            folder that has one; null where no text is read.
+        text_field: the column, or the key of a line, that has the text of a row.
+        max_bytes: text beyond this many bytes is not read; null where no text is read, and for all rows.
         cache_dir: folder of the memory-mapped token files; null takes `tokens` in the output folder.
         held_out_fraction: the last part of the tokens, of each set in a mixture, for the held-out loss alone.
         separate_documents: attention and positions stay inside a document: a file of a text, or one that a dataset's
@@ -273,25 +276,28 @@ class DataSpec(Frozen):
         held_out: sets for held-out losses of their own (`eval/NAME/loss`), by their names: `{books: {path: books}}`.
     """
 
-    source: Literal["text", "megatron", "synthetic"]
+    source: Literal["text", "huggingface", "megatron", "synthetic"]
     path: str | None
-    tokenizer: Literal["bytes", "bpe"] | None
+    tokenizer: str | None
     max_bytes: Count | None
     cache_dir: str | None
     held_out_fraction: Annotated[float, Field(ge=0, lt=1)]
     separate_documents: bool = False
     mixture: dict[SetName, MixedSet] = Field(default={})
     held_out: dict[SetName, HeldOutSet] = Field(default={})
+    text_field: str = "text"
 
     @model_validator(mode="after")
     def _sets_have_tokens_in_common(self) -> DataSpec:
         for key, sets in (("data.mixture", self.mixture), ("data.held_out", self.held_out)):
             if sets and self.source == "synthetic":
-                remedy = "Use data=text or data=megatron, or leave it out."
+                remedy = "Use data=text, huggingface or megatron, or leave it out."
                 raise ConfigError(key, sorted(sets), "names sets, and data.source = synthetic reads none", remedy)
             if sets and self.tokenizer == "bpe":
                 problem = "names sets, and data.tokenizer = bpe would learn other ids from each"
-                raise ConfigError(key, sorted(sets), problem, "Use data.tokenizer=bytes, or data=megatron.")
+                raise ConfigError(
+                    key, sorted(sets), problem, "Use data.tokenizer=bytes, data=huggingface or data=megatron."
+                )
         if self.mixture and self.path is not None:
             problem = "is not read, as data.mixture names the sets"
             raise ConfigError("data.path", self.path, problem, "Make it one of them, with a weight, or leave it out.")
@@ -308,6 +314,12 @@ class DataSpec(Frozen):
         for key in ("tokenizer", "max_bytes"):
             if self.source == "text" and getattr(self, key) is None:
                 raise ConfigError(f"data.{key}", None, "does not say how to read text", f"Give data.{key}=VALUE.")
+        if self.source == "text" and self.tokenizer not in ("bytes", "bpe"):
+            remedy = "Use bytes or bpe, or data=huggingface, which reads Parquet and JSON lines with a tokenizer.json."
+            raise ConfigError("data.tokenizer", self.tokenizer, "is no tokenizer for data.source = text", remedy)
+        if self.source == "huggingface" and self.tokenizer == "bpe":
+            remedy = "Give the path of a tokenizer.json, or use bytes."
+            raise ConfigError("data.tokenizer", "bpe", "learns from text files alone", remedy)
         return self
 
     @model_validator(mode="after")

@@ -173,7 +173,7 @@ def warn_of_weights(experiment: Experiment, tokenizer: Callable[[], str | None])
     if own is not None and (not beside.exists() or beside.read_text() != own):
         LOGGER.warning(
             "checkpoint.load = %s: the ids of its tokenizer mean other text than those of data.tokenizer = %s; to keep"
-            " them, make an indexed dataset with its tokenizer, for data=megatron",
+            " them, use data=huggingface with it as data.tokenizer, or an indexed dataset that it made",
             load,
             experiment.data.tokenizer,
         )

@@ -141,12 +141,20 @@ def keep_tokenizer(data: DataSpec, tokens: TokenFile | None, kept: Path) -> None
 
 def tokenizer_of(data: DataSpec, tokens: TokenFile | None) -> str | None:
     """The content of a `tokenizer.json` of the tokens; None where they were made elsewhere."""
-    if tokens is None or data.source != "text":
+    if tokens is None or data.source == "megatron":
         return None
     if data.tokenizer == "bytes":
         return str(bytes_tokenizer().to_str())
+    if data.source == "huggingface":
+        return tokenizer_path(data).read_text()
     learnt = learnt_beside(tokens.path)
     return learnt.read_text() if learnt.exists() else None
+
+
+def tokenizer_path(data: DataSpec) -> Path:
+    """The file of a tokenizer that is not made here."""
+    path = Path(str(data.tokenizer)).expanduser()
+    return path / NAME if path.is_dir() else path
 
 
 def bytes_tokenizer() -> Any:

@@ -10,10 +10,9 @@ Sequences lie in the file without gaps, so that the file is the stream of tokens
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import struct
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -25,9 +24,7 @@ from conf.errors import ConfigError
 from conf.nearest import padded_vocabulary
 from conf.types.model_spec import ModelSpec
 from conf.types.schema import DataSpec
-from train_core.data.token_file import CHUNK_TOKENS, Ids, TokenFile
-from train_core.process.lock import wait_for_lock
-from train_core.trial.atomic import write_atomically
+from train_core.data.token_file import CHUNK_TOKENS, Ids, TokenFile, remembered
 
 # Magic, version, code of the type, number of sequences, number of bounds of documents.
 HEADER = struct.Struct("<9sQBQQ")
@@ -133,7 +130,8 @@ def _check_ids(data: DataSpec, model: ModelSpec, tokens: TokenFile, cache_dir: P
     # A type that cannot hold an id beyond the vocabulary spares reading the file through.
     if limits.min == 0 and limits.max < model.vocab_size:
         return
-    smallest, largest = _bounds(tokens, cache_dir)
+    bounds = remembered(tokens.path, cache_dir, "indexed", partial(_bounds, tokens))
+    smallest, largest = int(bounds["smallest"]), int(bounds["largest"])
     if smallest < 0 or largest >= MOST_IDS:
         raise _damage_error(
             data, tokens.path, f"holds the id {smallest if smallest < 0 else largest}, which no vocabulary has"
@@ -144,18 +142,8 @@ def _check_ids(data: DataSpec, model: ModelSpec, tokens: TokenFile, cache_dir: P
         raise ConfigError("data.path", data.path, problem, remedy)
 
 
-def _bounds(tokens: TokenFile, cache_dir: Path) -> tuple[int, int]:
-    """The smallest and the largest id. A file is read through once in each of its states, as that may take minutes."""
-    state = tokens.path.stat()
-    signature = hashlib.sha256(f"{tokens.path} {state.st_size} {state.st_mtime_ns}".encode()).hexdigest()[:16]
-    sidecar = cache_dir / f"indexed-{signature}.json"
-    with wait_for_lock(sidecar.with_suffix(".lock")):
-        try:
-            known = json.loads(sidecar.read_text())
-            return int(known["smallest"]), int(known["largest"])
-        except (OSError, ValueError, KeyError, TypeError):
-            ids = tokens.read()
-            chunks = [ids[start : start + CHUNK_TOKENS] for start in range(0, len(ids), CHUNK_TOKENS)]
-            smallest, largest = min(int(chunk.min()) for chunk in chunks), max(int(chunk.max()) for chunk in chunks)
-            write_atomically(sidecar, json.dumps({"smallest": smallest, "largest": largest}))
-            return smallest, largest
+def _bounds(tokens: TokenFile) -> dict[str, int]:
+    """The smallest and the largest id."""
+    ids = tokens.read()
+    chunks = [ids[start : start + CHUNK_TOKENS] for start in range(0, len(ids), CHUNK_TOKENS)]
+    return {"smallest": min(int(chunk.min()) for chunk in chunks), "largest": max(int(chunk.max()) for chunk in chunks)}

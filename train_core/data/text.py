@@ -15,7 +15,7 @@ import logging
 import os
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ from conf.types.schema import DataSpec
 from train_core.data import byte_pairs
 from train_core.data.byte_pairs import BytePairs, learnt_beside
 from train_core.data.text_files import TextFiles, pieces, text_files
-from train_core.data.token_file import CHUNK_TOKENS, TokenFile, existing_file
+from train_core.data.token_file import CHUNK_TOKENS, TokenFile, existing_file, write_header
 from train_core.process.lock import wait_for_lock
 from train_core.trial.atomic import replacing, write_atomically
 
@@ -112,7 +112,7 @@ def _save(data: DataSpec, model: ModelSpec, paths: list[Path], content: Content,
     dtype = np.dtype(np.uint8) if by_bytes else pairs.dtype
     try:
         with replacing(path) as file:
-            _write_header(file, dtype, 0)
+            write_header(file, dtype, 0)
             if by_bytes:
                 num_tokens = sum(file.write(piece.encode()) for piece in read())
             else:
@@ -123,17 +123,11 @@ def _save(data: DataSpec, model: ModelSpec, paths: list[Path], content: Content,
                 remedy = "Start again when nothing writes to it any more."
                 raise ConfigError("data.path", data.path, "changed while it was read", remedy)
             file.seek(0)
-            _write_header(file, dtype, num_tokens)
+            write_header(file, dtype, num_tokens)
     except OSError as error:
         code = error.errno or errno.ENOSPC
         raise OSError(code, os.strerror(code), str(path)) from None
     return num_tokens
-
-
-def _write_header(file: BinaryIO, dtype: np.dtype[Any], num_tokens: int) -> None:
-    """A header of numpy's, which leaves room for any number, so that it can be written again over itself."""
-    header = {"descr": dtype.str, "fortran_order": False, "shape": (num_tokens,)}
-    np.lib.format.write_array_header_1_0(file, header)
 
 
 def _warn_of_surprises(data: DataSpec, files: TextFiles, num_bytes: int) -> None:

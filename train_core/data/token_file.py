@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from conf.units import count_of
-from train_core.trial.atomic import replacing
+from train_core.process.lock import wait_for_lock
+from train_core.trial.atomic import replacing, stored_values, write_atomically
 
 Ids = NDArray[np.integer]
 
@@ -85,6 +88,12 @@ def existing_file(path: Path) -> TokenFile | None:
         return None
 
 
+def write_header(file: BinaryIO, dtype: np.dtype[Any], num_tokens: int) -> None:
+    """A header of numpy's, which leaves room for any number, so that it can be written again over itself."""
+    header = {"descr": dtype.str, "fortran_order": False, "shape": (num_tokens,)}
+    np.lib.format.write_array_header_1_0(file, header)
+
+
 def with_documents(tokens: TokenFile, starts: NDArray[np.int64], cache_dir: Path) -> TokenFile:
     """The tokens, with a file of where their documents start, which is named by its content and made where it lacks."""
     path = cache_dir / f"documents-{hashlib.sha256(starts.tobytes()).hexdigest()[:16]}.npy"
@@ -92,6 +101,23 @@ def with_documents(tokens: TokenFile, starts: NDArray[np.int64], cache_dir: Path
         with replacing(path) as file:
             np.save(file, starts)
     return replace(tokens, documents=path)
+
+
+def remembered(path: Path, cache_dir: Path, kind: str, find: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What is found in a file. It is read through once in each of its states, as that may take minutes.
+
+    Args:
+        kind: begins the name of the note in which it is kept.
+    """
+    state = path.stat()
+    signature = hashlib.sha256(f"{path} {state.st_size} {state.st_mtime_ns}".encode()).hexdigest()[:16]
+    sidecar = cache_dir / f"{kind}-{signature}.json"
+    with wait_for_lock(sidecar.with_suffix(".lock")):
+        if known := stored_values(sidecar):
+            return known
+        found = find()
+        write_atomically(sidecar, json.dumps(found))
+        return found
 
 
 class Split(NamedTuple):

@@ -26,16 +26,17 @@ from conf.types.schema import DOCUMENTS, DataSpec
 from conf.units import count_of
 from train_core.data.blend import Blend, blend_of
 from train_core.data.indexed_dataset import prepare_indexed, starts_in_index
+from train_core.data.rows import prepare_rows, starts_of_rows
 from train_core.data.text import prepare_text, starts_of_files
 from train_core.data.token_file import DocumentNumbers, Ids, Split, TokenFile, split, with_documents
 from train_core.trial.folder import TrialFolder
 
-PREPARE = {"text": prepare_text, "megatron": prepare_indexed}
+PREPARE = {"text": prepare_text, "huggingface": prepare_rows, "megatron": prepare_indexed}
 FINEST = 1000
 """Parts of a whole in which a share is advised."""
 MOST_OF_A_CHARACTER = 4
 """Bytes in UTF-8, of which a limit may have cut off the last."""
-STARTS = {"text": starts_of_files, "megatron": starts_in_index}
+STARTS = {"text": starts_of_files, "huggingface": starts_of_rows, "megatron": starts_in_index}
 
 
 ALONE = ""

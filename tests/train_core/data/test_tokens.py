@@ -98,7 +98,7 @@ def test_what_max_bytes_leaves_out_is_said(
 def test_a_text_that_changes_while_it_is_read_is_refused(
     experiment_of: ExperimentOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file, write = tmp_path / "a.txt", text._write_header
+    file, write = tmp_path / "a.txt", text.write_header
     file.write_text("a" * 5000)
 
     def write_slowly(*arguments: Any) -> None:
@@ -106,7 +106,7 @@ def test_a_text_that_changes_while_it_is_read_is_refused(
             end.write("more")
         write(*arguments)
 
-    monkeypatch.setattr(text, "_write_header", write_slowly)
+    monkeypatch.setattr(text, "write_header", write_slowly)
     with pytest.raises(ConfigError, match=r"data\.path = .*changed while it was read"):
         prepared(asked(experiment_of, file), tmp_path / "cache")
     assert not list((tmp_path / "cache").glob("*.npy")) + list((tmp_path / "cache").glob(".tokens*"))
