@@ -62,6 +62,9 @@ def test_the_answer_in_the_page_is_what_the_command_prints_today(tmp_path: Path)
 
 Facts = Mapping[str, str]
 LLAMA_13B = {"layers": "40", "hidden": "5120", "heads": "40", "ffn_hidden": "13824", "gated_mlp": "yes"}
+LLAMA_7B = {
+    **{"layers": "32", "hidden": "4096", "heads": "32", "ffn_hidden": "11008", "gated_mlp": "yes", "vocab": "32000"},
+}
 CASES: Mapping[str, tuple[str, Facts, Facts]] = {
     "Megatron-LLaMA #16": (
         "megatron-core",
@@ -90,6 +93,80 @@ CASES: Mapping[str, tuple[str, Facts, Facts]] = {
             **{"gated_mlp": "yes", "vocab": "128256", "seq": "8192", "cluster": "dgx-h100", "num_gpus": "32"},
             **{"tp": "1", "pp": "1", "micro_batch": "1", "global_batch": "32", "zero_stage": "FSDP2"},
             **{"recompute": "selective (per op)", "precision": "bf16", "tokens_per_s": str(32 * 1786)},
+        },
+        {},
+    ),
+    "ColossalAI #4744": (
+        "deepspeed",
+        {
+            **LLAMA_13B,
+            **{"vocab": "32000", "seq": "2048", "gpu": "A100-80GB-SXM", "num_gpus": "8", "tp": "1", "pp": "1"},
+            **{"micro_batch": "8", "global_batch": "64", "zero_stage": "3", "precision": "bf16", "recompute": "full"},
+            **{"flash_attention": "no", "iter_time_s": "13.5"},
+        },
+        {},
+    ),
+    "ColossalAI #4551": (
+        "deepspeed",
+        {
+            **LLAMA_13B,
+            **{"vocab": "32000", "seq": "4096", "gpu": "A100-80GB-SXM", "num_gpus": "8", "tp": "1", "pp": "1"},
+            **{"micro_batch": "8", "global_batch": "64", "zero_stage": "3", "precision": "bf16", "recompute": "full"},
+            **{"flash_attention": "yes", "iter_time_s": "19.7"},
+        },
+        {},
+    ),
+    "ColossalAI #4342": (
+        "deepspeed",
+        {
+            **LLAMA_7B,
+            **{"seq": "512", "gpu": "A800-80GB-SXM", "num_gpus": "8", "tp": "1", "pp": "1", "micro_batch": "8"},
+            **{"global_batch": "64", "zero_stage": "3", "precision": "bf16", "tokens_per_s": str(64.101 * 512)},
+        },
+        {},
+    ),
+    "nanoGPT #110": (
+        "fsdp",
+        {
+            **{"layers": "12", "hidden": "768", "heads": "12", "ffn_hidden": "3072", "gated_mlp": "no"},
+            **{"vocab": "50304", "tied_embeddings": "yes", "seq": "1024", "gpu": "A100-80GB-SXM", "num_gpus": "8"},
+            **{"tp": "1", "pp": "1", "micro_batch": "12", "global_batch": "480", "zero_stage": "DDP"},
+            **{"precision": "bf16", "recompute": "none", "flash_attention": "yes", "compile": "yes"},
+            **{"iter_time_s": "0.562"},
+        },
+        {"gradient_accumulation_steps": "5"},
+    ),
+    "Finetune_LLMs #16": (
+        "deepspeed",
+        {
+            **LLAMA_7B,
+            **{"seq": "200", "gpu": "A100-80GB-SXM", "num_gpus": "4", "tp": "1", "pp": "1", "micro_batch": "1"},
+            **{"global_batch": "128", "zero_stage": "3", "precision": "bf16", "recompute": "none"},
+            **{"iter_time_s": "230"},
+        },
+        {"gradient_accumulation_steps": "32", "deepspeed": "ds_config_stage3.json"},
+    ),
+    "axolotl #1114": (
+        "fsdp",
+        {
+            **{"layers": "22", "hidden": "2048", "heads": "32", "kv_heads": "4", "ffn_hidden": "5632"},
+            **{"gated_mlp": "yes", "vocab": "32000", "num_gpus": "6", "gpus_per_node": "2", "tp": "1", "pp": "1"},
+            **{"zero_stage": "FULL_SHARD", "cpu_offload": "cpu", "iter_time_s": "447.23"},
+        },
+        {"fsdp_config.fsdp_offload_params": "true"},
+    ),
+    "LLaMA-Factory #5014": (
+        "deepspeed",
+        {"gpu": "A800-80GB-SXM", "lora": "yes", "zero_stage": "3", "tp": "1", "pp": "1", "iter_time_s": "90"},
+        {},
+    ),
+    "OLMo #762": (
+        "fsdp",
+        {
+            **{"layers": "16", "hidden": "2048", "heads": "16", "ffn_hidden": "8192", "gated_mlp": "yes"},
+            **{"vocab": "50304", "tied_embeddings": "yes", "seq": "2048", "num_gpus": "4", "tp": "1", "pp": "1"},
+            **{"micro_batch": "2", "global_batch": "256", "zero_stage": "FULL_SHARD", "precision": "bf16"},
+            **{"tokens_per_s": str(4 * 1747)},
         },
         {},
     ),
