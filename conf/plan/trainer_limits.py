@@ -42,7 +42,17 @@ FURTHER_PARTS = "model.further_parts"
 Beside: TypeAlias = frozenset[str]
 """Features of a plan on which it depends if a trainer can run a value of another key."""
 Feature = Literal[
-    "pipeline", "tensor", "context", "replicas", "offload", "experts", "dense", "plain_layers", "latent", "wide_values"
+    "pipeline",
+    "tensor",
+    "context",
+    "replicas",
+    "offload",
+    "experts",
+    "dense",
+    "plain_layers",
+    "latent",
+    "wide_values",
+    "wide_norms",
 ]
 BESIDE_NOTHING: Beside = frozenset()
 
@@ -53,6 +63,7 @@ def beside(model: ModelSpec, precision: PrecisionPlan | None = None, *words: str
     has |= {"experts": experts is not None, "dense": experts is None, "latent": model.latent_attention is not None}
     has |= {"plain_layers": experts is None or bool(experts.num_dense_layers or experts.shared_ffn_hidden_size)}
     flags = {**has, "wide_values": model.attended_size > model.query_size}
+    flags["wide_norms"] = "wide_qk_norm" in model.parts
     of_precision = (precision.dtype, precision.matmul_recipe) if precision else ()
     return frozenset((*filter(None, of_precision), *words, *(name for name, is_so in flags.items() if is_so)))
 
@@ -65,7 +76,8 @@ class DeclaredLimit(Limit):
             `given`.
         beside: in which plans alone this holds, by one feature or several that come together: several stages, tensor
             ranks, context ranks or replicas, offloading, experts or none (dense), an activation that is not an
-            expert's (plain_layers), latent attention, values wider than queries, a schedule, a type, the recipe of
+            expert's (plain_layers), latent attention, values wider than queries, norms over
+            all heads, a schedule, a type, the recipe of
             narrow products; nothing: in all.
         differs: a program runs such plans, but otherwise than they are priced. They are not priced, and the program's
             `trainer.differs` says what is otherwise.

@@ -216,10 +216,15 @@ Part: TypeAlias = Literal[
 ]
 """What layers may have beside the matrices and norms of a family. `train_core.costs.counts` knows those that have
 parameters; the others are there so that trainers without them are not asked to train such a model."""
-OWN_PARTS: frozenset[Part] = frozenset(("output_bias", "mlp_bias", "post_norms", "gelu", "scaled_embedding"))
+OWN_PARTS: frozenset[Part] = frozenset(
+    ("output_bias", "mlp_bias", "post_norms", "norms_behind", "wide_qk_norm", "gelu", "scaled_embedding")
+    + ("sinks", "router_bias", "capped_activation")
+)
 """Those that this package's own trainer has."""
-OF_DENSE: frozenset[Part] = frozenset(("gelu", "mlp_bias"))
-"""Of these the ones that its experts lack."""
+OF_HEADS: frozenset[Part] = frozenset(("output_bias", "sinks", "wide_qk_norm"))
+"""Of these the ones that it has where attention is not latent."""
+OF_EXPERTS: frozenset[Part] = frozenset(("router_bias", "capped_activation"))
+"""Of these the ones that it has where all layers are experts."""
 
 
 class ModelSpec(Frozen):
@@ -297,7 +302,13 @@ class ModelSpec(Frozen):
     @property
     def further_parts(self) -> tuple[Part, ...]:
         """The parts that this package's own trainer lacks."""
-        own = OWN_PARTS if self.experts is None else OWN_PARTS - OF_DENSE
+        experts = self.experts
+        has_others = experts is None or experts.num_dense_layers or experts.shared_ffn_hidden_size
+        own = OWN_PARTS - OF_EXPERTS if has_others else OWN_PARTS
+        own = own if self.latent_attention is None else own - OF_HEADS
+        # It has these for rotary positions, and for one kind of norms of queries and keys.
+        own = own - {"wide_qk_norm"} if self.family == "gpt" or self.qk_norm else own
+        own = own - {"post_norms"} if "norms_behind" in self.parts else own
         return tuple(part for part in self.parts if part not in own)
 
     @property

@@ -23,8 +23,10 @@ from train_core.checkpoints.huggingface_config import (
     DEEPSEEK_V3,
     GEMMA,
     GEMMA2,
+    GPT_OSS,
     MISTRAL,
     MIXTRAL,
+    OLMO2,
     QWEN2,
     QWEN3,
     QWEN3_MOE,
@@ -36,7 +38,14 @@ from train_core.model.transformer import Transformer
 
 CONFIG = "config.json"
 CLASSES = {"llama": "Llama", QWEN2: "Qwen2", QWEN3: "Qwen3", MIXTRAL: "Mixtral", QWEN3_MOE: "Qwen3Moe"}
-CLASSES |= {DEEPSEEK_V3: "DeepseekV3", MISTRAL: "Mistral", GEMMA: "Gemma", GEMMA2: "Gemma2"}
+CLASSES |= {
+    DEEPSEEK_V3: "DeepseekV3",
+    MISTRAL: "Mistral",
+    GEMMA: "Gemma",
+    GEMMA2: "Gemma2",
+    GPT_OSS: "GptOss",
+    OLMO2: "Olmo2",
+}
 """The names in `transformers` of the Llamas that are written."""
 FILE_BYTES = 4 * 2**30
 """A file is written from memory in one piece, so that this is also about how much an export needs."""
@@ -174,7 +183,7 @@ def hugging_face_config(spec: ModelSpec, dtype: Dtype) -> dict[str, Any]:
         shared["sliding_window"] = spec.narrow_window
     if (experts := spec.experts) is not None:
         shared["num_experts_per_tok"] = experts.top_k
-        if kind == MIXTRAL:
+        if kind in (MIXTRAL, GPT_OSS):
             shared["num_local_experts"], width = experts.num_experts, experts.ffn_hidden_size
         elif spec.latent_attention is None:
             shared |= {"num_experts": experts.num_experts, "moe_intermediate_size": experts.ffn_hidden_size}
@@ -205,6 +214,10 @@ def hugging_face_config(spec: ModelSpec, dtype: Dtype) -> dict[str, Any]:
 def _keys_of_parts(spec: ModelSpec, head_size: int) -> dict[str, Any]:
     """The activation, and the further keys of a model with windows or capped scores in some layers."""
     kind = model_type_of(spec)
+    if kind == GPT_OSS:  # which stretches positions unless it is told not to
+        rope = {"rope_type": "default"} if (scaling := spec.rotary_scaling) is None else scaling.model_dump()
+        rope = {"rope_type": "llama3"} | rope | {"rope_theta": spec.rotary_base or ROTARY_BASE}
+        return {"hidden_act": "silu", "attention_bias": True, "rope_parameters": rope, **_layer_types(spec)}
     if kind not in (GEMMA, GEMMA2):
         return {"hidden_act": "silu"}
     gelu = "gelu_pytorch_tanh"

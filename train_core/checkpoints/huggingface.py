@@ -1,7 +1,8 @@
 """Weights in Hugging Face's files (safetensors): GPT-2's layout for the GPT family, Llama's for the Llama family, where
 biases of queries, keys and values make it that of Qwen2, their norms that of Qwen3, and experts that of Mixtral, of
-Qwen3-MoE with norms, or of DeepSeek-V3 with latent attention. What `model.parts` lists may make it that of Gemma or
-Gemma 2, whose norms multiply by 1 + weight there and by the weight here.
+Qwen3-MoE with norms, or of DeepSeek-V3 with latent attention. What `model.parts` lists may make it that of OLMo 2, of
+Gemma or Gemma 2, whose norms multiply by 1 + weight there and by the weight here, or of gpt-oss, where all experts'
+matrices are one tensor (E, in, out), whose columns take turns for gates and inputs.
 
 A parameter of the model corresponds to one tensor there or to several, whose rows stand in another order, as here for
 two query groups of two heads:
@@ -32,8 +33,10 @@ from train_core.checkpoints.huggingface_config import (
     DEEPSEEK_V3,
     GEMMA,
     GEMMA2,
+    GPT_OSS,
     MISTRAL,
     MIXTRAL,
+    OLMO2,
     PARTS_OF,
     QWEN3_MOE,
     model_type_of,
@@ -69,13 +72,13 @@ class Source(NamedTuple):
 
     Attributes:
         rows: how this model orders them; `end_in_pairs` has such pairs at the end of all, `heads_end_in_pairs` of each
-            head.
+            head; `experts` and `gated_experts` are all experts' in one tensor.
         transposed: their matrices are (in, out), as in GPT-2's Conv1D.
         shift: what is added to the values there.
     """
 
     names: tuple[str, ...]
-    rows: Literal["same", "groups", "gate", "end_in_pairs", "heads_end_in_pairs"] = "same"
+    rows: Literal["same", "groups", "gate", "end_in_pairs", "heads_end_in_pairs", "experts", "gated_experts"] = "same"
     transposed: bool = False
     shift: float = 0.0
 
@@ -112,7 +115,7 @@ def _shifted(module: str, name: str) -> dict[str, Source]:
     return {module: Source((name,), shift=1.0)}
 
 
-OF_GEMMA = {
+FURTHER = {
     GEMMA: {
         **_shifted("attention_norm", "model.layers.{}.input_layernorm"),
         **_shifted("feed_forward_norm", "model.layers.{}.post_attention_layernorm"),
@@ -124,6 +127,12 @@ OF_GEMMA = {
         **_shifted("feed_forward_norm", "model.layers.{}.pre_feedforward_layernorm"),
         **_shifted("post_feed_forward_norm", "model.layers.{}.post_feedforward_layernorm"),
         **_shifted("final_norm", "model.norm"),
+    },
+    OLMO2: {
+        "post_attention_norm": Source(("model.layers.{}.post_attention_layernorm",)),
+        "post_feed_forward_norm": Source(("model.layers.{}.post_feedforward_layernorm",)),
+        "attention.queries_norm": Source((f"{ATTENTION}.q_norm",)),
+        "attention.keys_norm": Source((f"{ATTENTION}.k_norm",)),
     },
 }
 """What differs from Llama's layout."""
@@ -155,6 +164,13 @@ SHARED = {
 SHORT_NORM_EPSILON = 1e-6
 """Of the norms of short vectors, whatever the others have. Source: transformers, DeepseekV3Attention."""
 ROUTER = "feed_forward.router"
+OF_GPT_OSS = {
+    "attention.sinks": Source((f"{ATTENTION}.sinks",)),
+    ROUTER: Source((f"{FEED_FORWARD}.router",)),
+    "feed_forward.experts.up": Source((f"{FEED_FORWARD}.experts.gate_up_proj",), "gated_experts"),
+    "feed_forward.experts.down": Source((f"{FEED_FORWARD}.experts.down_proj",), "experts"),
+}
+"""What differs from Llama's layout."""
 
 
 def source_of(name: str, spec: ModelSpec) -> Source:
@@ -165,13 +181,18 @@ def source_of(name: str, spec: ModelSpec) -> Source:
     source = _layout(spec)[module]
     if module == ROUTER and leaf == "bias":  # which is no parameter, here or there
         leaf = "e_score_correction_bias"
-    return source._replace(names=tuple(f"{tensor.format(index)}.{leaf}" for tensor in source.names))
+    suffix = f".{leaf.removeprefix('score_')}"
+    if source.rows in ("experts", "gated_experts") or module == "attention.sinks":
+        suffix = "" if leaf == "weight" else f"_{leaf}"
+    return source._replace(names=tuple(f"{tensor.format(index)}{suffix}" for tensor in source.names))
 
 
 def _layout(spec: ModelSpec) -> dict[str, Source]:
     """The source of each module of the model, by its name in a layer or in the model."""
     if spec.experts is None:
-        return GPT_2 if spec.family == "gpt" else LLAMA | OF_GEMMA.get(model_type_of(spec), {})
+        return GPT_2 if spec.family == "gpt" else LLAMA | FURTHER.get(model_type_of(spec), {})
+    if model_type_of(spec) == GPT_OSS:
+        return LLAMA | OF_GPT_OSS
     experts, there = range(spec.experts.num_experts), MIXTURES[model_type_of(spec)]
     of_experts = {
         module: Source(tuple(f"{there.module}.experts.{expert}.{part}" for expert in experts for part in parts))
@@ -212,8 +233,10 @@ def require_layout(spec: ModelSpec) -> None:
         raise ConfigError("model.num_query_groups", spec.num_query_groups, problem, "Use one group for each head.")
     _require_parts(spec)
     kind = model_type_of(spec)
-    if spec.narrow_window is not None and kind != GEMMA2 and (spec.num_full_layers or kind != MISTRAL):
-        problem = "has no place in a layout but Gemma 2's, and Mistral's, in all layers without biases and norms"
+    if spec.narrow_window is not None and kind not in (GEMMA2, GPT_OSS) and (spec.num_full_layers or kind != MISTRAL):
+        problem = (
+            "has no place in layouts but those of Gemma 2, gpt-oss, and in all layers without biases and norms Mistral"
+        )
         value = spec.attention_window.model_dump() if spec.attention_window else None
         raise ConfigError("model.attention_window", value, problem, "Use model.attention_window=null.")
     if spec.latent_attention is not None:
@@ -236,7 +259,10 @@ def _require_parts(spec: ModelSpec) -> None:
         if kind != GEMMA2 and (value := getattr(spec, key)) is not None:
             problem = "has no place in a layout but Gemma 2's"
             raise ConfigError(f"model.{key}", value, problem, f"Use model.{key}=null.")
-    for key in ("qkv_bias", "qk_norm", "experts", "latent_attention"):
+    if kind == GPT_OSS and not (spec.qkv_bias and spec.experts):
+        problem = "is not enough for the layout of gpt_oss, which has model.qkv_bias = true and model.experts too"
+        raise ConfigError("model.parts", sorted(spec.parts), problem, "Give both, or use model.parts=[].")
+    for key in ("qk_norm", "latent_attention", *(() if kind == GPT_OSS else ("qkv_bias", "experts"))):
         if kind in PARTS_OF and (value := getattr(spec, key)):
             given = "given" if isinstance(value, Frozen) else value
             remedy = f"Use model.{key}={'false' if value is True else 'null'}."
@@ -255,10 +281,12 @@ def _require_mixture(spec: ModelSpec, experts: ExpertsSpec) -> None:
         ("model.experts.scores", experts.scores, "softmax"),
         ("model.experts.routed_scale", experts.routed_scale, 1.0),
         ("model.experts.num_groups", experts.num_groups if experts.top_groups < experts.num_groups else 1, 1),
-        ("model.qkv_bias", spec.qkv_bias, False),
+        ("model.qkv_bias", spec.qkv_bias, model_type_of(spec) == GPT_OSS),
     ):
         if value != plain:
-            problem = f"has no place in {MIXTURES[model_type_of(spec)].name}'s layout, whose layers are all experts"
+            kind = model_type_of(spec)
+            name = MIXTURES[kind].name if kind in MIXTURES else kind
+            problem = f"has no place in {name}'s layout, whose layers are all experts"
             raise ConfigError(key, value, problem, f"Use {key}={str(plain).lower()}.")
 
 
@@ -284,7 +312,12 @@ def _require_deepseek(spec: ModelSpec, experts: ExpertsSpec | None) -> None:
 
 
 def to_rows(tensors: list[Tensor], source: Source, spec: ModelSpec) -> Tensor:
-    """The parameter, from its tensors there."""
+    """The parameter, from its tensors there; of experts in one tensor, from some of them."""
+    if source.rows in ("experts", "gated_experts"):
+        (whole,) = tensors
+        rows = whole.transpose(1, -1) if whole.dim() > 2 else whole  # (E, out, in), and (E, out) of biases
+        rows = rows.unflatten(1, (-1, 2)).transpose(1, 2).flatten(1, 2) if source.rows == "gated_experts" else rows
+        return rows.flatten(0, 1).contiguous()
     whole = torch.cat([tensor.t() if source.transposed and tensor.dim() == 2 else tensor for tensor in tensors])
     order = _order(source, spec, whole.size(0))
     rows = whole.contiguous() if order is None else whole[order]
@@ -293,6 +326,11 @@ def to_rows(tensors: list[Tensor], source: Source, spec: ModelSpec) -> Tensor:
 
 def from_rows(parameter: Tensor, source: Source, spec: ModelSpec) -> list[Tensor]:
     """The tensors there, from the parameter: the reverse of `to_rows`."""
+    if source.rows in ("experts", "gated_experts"):
+        assert spec.experts is not None
+        rows = parameter.unflatten(0, (spec.experts.num_experts, -1))
+        rows = rows.unflatten(1, (2, -1)).transpose(1, 2).flatten(1, 2) if source.rows == "gated_experts" else rows
+        return [(rows.transpose(1, -1) if rows.dim() > 2 else rows).contiguous()]
     order = _order(source, spec, parameter.size(0))
     whole = parameter if order is None else parameter[order.argsort()]
     whole = whole - source.shift if source.shift else whole
@@ -390,6 +428,11 @@ class Weights:
             part: of experts, which of so many equal parts is read; all else has one part.
         """
         source = source_of(name, self.spec)
+        if source.rows in ("experts", "gated_experts"):
+            assert self.spec.experts is not None
+            each = self.spec.experts.num_experts // num_parts
+            stacked = self._tensor(source.names[0], slice(part * each, (part + 1) * each))
+            return to_rows([stacked.float()], source, self.spec)
         if num_parts > 1:
             each = len(source.names) // num_parts  # whole experts, as there are equally many in a part
             own = source.names[part * each : (part + 1) * each]
@@ -424,10 +467,10 @@ class Weights:
             places.setdefault(embedding, places[HEAD])
         return places
 
-    def _tensor(self, name: str) -> Tensor:
+    def _tensor(self, name: str, part: slice = slice(None)) -> Tensor:
         path, there = self.places[name]
         with safe_open(path, "pt") as file:
-            tensor: Tensor = file.get_tensor(there)
+            tensor: Tensor = file.get_slice(there)[part]
         return tensor
 
     def _shape(self, name: str) -> tuple[int, ...]:

@@ -27,12 +27,15 @@ LOGGER = logging.getLogger(__name__)
 
 MISTRAL, QWEN2, QWEN3, MIXTRAL = "mistral", "qwen2", "qwen3", "mixtral"
 QWEN3_MOE, DEEPSEEK_V3, GEMMA, GEMMA2 = "qwen3_moe", "deepseek_v3", "gemma", "gemma2"
-FAMILIES = ("gpt2", "llama", MISTRAL, QWEN2, QWEN3, MIXTRAL, QWEN3_MOE, DEEPSEEK_V3, GEMMA, GEMMA2)
+GPT_OSS, OLMO2 = "gpt_oss", "olmo2"
+FAMILIES = ("gpt2", "llama", MISTRAL, QWEN2, QWEN3, MIXTRAL, QWEN3_MOE, DEEPSEEK_V3, GEMMA, GEMMA2, GPT_OSS, OLMO2)
 """The types of models whose weights have a layout here; a Mistral is a Llama with a window."""
 
 PARTS_OF: dict[str, frozenset[Part]] = {
     GEMMA: frozenset(("gelu", "scaled_embedding")),
     GEMMA2: frozenset(("gelu", "scaled_embedding", "post_norms")),
+    OLMO2: frozenset(("norms_behind", "wide_qk_norm")),
+    GPT_OSS: frozenset(("sinks", "output_bias", "mlp_bias", "router_bias", "capped_activation")),
 }
 """The parts that all models of a type have, and none of another."""
 
@@ -143,7 +146,8 @@ def _require_computed_here(config: HuggingFaceConfig, spec: ModelSpec) -> None:
     """What no key of the model says must be as this trainer computes it."""
     for key, fixed in FIXED[spec.family].items():
         value = config.content.get(key, config.rotary.content.get(key))
-        if value is not None and value not in fixed.values:
+        is_part = key.endswith("_bias") and model_type_of(spec) == GPT_OSS  # which has biases everywhere
+        if value is not None and value not in fixed.values and not is_part:
             remedy = f"Use weights with {key} = {json.dumps(fixed.values[0])}, or checkpoint.load=null for random ones."
             raise _other_model(config, key, value, fixed.computes, remedy)
     if (kind := config.rotary_type) not in (None, "default", "llama3"):

@@ -33,6 +33,16 @@ GELU = Activation(
     lambda grad_out, x: aten.gelu_backward(grad_out, x, approximate="tanh"),
 )
 SILU = Activation(functional.silu, aten.silu_backward)
+STEEPNESS = 1.702
+
+
+def _backward_of_sigmoid(grad_out: Tensor, x: Tensor) -> Tensor:
+    share = (STEEPNESS * x).sigmoid()
+    return grad_out * (share * (1 + STEEPNESS * x * (1 - share)))
+
+
+SIGMOID_GELU = Activation(lambda x: x * (STEEPNESS * x).sigmoid(), _backward_of_sigmoid)
+"""GELU by a sigmoid. Source: arXiv 1606.08415, section 2."""
 
 
 class _RMSNorm(Function):
@@ -73,6 +83,49 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return rms_norm(x, self.weight, self.epsilon)
+
+
+class _WideNorm(Function):
+    """The norm of all heads of a token together; keeps its input and one fp32 value of each token."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, norm: WideNorm) -> Tensor:
+        wide = x.float()
+        square = norm.over_heads(wide.square().sum(HEADS, keepdim=True))
+        scale = square.div_(norm.width).add_(norm.epsilon).rsqrt_()
+        ctx.norm = norm
+        ctx.save_for_backward(x, weight, scale)
+        return (wide * scale).to(x.dtype).mul_(weight.view(x.shape[2:]))
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
+        (x, weight, scale), norm = ctx.saved_tensors, ctx.norm
+        normed, grad = x.float() * scale, grad_out.float()
+        grad_weight = (grad * normed).sum((0, 1)).flatten().to(weight.dtype)
+        grad = grad * weight.view(x.shape[2:])
+        along = norm.over_heads((grad * normed).sum(HEADS, keepdim=True)).div_(norm.width)
+        return grad.sub_(normed.mul_(along)).mul_(scale).to(x.dtype), grad_weight, None
+
+
+HEADS = (2, 3, 4)  # of (s, b, g, n, d) the dims of a token
+
+
+class WideNorm(nn.Module):
+    """RMSNorm over all heads of queries, or of keys, together: (s, b, g, n, d) -> the same. Source: arXiv 2501.00656.
+
+    Attributes:
+        over_heads: sums over all who have heads of the same tokens.
+        width: elements of all heads.
+    """
+
+    def __init__(self, width: int, epsilon: float) -> None:
+        super().__init__()
+        self.width, self.epsilon = width, epsilon
+        self.over_heads: Callable[[Tensor], Tensor] = lambda sums: sums
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _WideNorm.apply(x, self.weight, self)  # type: ignore[no-untyped-call]
 
 
 class _Gated(Function):

@@ -27,7 +27,7 @@ from torch.autograd import Function
 from torch.nn import functional
 
 from conf.types.model_spec import ExpertsSpec, ModelSpec
-from train_core.model.elementwise import SILU
+from train_core.model.elementwise import GELU, SIGMOID_GELU, SILU, Activation
 
 SumOverSequence = Callable[[Tensor], Tensor]
 """Sums over all who have tokens of the same sequences."""
@@ -124,15 +124,17 @@ class _Scores(Function):
     """The product of tokens (s, b, h) and a router's weight (E, h) in fp32 -> (s, b, E); keeps tokens as they came."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight)
-        return functional.linear(x.float(), weight.float())
+        ctx.bias_dtype = None if bias is None else bias.dtype
+        return functional.linear(x.float(), weight.float(), None if bias is None else bias.float())
 
     @staticmethod
-    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         grad_weight = grad_out.flatten(0, 1).t() @ x.flatten(0, 1).float()
-        return (grad_out @ weight.float()).to(x.dtype), grad_weight.to(weight.dtype)
+        grad_bias = None if ctx.bias_dtype is None else grad_out.sum((0, 1)).to(ctx.bias_dtype)
+        return (grad_out @ weight.float()).to(x.dtype), grad_weight.to(weight.dtype), grad_bias
 
 
 NOTHING = 1e-18
@@ -148,6 +150,7 @@ class Router(nn.Module):
 
     Attributes:
         bias: is added to the scores (E) where experts are chosen, and not where they weigh; None where nothing is.
+        score_bias: is trained, and added to the products themselves; None where the model has none.
     """
 
     def __init__(self, spec: ModelSpec) -> None:
@@ -156,12 +159,14 @@ class Router(nn.Module):
         self.top_k, self.scale = spec.experts.top_k, spec.experts.routed_scale
         self.num_groups, self.top_groups = spec.experts.num_groups, spec.experts.top_groups
         self.weight = nn.Parameter(torch.empty(spec.experts.num_experts, spec.hidden_size))
+        biased = "router_bias" in spec.parts
+        self.score_bias = nn.Parameter(torch.empty(spec.experts.num_experts)) if biased else None
         self.balance = Balance(spec)
         self.is_sigmoid = spec.experts.scores == "sigmoid"
         self.bias: Tensor | None = None
 
     def forward(self, x: Tensor) -> Routes:
-        products: Tensor = _Scores.apply(x, self.weight)  # type: ignore[no-untyped-call]
+        products: Tensor = _Scores.apply(x, self.weight, self.score_bias)  # type: ignore[no-untyped-call]
         scores = products.sigmoid() if self.is_sigmoid else products.softmax(-1)
         preferences = scores.detach() if self.bias is None else scores.detach() + self.bias
         if self.top_groups < self.num_groups:
@@ -190,33 +195,64 @@ def in_best_groups(preferences: Tensor, num_groups: int, num_best: int) -> Tenso
     return masked.flatten(-2)
 
 
+class Gating(NamedTuple):
+    """How an expert's gate goes with what it gates.
+
+    Attributes:
+        limit: the gate is at most this; what it gates is clamped to it on both sides, and then one more. None: neither.
+    """
+
+    activation: Activation = SILU
+    limit: float | None = None
+
+    @classmethod
+    def of(cls, spec: ModelSpec) -> Gating:
+        if "capped_activation" in spec.parts:  # source: openai/gpt-oss, model.py, `swiglu`
+            return cls(SIGMOID_GELU, 7.0)
+        return cls(GELU if "gelu" in spec.parts else SILU)
+
+    def limited(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        gate, up = x.chunk(2, -1)
+        if self.limit is None:
+            return gate, up
+        return gate.clamp(max=self.limit), up.clamp(-self.limit, self.limit).add_(1)
+
+    def take_off_what_was_limited(self, gradients: Tensor, x: Tensor) -> Tensor:
+        if self.limit is not None:
+            (of_gate, of_up), (gate, up) = gradients.chunk(2, -1), x.chunk(2, -1)
+            of_gate.mul_(gate <= self.limit)
+            of_up.mul_(up.abs() <= self.limit)
+        return gradients
+
+
 class _GatedAndWeighted(Function):
     """See `weighted_gated_product`; keeps only its arguments."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weights: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weights: Tensor, gating: Gating) -> Tensor:
         ctx.save_for_backward(x, weights)
-        gate, up = x.chunk(2, -1)
-        return SILU.forward(gate).mul_(up).mul_(weights[:, None].to(x.dtype))
+        ctx.gating, (gate, up) = gating, gating.limited(x)
+        return gating.activation.forward(gate).mul_(up).mul_(weights[:, None].to(x.dtype))
 
     @staticmethod
-    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, Tensor]:
-        x, weights = ctx.saved_tensors
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
+        (x, weights), gating = ctx.saved_tensors, ctx.gating
         # The activated gate is computed again, which costs less than to keep it for every row of every layer.
-        (gate, up), wide = x.chunk(2, -1), weights[:, None].to(x.dtype)
-        with_gate = SILU.forward(gate).mul_(grad_out)
+        (gate, up), wide = gating.limited(x), weights[:, None].to(x.dtype)
+        with_gate = gating.activation.forward(gate).mul_(grad_out)
         grad_weights = (with_gate * up).sum(-1, dtype=weights.dtype)
-        grad_gate = SILU.backward(grad_out * up * wide, gate)
-        return torch.cat((grad_gate, with_gate.mul_(wide)), -1), grad_weights
+        grad_gate = gating.activation.backward(grad_out * up * wide, gate)
+        whole = torch.cat((grad_gate, with_gate.mul_(wide)), -1)
+        return gating.take_off_what_was_limited(whole, x), grad_weights, None
 
 
-def weighted_gated_product(x: Tensor, weights: Tensor) -> Tensor:
-    """silu(gate) * up * weight: (n, 2f) and (n) -> (n, f).
+def weighted_gated_product(x: Tensor, weights: Tensor, gating: Gating = Gating()) -> Tensor:  # noqa: B008
+    """activation(gate) * up * weight: (n, 2f) and (n) -> (n, f).
 
     Rows are weighted here and not when they are added up, because results would have to be kept for that: as many
     bytes again as the tokens that experts get.
     """
-    return _GatedAndWeighted.apply(x, weights)  # type: ignore[no-untyped-call]
+    return _GatedAndWeighted.apply(x, weights, gating)  # type: ignore[no-untyped-call]
 
 
 class _Sum(Function):
@@ -234,11 +270,12 @@ class _Sum(Function):
 
 
 class ExpertWeights(nn.Module):
-    """The matrices of one product of all experts, one below the other: (E out, in)."""
+    """The matrices of one product of all experts, one below the other (E out, in), and their biases (E out), if any."""
 
-    def __init__(self, weight: Tensor) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         super().__init__()
         self.weight = nn.Parameter(weight)
+        self.bias = None if bias is None else nn.Parameter(bias)
 
 
 class Experts(nn.Module):
@@ -248,8 +285,14 @@ class Experts(nn.Module):
         super().__init__()
         assert spec.experts is not None
         self.num_experts, width = spec.experts.num_experts, spec.experts.ffn_hidden_size
-        self.up = ExpertWeights(torch.empty(self.num_experts * 2 * width, spec.hidden_size))
-        self.down = ExpertWeights(torch.empty(self.num_experts * spec.hidden_size, width))
+        self.gating, sizes = Gating.of(spec), ((2 * width, spec.hidden_size), (spec.hidden_size, width))
+        self.up, self.down = (
+            ExpertWeights(
+                torch.empty(self.num_experts * columns, depth),
+                torch.empty(self.num_experts * columns) if spec.has_mlp_bias else None,
+            )
+            for columns, depth in sizes
+        )
 
     def forward(self, tokens: Tensor, of_token: Tensor, weights: Tensor, counts: Tensor) -> Tensor:
         """Tokens (t, h), the token of each row (n), the weight of each (n), and how many are for each expert (E).
@@ -258,8 +301,9 @@ class Experts(nn.Module):
         """
         [sizes] = on_host(counts[None], of_token.size(0))
         of_token, weights = of_token[: sum(sizes)], weights[: sum(sizes)]
-        hidden = weighted_gated_product(_products(tokens.index_select(0, of_token), self.up.weight, sizes), weights)
-        return _products(hidden, self.down.weight, sizes)
+        rows = _products(tokens.index_select(0, of_token), self.up, sizes)
+        hidden = weighted_gated_product(rows, weights, self.gating)
+        return _products(hidden, self.down, sizes, weights)
 
 
 def count_by_expert(chosen: Tensor, num_experts: int) -> Tensor:
@@ -279,9 +323,15 @@ def on_host(counts: Tensor, num_rows: int) -> list[list[int]]:
     return [[end - start for start, end in pairwise(ends)]] * counts.size(0)
 
 
-def _products(rows: Tensor, weight: Tensor, sizes: list[int]) -> Tensor:
-    matrices = weight.view(len(sizes), -1, weight.size(1))
-    return torch.cat([part @ matrix.t() for part, matrix in zip(rows.split(sizes), matrices, strict=True)])
+def _products(rows: Tensor, of_all: ExpertWeights, sizes: list[int], weights: Tensor | None = None) -> Tensor:
+    """Rows times the matrix of each expert; where rows have been weighted before, `weights` are those of biases."""
+    matrices = of_all.weight.view(len(sizes), -1, of_all.weight.size(1))
+    out = torch.cat([part @ matrix.t() for part, matrix in zip(rows.split(sizes), matrices, strict=True)])
+    if of_all.bias is None:
+        return out
+    expert = torch.arange(len(sizes), device=rows.device).repeat_interleave(torch.tensor(sizes, device=rows.device))
+    biases = of_all.bias.view(len(sizes), -1)[expert]
+    return out + (biases if weights is None else biases * weights[:, None].to(out.dtype))
 
 
 class MixtureOfExperts(nn.Module):

@@ -21,7 +21,7 @@ from torch.nn import functional
 from conf.types.model_spec import ModelSpec
 from train_core.model.attention import CausalAttention, LatentAttention, PlaceForDropout
 from train_core.model.documents import Documents
-from train_core.model.elementwise import GELU, SILU, RMSNorm, gated_product, split_heads
+from train_core.model.elementwise import GELU, SILU, RMSNorm, WideNorm, gated_product, split_heads
 from train_core.model.initialize import rotary_table_of
 from train_core.model.mixture import MixtureOfExperts
 
@@ -76,6 +76,14 @@ def norm_of(spec: ModelSpec) -> nn.Module:
     return (nn.LayerNorm if spec.family == "gpt" else RMSNorm)(spec.hidden_size, spec.norm_epsilon)
 
 
+class Sinks(nn.Module):
+    """One more score of each head, beside those of keys; see `attention.add_sinks`."""
+
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(weight)
+
+
 class Attention(nn.Module):
     """Causal self-attention: (s, b, h) -> (s, b, h).
 
@@ -94,8 +102,13 @@ class Attention(nn.Module):
         self.query_norm, self.key_norm = (
             RMSNorm(self.head_size, spec.norm_epsilon) if spec.qk_norm else None for _ in range(2)
         )
+        self.queries_norm, self.keys_norm = (
+            WideNorm(width, spec.norm_epsilon) if "wide_qk_norm" in spec.parts else None
+            for width in (spec.query_size, spec.key_value_size)
+        )
         self.core = CausalAttention(spec.window_of(index), spec.scores_cap)
-        self.is_in_a_block = spec.scores_cap is not None
+        self.is_in_a_block = spec.scores_in_blocks
+        self.sinks: nn.Module = Sinks(torch.empty(spec.num_attention_heads)) if "sinks" in spec.parts else nn.Identity()
         # Scores are divided by the root of a head's size; this makes it another root.
         scalar = spec.query_pre_attn_scalar
         self.query_scale = None if scalar is None else math.sqrt(self.head_size / scalar)
@@ -103,11 +116,13 @@ class Attention(nn.Module):
         self.dropout: nn.Module = PlaceForDropout()
 
     def forward(self, x: Tensor, rotary: Tensor | None = None, documents: Documents | None = None) -> Tensor:
-        norms = None if self.query_norm is None or self.key_norm is None else (self.query_norm, self.key_norm)
+        pairs = (self.query_norm, self.key_norm), (self.queries_norm, self.keys_norm)
+        norms = next(((one, other) for one, other in pairs if one is not None and other is not None), None)
         query, *pair = split_heads(self.qkv(x), self.queries_per_group, self.head_size, rotary, norms)
         if self.query_scale is not None:
             query = query * self.query_scale
-        return self.dropout(self.projection(self.core(query, *pair, documents=documents)))
+        sinks = self.sinks.weight if isinstance(self.sinks, Sinks) else None
+        return self.dropout(self.projection(self.core(query, *pair, documents=documents, sinks=sinks)))
 
 
 class FeedForwardActivation(nn.Module):
@@ -153,18 +168,19 @@ def gate_block_size(spec: ModelSpec, width: int) -> int:
 class Layer(nn.Module):
     """One transformer layer: (s, b, h) -> (s, b, h).
 
-    A norm comes before attention and before the feed-forward network, and where the model has them another after each.
+    A norm comes before attention and before the feed-forward network, and where the model has them another after each;
+    in some models these alone.
     """
 
     def __init__(self, spec: ModelSpec, index: int = 0) -> None:
         super().__init__()
-        self.attention_norm = norm_of(spec)
+        before, behind = "norms_behind" not in spec.parts, not {"norms_behind", "post_norms"}.isdisjoint(spec.parts)
+        self.attention_norm = norm_of(spec) if before else nn.Identity()
         self.attention = Attention(spec, index) if spec.latent_attention is None else LatentAttention(spec)
-        self.feed_forward_norm = norm_of(spec)
+        self.feed_forward_norm = norm_of(spec) if before else nn.Identity()
         self.feed_forward = FeedForward(spec) if index < spec.num_dense_layers else mixture_of(spec)
-        has_more = "post_norms" in spec.parts
         self.post_attention_norm, self.post_feed_forward_norm = (
-            norm_of(spec) if has_more else nn.Identity() for _ in range(2)
+            norm_of(spec) if behind else nn.Identity() for _ in range(2)
         )
 
     def forward(self, x: Tensor, rotary: Tensor | None = None, documents: Documents | None = None) -> Tensor:

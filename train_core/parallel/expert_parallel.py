@@ -19,7 +19,7 @@ Source: arXiv 2101.03961, section 2.2; arXiv 2211.15841, which drops no token.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -149,6 +149,43 @@ def add_expert_products(
     return add_gradient(weight, add_to)
 
 
+class _WithBiases(Function):
+    """Adds the bias of each expert to its rows (n, out), in place; times the weight (n) of each row, if any."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, bias: Tensor, weights: Tensor | None, sizes: list[int]) -> Tensor:
+        ctx.bias, ctx.sizes = bias, sizes
+        ctx.mark_dirty(rows)
+        ctx.save_for_backward(weights)
+        for part, of_expert, scale in _WithBiases.parts(rows, bias, weights, sizes):
+            part.add_(of_expert if scale is None else scale * of_expert)
+        return rows
+
+    @staticmethod
+    def parts(
+        rows: Tensor, bias: Tensor, weights: Tensor | None, sizes: list[int]
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
+        """Each expert's rows, its bias, and the weights of its rows (n, 1) in their type."""
+        scales = [None] * len(sizes) if weights is None else weights[:, None].to(rows.dtype).split(sizes)
+        return zip(rows.split(sizes), bias.view(len(sizes), -1), scales, strict=True)
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
+        (weights,), bias, sizes = ctx.saved_tensors, ctx.bias, ctx.sizes
+        parts = list(_WithBiases.parts(grad_out, bias, weights, sizes))
+
+        def add_to(whole: Tensor, *, is_wide: bool) -> None:
+            for of_expert, (part, _, scale) in zip(whole.view(len(sizes), -1), parts, strict=True):
+                weighted = part if scale is None else part * scale
+                of_expert.add_(weighted.sum(0, dtype=whole.dtype if is_wide else None))
+
+        of_bias = add_gradient(bias, add_to)
+        if weights is None:
+            return grad_out, of_bias, None, None
+        of_weights = torch.cat([(part * of_expert).sum(-1, dtype=weights.dtype) for part, of_expert, _ in parts])
+        return grad_out, of_bias, of_weights, None
+
+
 ALIGNED_BYTES = 16
 """The kernel of grouped products reads rows of matrices that begin at a multiple of so many."""
 
@@ -186,7 +223,7 @@ class ExpertParallel(nn.Module):
     def __init__(self, whole: Experts, axis: Axis, narrow: ScaledProducts | None = None) -> None:
         super().__init__()
         self.axis, self.num_own, self.narrow = axis, whole.num_experts // axis.size, narrow
-        self.up, self.down = whole.up, whole.down  # which `own_weights` replaces
+        self.up, self.down, self.gating = whole.up, whole.down, whole.gating  # `own_weights` replaces the first two
 
     def forward(self, tokens: Tensor, of_token: Tensor, weights: Tensor, counts: Tensor) -> Tensor:
         # Of all ranks, because in the end each has to know from whom how much comes, and sums of them are few numbers.
@@ -218,8 +255,8 @@ class ExpertParallel(nn.Module):
         return _exchange(out, _returning(going), self.axis)
 
     def _through_own(self, rows: Tensor, weights: Tensor, groups: Groups) -> Tensor:
-        hidden = weighted_gated_product(_multiply(rows, self.up.weight, groups, self.narrow), weights)
-        return _multiply(hidden, self.down.weight, groups, self.narrow)
+        hidden = weighted_gated_product(_multiply(rows, self.up, groups, self.narrow), weights, self.gating)
+        return _multiply(hidden, self.down, groups, self.narrow, weights)
 
 
 class _Permuted(Function):
@@ -248,13 +285,20 @@ def _exchange(tensor: Tensor, rows: Rows, axis: Axis) -> Tensor:
     return _Exchange.apply(tensor, rows, axis)  # type: ignore[no-untyped-call]
 
 
-def _multiply(rows: Tensor, weight: Tensor, groups: Groups, narrow: ScaledProducts | None) -> Tensor:
-    return _ExpertProducts.apply(rows, weight, groups, narrow)  # type: ignore[no-untyped-call]
+def _multiply(
+    rows: Tensor, of_all: ExpertWeights, groups: Groups, narrow: ScaledProducts | None, weights: Tensor | None = None
+) -> Tensor:
+    """Where rows have been weighted before, `weights` are those of biases."""
+    out: Tensor = _ExpertProducts.apply(rows, of_all.weight, groups, narrow)  # type: ignore[no-untyped-call]
+    if of_all.bias is None:
+        return out
+    return _WithBiases.apply(out, of_all.bias, weights, groups.sizes)  # type: ignore[no-untyped-call]
 
 
 def own_weights(whole: ExpertWeights, axis: Axis) -> ExpertWeights:
-    """The matrices of this rank's experts."""
-    return ExpertWeights(shard(whole.weight.detach(), axis))
+    """The matrices and biases of this rank's experts."""
+    bias = None if whole.bias is None else shard(whole.bias.detach(), axis)
+    return ExpertWeights(shard(whole.weight.detach(), axis), bias)
 
 
 def shared_capacity(whole: Capacity, sequence: Axis, context: Axis) -> Capacity:

@@ -29,6 +29,7 @@ from conf.types.recompute import MODES
 from conf.types.schema import ParallelPlan
 from train_core.model.attention import LatentAttention, takes_groups
 from train_core.model.documents import Documents
+from train_core.model.elementwise import WideNorm
 from train_core.model.mixture import MixtureOfExperts
 from train_core.model.transformer import Attention, FeedForward, Layer, Transformer
 from train_core.parallel.context_parallel import ContextAttention
@@ -116,7 +117,7 @@ class DroppedOutput:
 
 
 BACKEND = "inductor"
-NOT_COMPILED = (ColumnParallelLinear, RowParallelLinear, SharedKey, ContextAttention, MixtureOfExperts)
+NOT_COMPILED = (ColumnParallelLinear, RowParallelLinear, SharedKey, ContextAttention, MixtureOfExperts, WideNorm)
 
 
 def require_compiler(device: torch.device) -> None:

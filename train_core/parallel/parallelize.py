@@ -23,7 +23,7 @@ from train_core.axes import ENDS, EXPERT, EXPERT_REPLICAS, REPLICAS
 from train_core.model.attention import CausalAttention
 from train_core.model.dropout import Dropping, Randomness
 from train_core.model.initialize import DTYPES, fill, initial_value, rotary_table_of
-from train_core.model.transformer import Transformer
+from train_core.model.transformer import Sinks, Transformer
 from train_core.parallel.collectives import Axis, all_reduce, shard
 from train_core.parallel.context_parallel import ContextAttention, own_tokens
 from train_core.parallel.expert_parallel import ExpertParallel, own_weights, shared_balance, shared_capacity
@@ -37,6 +37,7 @@ from train_core.parallel.tensor_parallel import (
     SharedKey,
     VocabularyParallelCrossEntropy,
     VocabularyParallelEmbedding,
+    norm_over_heads,
 )
 from train_core.shared_rules import Role, Treatment, kept_role
 
@@ -226,8 +227,11 @@ ROW = Style(
 )
 # Without sequence parallelism all tensor ranks hold the same values here, and have to drop the same ones.
 DROPOUT = Style(lambda whole, at: at.dropping.values(at.name, at.sequence_axis.rank) or whole)
+NORM_OVER_HEADS = Style(lambda whole, at: norm_over_heads(whole, at.tensor), {"weight": {"tensor": 0}})
 NORM_OF_HEADS = Style(lambda whole, at: whole, has_own_heads=True)
-EXPERT_WEIGHTS = Style(lambda whole, at: own_weights(whole, at.mesh.axis(EXPERT)), {"weight": {EXPERT: 0}})
+EXPERT_WEIGHTS = Style(
+    lambda whole, at: own_weights(whole, at.mesh.axis(EXPERT)), {"weight": {EXPERT: 0}, "bias": {EXPERT: 0}}
+)
 STYLES: dict[str, Style] = {
     "embedding.tokens": Style(
         lambda whole, at: VocabularyParallelEmbedding(whole, at.tensor, at.sequence), {"weight": {"tensor": 0}}
@@ -241,6 +245,11 @@ STYLES: dict[str, Style] = {
     "attention.shared_key": Style(lambda whole, at: SharedKey(at.tensor, at.sequence)),
     "attention.query_norm": NORM_OF_HEADS,
     "attention.key_norm": NORM_OF_HEADS,
+    "attention.queries_norm": NORM_OVER_HEADS,
+    "attention.keys_norm": NORM_OVER_HEADS,
+    "attention.sinks": Style(
+        lambda whole, at: Sinks(shard(whole.weight.detach(), at.tensor)), {"weight": {"tensor": 0}}
+    ),
     "attention.core": Style(_core),
     "attention.projection": ROW,
     "attention.dropout": DROPOUT,

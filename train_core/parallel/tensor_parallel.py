@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.nn import functional
 
+from train_core.model.elementwise import WideNorm
 from train_core.model.transformer import Positions, TokenEmbedding
 from train_core.parallel.collectives import Axis, Pending, all_gather, all_reduce, reduce_scatter, shard
 from train_core.parallel.context_parallel import own_tokens
@@ -228,6 +229,13 @@ class SharedKey(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return _SharedByHeads.apply(x, self.axis, self.sequence)  # type: ignore[no-untyped-call]
+
+
+def norm_over_heads(whole: WideNorm, axis: Axis) -> WideNorm:
+    """The norm of what all ranks' heads are together: each sums over its own, and has their weights."""
+    whole.weight = nn.Parameter(shard(whole.weight.detach(), axis))
+    whole.over_heads = lambda sums: all_reduce(sums, axis).wait()
+    return whole
 
 
 class VocabularyParallelEmbedding(nn.Module):

@@ -89,7 +89,14 @@ GEMMA2: dict[str, Any] = GEMMA | {
     "model.logits_cap": 3.0,
     "model.query_pre_attn_scalar": 9.0,
 }
-KINDS |= {"gemma": GEMMA, "gemma2": GEMMA2}
+GPT_OSS: dict[str, Any] = MIXTRAL | {
+    "model.head_size": 6,
+    "model.qkv_bias": True,
+    "model.parts": ["sinks", "output_bias", "mlp_bias", "router_bias", "capped_activation"],
+    "model.attention_window": {"size": 5, "full_every": 2},
+}
+OLMO2: dict[str, Any] = LLAMA | {"model.norm_epsilon": 1e-3, "model.parts": ["wide_qk_norm", "norms_behind"]}
+KINDS |= {"olmo2": OLMO2, "gemma": GEMMA, "gemma2": GEMMA2, "gpt-oss": GPT_OSS}
 FAMILIES = pytest.mark.parametrize("values", KINDS.values(), ids=KINDS)
 
 
@@ -111,6 +118,11 @@ def theirs(values: dict[str, Any], vocab_size: int = 96, kind: str = "", **more:
             more |= {"num_local_experts": experts["num_experts"], "num_experts_per_tok": experts["top_k"]}
             if kind == "Qwen3Moe":
                 more |= {"moe_intermediate_size": experts["ffn_hidden_size"], "norm_topk_prob": True}
+        if "wide_qk_norm" in values.get("model.parts", ()):
+            kind = "Olmo2"
+        if "sinks" in values.get("model.parts", ()):
+            kind, window = "GptOss", {"sliding_window": 5, "layer_types": ["sliding_attention", "full_attention"]}
+            more |= window | {"head_dim": 6, "attn_implementation": "eager"}
         if values.get("model.qk_norm"):
             kind = kind or "Qwen3"
             more["head_dim"] = values["model.head_size"]

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from conf.plan.experiment import Experiment
-from conf.types.model_spec import OF_DENSE, OWN_PARTS
+from conf.types.model_spec import OF_EXPERTS, OWN_PARTS
 from tests.train_core.training.random_layouts import Further, Values, case_of
 from train_core.costs import estimate
 from train_core.process.world import World
@@ -122,7 +122,8 @@ def with_parts(random: Random, values: Values) -> Values:
     """The same with what few models have."""
     sizes = at_size(random, values)
     has_experts = "model.experts" in sizes
-    found = [part for part in sorted(OWN_PARTS) if random.random() < 0.6 and not (has_experts and part in OF_DENSE)]
+    found = [part for part in sorted(OWN_PARTS) if random.random() < 0.6 and (has_experts or part not in OF_EXPERTS)]
+    found = [part for part in found if part != "post_norms" or "norms_behind" not in found]
     return sizes | {
         "model.parts": found,
         "model.latent_attention": None,

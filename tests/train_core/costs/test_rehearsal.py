@@ -449,3 +449,39 @@ def test_exchanges_of_the_largest_values_of_tensors_are_rehearsed_and_counted(pl
         estimate(experiment).step_terms.tensor_seconds
         > estimate(experiment.model_copy(update={"precision": wide})).step_terms.tensor_seconds
     )
+
+
+SINKS = "model.parts=[sinks,output_bias,mlp_bias,router_bias,capped_activation]"
+OLMO2 = "model.parts=[wide_qk_norm,norms_behind,sinks]"
+GEMMA2 = "model.parts=[gelu,scaled_embedding,post_norms]"
+
+
+@pytest.mark.one_in(3)
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "more"),
+    [
+        ("llama-2-7b", (OLMO2, "parallel.recompute=full", "parallel.sequence_parallel=true")),
+        ("llama-2-7b", (OLMO2, "parallel.recompute=none", "parallel.sequence_parallel=false")),
+        ("llama-2-7b", (OLMO2, "parallel.recompute=pointwise", "parallel.context_parallel_size=2")),
+        ("llama-2-7b", (GEMMA2, "parallel.recompute=selective", "model.scores_cap=50.0")),
+        ("llama-2-7b", (GEMMA2, "parallel.recompute=none", "parallel.sequence_parallel=true")),
+        ("mixtral-8x7b", (SINKS, "parallel.recompute=selective", "parallel.sequence_parallel=true")),
+        ("mixtral-8x7b", (SINKS, "parallel.recompute=full", "parallel.sequence_parallel=true")),
+    ],
+)
+def test_parts_of_other_types_cost_what_is_counted(model: str, more: tuple[str, ...]) -> None:
+    """Windows too, over which a rehearsal sees all tokens."""
+    sizes = ["model.num_layers=4", "model.hidden_size=1024", "model.ffn_hidden_size=4096", "model.seq_length=2048"]
+    heads = ["model.num_attention_heads=8", "model.num_query_groups=8", "model.head_size=128"]
+    plan = ["parallel.world_size=8", "parallel.tensor_parallel_size=2", "parallel.pipeline_parallel_size=2"]
+    run = ["cluster=dgx-h100", "precision=bf16", "batch.micro_batch_size=1", "batch.global_batch_size=8"]
+    window = "model.attention_window={size: 256, full_every: 2}"
+    experts = ["model.experts.ffn_hidden_size=512", "parallel.expert_parallel_size=2", "model.qkv_bias=true"]
+    experts += ["parallel.expert_tensor_parallel_size=1"]
+    kind = [f"model={model}", *sizes, *heads, window, *(experts if model == "mixtral-8x7b" else ())]
+    experiment = load([*kind, *plan, *run, *more]).experiment()
+    for stage in range(2):
+        predicted, counted = estimate(experiment).stages[stage], rehearse_stage(experiment, stage)
+        assert counted.traffic == stage_traffic(experiment, stage)
+        assert counted.memory.total_bytes == pytest.approx(predicted.allocated_bytes, rel=0.02)

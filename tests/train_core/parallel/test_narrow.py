@@ -18,6 +18,7 @@ from tests.train_core.conftest import ExperimentOf, Worlds
 from tests.train_core.training.layouts import LATENT_LLAMA, MIXTURE, Layout
 from tests.train_core.training.test_layouts import assembled, assert_alike, train_and_tell
 from train_core.costs.estimate import estimate, setting_of
+from train_core.model.mixture import ExpertWeights
 from train_core.parallel.collectives import Axis
 from train_core.parallel.expert_parallel import Groups, _multiply
 from train_core.parallel.narrow import (
@@ -245,8 +246,9 @@ def test_each_expert_is_multiplied_as_a_linear_layer_of_its_own(by_rows: bool) -
     """Forward, the gradient of the rows and that of the matrices, by the kernel; one expert has no rows."""
     narrow, sizes = ScaledProducts(by_rows, emulate=False), [5, 0, 19]
     rows, grad_out = torch.randn(24, 32).bfloat16().requires_grad_(), torch.randn(24, 48).bfloat16()
-    weight = torch.nn.Parameter(torch.randn(3 * 48, 32).bfloat16())
-    out = _multiply(rows, weight, Groups(sizes, torch.tensor(sizes)), narrow)
+    experts = ExpertWeights(torch.randn(3 * 48, 32).bfloat16())
+    weight = experts.weight
+    out = _multiply(rows, experts, Groups(sizes, torch.tensor(sizes)), narrow)
     out.backward(grad_out)
     assert rows.grad is not None
     assert weight.grad is not None

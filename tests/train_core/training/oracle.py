@@ -243,10 +243,16 @@ def parameter_shapes(model: ModelSpec) -> dict[str, tuple[int, ...]]:
     }
     places = ["attention", "feed_forward"]
     places += [f"post_{place}" for place in places if "post_norms" in model.parts]
+    if "norms_behind" in model.parts:
+        places = [f"post_{place}" for place in places]
     norms = {f"{place}_norm": (hidden,) for place in places}
+    if "wide_qk_norm" in model.parts:
+        norms |= {"attention.queries_norm": (queries,), "attention.keys_norm": (model.num_query_groups * head_size,)}
     if model.qk_norm:
         norms |= {f"attention.{name}_norm": (head_size,) for name in ("query", "key")}
     dense: dict[str, tuple[int, ...]] = {f"{name}.weight": shape for name, shape in (products | norms).items()}
+    if "sinks" in model.parts:
+        dense["attention.sinks.weight"] = (model.num_attention_heads,)
     if not has_biases:
         dense |= {f"{name}.bias": products[name][:1] for name in biased_products(model)}
     sparse = with_experts(dense, model) if model.experts is not None else dense
@@ -254,7 +260,7 @@ def parameter_shapes(model: ModelSpec) -> dict[str, tuple[int, ...]]:
     shapes = {f"layers.{index}.{name}": shape for index, layer in enumerate(layers) for name, shape in layer.items()}
     shapes["final_norm.weight"] = (hidden,)
     if has_biases:
-        shapes |= {name.replace("weight", "bias"): shape[:1] for name, shape in shapes.items()}
+        shapes |= {name.replace("weight", "bias"): shape[:1] for name, shape in shapes.items() if "sinks" not in name}
         shapes["embedding.positions.weight"] = (model.seq_length, hidden)
     shapes["embedding.tokens.weight"] = (model.vocab_size, hidden)
     return shapes if model.tied_embeddings else shapes | {"head.weight": (model.vocab_size, hidden)}
@@ -296,6 +302,16 @@ def with_experts(dense: Mapping[str, tuple[int, ...]], model: ModelSpec) -> dict
     layer["feed_forward.router.weight"] = (count, model.hidden_size)
     layer["feed_forward.experts.up.weight"] = (count * 2 * width, model.hidden_size)
     layer["feed_forward.experts.down.weight"] = (count * model.hidden_size, width)
+    if "router_bias" in model.parts:
+        layer["feed_forward.router.score_bias"] = (count,)
+    if "mlp_bias" in model.parts:
+        layer["feed_forward.experts.up.bias"] = (count * 2 * width,)
+        layer["feed_forward.experts.down.bias"] = (count * model.hidden_size,)
+        if shared:
+            layer |= {
+                "feed_forward.shared.up.bias": (2 * shared,),
+                "feed_forward.shared.down.bias": (model.hidden_size,),
+            }
     if shared:
         layer["feed_forward.shared.up.weight"] = (2 * shared, model.hidden_size)
         layer["feed_forward.shared.down.weight"] = (model.hidden_size, shared)
@@ -314,15 +330,15 @@ def losses_of(
         x = x + weights["embedding.positions.weight"][: tokens.size(1)]
     for index in range(model.num_layers):
         layer = f"layers.{index}"
-        attended = attention(norm(x, weights, f"{layer}.attention_norm"), weights, f"{layer}.attention", model)
-        x = x + behind(attended, weights, f"{layer}.post_attention_norm")
-        normed, network = norm(x, weights, f"{layer}.feed_forward_norm"), f"{layer}.feed_forward"
+        attended = attention(through(x, weights, f"{layer}.attention_norm"), weights, f"{layer}.attention", model)
+        x = x + through(attended, weights, f"{layer}.post_attention_norm")
+        normed, network = through(x, weights, f"{layer}.feed_forward_norm"), f"{layer}.feed_forward"
         if index < model.num_dense_layers:
             out = feed_forward(normed, weights, network, model, model.ffn_hidden_size)
         else:
             out, of_layer = mixture(normed, weights, network, model, routing or Routing(model))
             balance = balance + of_layer
-        x = x + behind(out, weights, f"{layer}.post_feed_forward_norm")
+        x = x + through(out, weights, f"{layer}.post_feed_forward_norm")
     head = weights["embedding.tokens.weight" if model.tied_embeddings else "head.weight"]
     logits = norm(x, weights, "final_norm") @ head.T
     if model.logits_cap is not None:
@@ -344,7 +360,7 @@ def mixture(
     experts = model.experts
     assert experts is not None
     count, k = experts.num_experts, experts.top_k
-    products = x @ weights[f"{prefix}.router.weight"].T
+    products = x @ weights[f"{prefix}.router.weight"].T + weights.get(f"{prefix}.router.score_bias", 0)
     scores = products.sigmoid() if experts.scores == "sigmoid" else products.softmax(-1)
     preferences = scores.detach() + routing.biases[prefix]
     in_groups = preferences.unflatten(-1, (experts.num_groups, -1))
@@ -359,11 +375,21 @@ def mixture(
     if experts.capacity_factor is not None:  # whoever finds an expert full goes without it
         room = math.ceil(experts.capacity_factor * x.size(1) * k / count)
         scales = scales * (is_chosen.cumsum(1) <= room)
-    ups, downs = (weights[f"{prefix}.experts.{name}.weight"].chunk(count) for name in ("up", "down"))
+    ups, downs = (
+        [dict(zip(("e.weight", "e.bias"), each, strict=False)) for each in zip(*of_experts, strict=True)]
+        for of_experts in (
+            [
+                weights[f"{prefix}.experts.{name}.{leaf}"].chunk(count)
+                for leaf in ("weight", "bias")
+                if f"{prefix}.experts.{name}.{leaf}" in weights
+            ]
+            for name in ("up", "down")
+        )
+    )
     out = torch.zeros_like(x)
     for expert, (up, down) in enumerate(zip(ups, downs, strict=True)):
-        gate, value = (x @ up.T).chunk(2, -1)
-        out = out + scales[..., expert, None] * ((silu(gate) * value) @ down.T)
+        gate, value = linear(x, up, "e").chunk(2, -1)
+        out = out + scales[..., expert, None] * linear(gated(gate, value, model), down, "e")
     if experts.shared_ffn_hidden_size:
         out = out + feed_forward(x, weights, f"{prefix}.shared", model, experts.shared_ffn_hidden_size)
     shares = is_chosen.to(x.dtype).mean(1) / k
@@ -384,6 +410,13 @@ def attention(x: Tensor, weights: Mapping[str, Tensor], prefix: str, model: Mode
     k, v = (groups[:, :, shared + part].repeat_interleave(shared, dim=1) for part in range(2))
     if model.qk_norm:
         q, k = (norm(heads, weights, f"{prefix}.{name}_norm") for heads, name in ((q, "query"), (k, "key")))
+    if "wide_qk_norm" in model.parts:
+        whole = (heads.transpose(1, 2).flatten(2) for heads in (q, k[:, ::shared]))
+        q, k = (
+            norm(each, weights, f"{prefix}.{name}_norm") for each, name in zip(whole, ("queries", "keys"), strict=True)
+        )
+        q, k = (each.unflatten(2, (-1, v.size(-1))).transpose(1, 2) for each in (q, k))
+        k = k.repeat_interleave(shared, dim=1)
     if model.family == "llama":
         q, k = (turned(heads, model.rotary_base or 10_000.0) for heads in (q, k))
     if model.query_pre_attn_scalar is not None:
@@ -427,7 +460,9 @@ def attended(
     is_later = torch.ones(s, s, dtype=torch.bool).triu(1)
     is_too_far = torch.zeros_like(is_later) if window is None else torch.ones_like(is_later).tril(-window)
     scores = scores.masked_fill(is_later | is_too_far, -torch.inf)
-    attended = (scores.softmax(-1) @ v).transpose(1, 2).reshape(b, s, -1)
+    if (sinks := weights.get(f"{prefix}.sinks.weight")) is not None:
+        scores = torch.cat((scores, sinks[:, None, None].expand(b, -1, s, 1)), -1)
+    attended = (scores.softmax(-1)[..., :s] @ v).transpose(1, 2).reshape(b, s, -1)
     return linear(attended, weights, f"{prefix}.projection")
 
 
@@ -452,6 +487,14 @@ def feed_forward(x: Tensor, weights: Mapping[str, Tensor], prefix: str, model: M
     return linear(x, weights, f"{prefix}.down")
 
 
+def gated(gate: Tensor, value: Tensor, model: ModelSpec) -> Tensor:
+    """Of an expert."""
+    if "capped_activation" not in model.parts:
+        return (gelu if "gelu" in model.parts else silu)(gate) * value
+    gate, value = gate.minimum(torch.tensor(7.0)), value.maximum(torch.tensor(-7.0)).minimum(torch.tensor(7.0))
+    return gate / (1 + (-1.702 * gate).exp()) * (value + 1)
+
+
 def gelu(x: Tensor) -> Tensor:
     return x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
 
@@ -460,8 +503,8 @@ def silu(x: Tensor) -> Tensor:
     return x * torch.sigmoid(x)
 
 
-def behind(x: Tensor, weights: Mapping[str, Tensor], prefix: str) -> Tensor:
-    """Through a norm that only some models have."""
+def through(x: Tensor, weights: Mapping[str, Tensor], prefix: str) -> Tensor:
+    """Through a norm, where the model has it."""
     return norm(x, weights, prefix) if f"{prefix}.weight" in weights else x
 
 

@@ -102,10 +102,12 @@ def separate(folder: Path) -> dict[str, object]:
 @pytest.mark.one_in(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", WINDOWED, ids=lambda layout: "-".join(map(str, layout)))
-def test_windows_stay_inside_documents(
+def test_windows_capped_scores_and_sinks_stay_inside_documents(
     layout: Layout, folder: Path, worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
 ) -> None:
-    window = {"model.attention_window": {"size": 7, "full_every": 2}}
+    window: dict[str, object] = {"model.attention_window": {"size": 7, "full_every": 2}}
+    if layout.family == "llama":
+        window |= {"model.scores_cap": 0.01, "model.parts": ["sinks"]}
     experiment = experiment_of(layout.values() | separate(folder) | window)
     answers = worlds(layout.num_ranks).run(train_and_tell, experiment, tmp_path)
     require_like(assembled(answers), train_separately(experiment))

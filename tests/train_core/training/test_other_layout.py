@@ -81,6 +81,49 @@ def test_a_training_goes_on_in_another_layout_with_the_curve_of_an_unbroken_one(
     assert (performance.recorded_steps, performance.num_timed_steps) == ([4, 5, 6], 2)
 
 
+OF_GPT_OSS: dict[str, Any] = CURVE | {
+    "training.dropout": 0.0,
+    "training.z_loss": 1e-3,
+    "model.family": "llama",
+    "model.gated_mlp": True,
+    "model.qkv_bias": True,
+    "model.attention_window": {"size": 5, "full_every": 2},
+    "model.parts": ["sinks", "output_bias", "mlp_bias", "router_bias", "capped_activation"],
+    "model.experts": {"num_experts": 4, "top_k": 2, "ffn_hidden_size": 24},
+}
+
+
+@pytest.mark.one_in(2)
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "after"),
+    [
+        (OF_GPT_OSS, layout(1, 2, 1, context_parallel_size=2)),
+        (
+            OF_GPT_OSS | {"model.experts": None, "model.parts": ["sinks", "wide_qk_norm", "norms_behind"]},
+            layout(2, 1, 1),
+        ),
+    ],
+    ids=["experts with biases", "norms behind"],
+)
+def test_windows_sinks_and_a_z_loss_go_on_in_another_layout(
+    kind: Any, after: Any, worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
+) -> None:
+    folder, before = (
+        tmp_path / "before",
+        layout(1, 1, 2, zero_stage=1, expert_parallel_size=2 if kind["model.experts"] else 1),
+    )
+    expected, _ = worlds(2).run(steps_of, experiment_of(kind | SAVING | before), folder, tmp_path / "tokens")[0]
+    load = {"checkpoint.load": str(folder / STEP_3), "checkpoint.resume": True}
+    experiment = experiment_of(kind | load | after)
+    world = worlds(experiment.parallel.world_size)
+    steps, _ = world.run(steps_of, experiment, tmp_path / "after", tmp_path / "tokens")[0]
+    assert [step.step for step in steps] == [4, 5, 6]
+    for name in ("loss", "gradient_norm"):
+        seen, wanted = ([getattr(step, name) for step in some] for some in (steps, expected[3:]))
+        np.testing.assert_allclose(seen, wanted, rtol=1e-5, err_msg=name)
+
+
 @pytest.mark.thorough  # than test_resume
 @pytest.mark.slow
 def test_it_goes_on_from_its_own_checkpoints_once_it_has_some(

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from conf.types.model_spec import OF_DENSE, OWN_PARTS
+from conf.types.model_spec import OF_EXPERTS, OWN_PARTS
 from tests.train_core.conftest import Worlds
 from tests.train_core.training.random_layouts import Case, Values, case_of
 from tests.train_core.training.test_random_layouts import require_training_like_the_oracle
@@ -70,7 +70,8 @@ def test_a_random_layout_with_windows_trains_like_the_oracle(
 def parts(random: Random, values: Values) -> Values:
     """What Gemma and others have, each by chance."""
     has_experts, layers, length = "model.experts" in values, values["model.num_layers"], values["model.seq_length"]
-    found = [part for part in sorted(OWN_PARTS) if random.random() < 0.5 and not (has_experts and part in OF_DENSE)]
+    found = [part for part in sorted(OWN_PARTS) if random.random() < 0.5 and (has_experts or part not in OF_EXPERTS)]
+    found = [part for part in found if part != "post_norms" or "norms_behind" not in found]
     drawn: Values = {"model.parts": found, "model.latent_attention": None}
     # Scores of weights that were just drawn are about 0.01.
     drawn["model.scores_cap"] = random.choice((None, 0.005, 0.02))
@@ -82,7 +83,19 @@ def parts(random: Random, values: Values) -> Values:
     return drawn
 
 
+def experts_of_gpt_oss(random: Random, values: Values) -> Values:
+    """All that a gpt-oss has, where a layout has experts; in a few cases one expert for each token."""
+    if (experts := values.get("model.experts")) is None:
+        return parts(random, values) | {"model.parts": ["sinks"], "model.scores_cap": None}
+    found = ["sinks", "output_bias", "mlp_bias", "router_bias", "capped_activation"]
+    top_k = random.choice((1, experts["top_k"]))
+    plain = {"shared_ffn_hidden_size": 0, "num_dense_layers": 0, "top_k": top_k, "balance_bias": 0.0}
+    return parts(random, values) | {"model.parts": found, "model.qkv_bias": True, "model.experts": experts | plain}
+
+
 WITH_PARTS = [case_of(number, parts) for number in range(5000, 5030)]
+WITH_PARTS += [case_of(number, experts_of_gpt_oss) for number in range(6003, 6063, 4)]
+WITH_PARTS += [case_of(number, experts_of_gpt_oss) for number in range(6000, 6010)]
 
 
 @pytest.mark.one_in(10)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from conf.plan.experiment import Experiment
 from conf.types.model_spec import LatentAttentionSpec
 from train_core.axes import ENDS, EXPERT_REPLICAS, REPLICAS
-from train_core.costs.counts.parameters import NUM_NORMS, attention_matrices, head_norm_size, num_norms
+from train_core.costs.counts.parameters import NUM_NORMS, attention_matrices, head_norm_size, norms_follow
 from train_core.shared_rules import Role, Treatment, bucket_members, kept_role, padded_length
 
 
@@ -101,19 +101,24 @@ def layer_parameters_of(experiment: Experiment, layer: int = 0) -> Iterator[Para
     """The parameters of a layer; without experts all layers are alike."""
     model, t = experiment.model, experiment.parallel.tensor_parallel_size
     query, rest = model.query_size // t, 2 * model.key_value_size // t
-    yield from _norm(experiment)
+    before = [] if "norms_behind" in model.parts else _norm(experiment)
+    yield from before
     if model.latent_attention is None:
         yield from _pair(experiment, query + rest, query, biases=(model.has_qkv_bias, model.has_output_bias))
     else:
         yield from _latent_attention(experiment, model.latent_attention)
     if model.qk_norm:  # ranks have other heads, so that gradients are summands without sequence parallelism too
         yield from [Parameter(Treatment(False, _all_ranks(t), _all_ranks(t)), head_norm_size(model))] * 2
-    yield from _norm(experiment)
+    if "wide_qk_norm" in model.parts:
+        yield from (Parameter(_treatment_of_part(decays=False), width) for width in (query, rest // 2))
+    if "sinks" in model.parts:
+        yield Parameter(_treatment_of_part(decays=False), model.num_attention_heads // t)
+    yield from before
     if layer < model.num_dense_layers:
         yield from _feed_forward(experiment, model.ffn_hidden_size)
     else:
         yield from _mixture(experiment)
-    for _ in range(num_norms(model) - NUM_NORMS):
+    for _ in range(NUM_NORMS if norms_follow(model) else 0):
         yield from _norm(experiment)
 
 
@@ -152,10 +157,14 @@ def _mixture(experiment: Experiment) -> Iterator[Parameter]:
     experts, h = experiment.model.experts, experiment.model.hidden_size
     assert experts is not None
     yield Parameter(_treatment_of_whole(experiment, decays=True), experts.num_experts, h)
+    if "router_bias" in experiment.model.parts:
+        yield Parameter(_treatment_of_whole(experiment, decays=False), experts.num_experts)
     own, width = experts.num_experts // experiment.parallel.expert_parallel_size, experts.ffn_hidden_size
     held = Treatment(True, copied_over=(), summed_over=(), reduced_over=(EXPERT_REPLICAS,))
     yield Parameter(held, own * 2 * width, h)
     yield Parameter(held, own * h, width)
+    if experiment.model.has_mlp_bias:
+        yield from (Parameter(held._replace(decays=False), own * columns) for columns in (2 * width, h))
     if experts.shared_ffn_hidden_size:
         yield from _feed_forward(experiment, experts.shared_ffn_hidden_size)
 

@@ -63,7 +63,7 @@ def _shared_parameters(model: ModelSpec, ffn_hidden_size: int, t: Size) -> Size:
 
 
 NUM_NORMS = 2
-"""Of a layer: before attention and before the feed-forward network."""
+"""Of a layer: before attention and before the feed-forward network, or behind both."""
 
 
 def num_norms(model: ModelSpec) -> int:
@@ -74,17 +74,27 @@ def num_norms(model: ModelSpec) -> int:
 def _all_attention(model: ModelSpec, t: Size) -> Size:
     """Attention of all layers with its biases and norms; vectors are whole on each rank."""
     latent, parts, linear = model.latent_attention, model.parts, model.linear_attention
-    vectors = 2 * head_norm_size(model) + model.num_attention_heads * ("sinks" in parts)
-    vectors += (model.query_size + model.key_value_size) * ("wide_qk_norm" in parts)
+    vectors = 2 * head_norm_size(model)
+    of_heads = model.num_attention_heads * ("sinks" in parts)
+    of_heads += (model.query_size + model.key_value_size) * ("wide_qk_norm" in parts)
     if latent is not None:  # the short vectors have norms of their own
         vectors += (latent.query_rank or 0) + latent.key_value_rank
-    full = _share_of(_full_attention_matrices(model), t, model.has_qkv_bias, model.has_output_bias) + vectors
+    full = (
+        _share_of(_full_attention_matrices(model), t, model.has_qkv_bias, model.has_output_bias)
+        + vectors
+        + of_heads // t
+    )
     if linear is None:
         return model.num_layers * full
     mixed = (2 * linear.key_size + linear.value_size) * linear.convolution_width
     vectors = mixed + 2 * linear.num_value_heads + linear.value_head_size
     others = _share_of(_linear_attention_matrices(model, linear), t, False, False) + vectors
     return model.num_full_layers * full + (model.num_layers - model.num_full_layers) * others
+
+
+def norms_follow(model: ModelSpec) -> bool:
+    """True if norms come behind attention and the feed-forward network, and so are the first of a backward pass."""
+    return not {"post_norms", "norms_behind"}.isdisjoint(model.parts)
 
 
 def head_norm_size(model: ModelSpec) -> int:

@@ -142,6 +142,10 @@ def _add_tensor(tally: TrafficTally, experiment: Experiment, stage: int) -> None
     of_experts = 1 if experiment.model.experts is None or experiment.model.experts.shared_ffn_hidden_size else 0
     forward = 2 * passes.forward - (1 - of_experts) * passes.sparse_forward
     backward = 2 * passes.backward - (1 - of_experts) * passes.sparse_backward
+    if "wide_qk_norm" in experiment.model.parts:  # a sum of each token, of queries and of keys
+        tally.add(
+            "tensor", "all_reduce", 2 * m * (passes.forward + passes.backward), _num_tokens(experiment) * FLOAT32_BYTES
+        )
     latent = _add_short_vectors(tally, experiment, passes)
     if parallel.sequence_parallel:
         # Column products gather their input, and anew for the weight gradient; row products their output's gradient.

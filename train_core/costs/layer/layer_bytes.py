@@ -8,7 +8,7 @@ import numpy as np
 
 from conf.types.model_spec import ModelSpec
 from conf.units import FLOAT32_BYTES
-from train_core.costs.counts.parameters import NUM_NORMS, num_norms
+from train_core.costs.counts.parameters import NUM_NORMS, norms_follow, num_norms
 from train_core.costs.kernels import recipe_of
 from train_core.costs.layer.shard import (
     Shard,
@@ -140,7 +140,7 @@ def gradient_bytes(setting: Setting, shard: Shard) -> Integers:
         vector = norm_output_bytes(setting, shard)
         sides = np.where(makes_outputs, 0, inside + vector) + (2 if model.gated_mlp else 1) * inside
         fullest = np.maximum(fullest, norm_bytes(setting, vector) - sides)
-        if num_norms(model) > NUM_NORMS:  # a norm behind the feed-forward network comes first, when all is there
+        if norms_follow(model):  # the one behind the feed-forward network comes first, when all is there
             fullest = np.maximum(fullest, norm_bytes(setting, vector))
     whole = np.where(repeats(setting, shard.recompute, "layer"), np.maximum(passed, of_down.forward), 0)
     return np.maximum(fullest, whole)
@@ -212,9 +212,12 @@ def rotated_bytes(setting: Setting, shard: Shard) -> Integers | int:
             return 0
         copied = np.where(model.num_query_groups > t, model.query_size // t, 0)
         return tokens_of(setting, shard) * copied * setting.dtype_bytes
-    if not (implementation.rotated_copies or model.qk_norm):
+    is_wide = "wide_qk_norm" in model.parts
+    if not (implementation.rotated_copies or model.qk_norm or is_wide):
         return 0
     made = (model.query_size + model.key_value_size) // t
+    if is_wide:  # one value of all query heads of a token, and of all key heads
+        return tokens_of(setting, shard) * (made * setting.dtype_bytes + 2 * FLOAT32_BYTES)
     if model.qk_norm:
         scales = (model.num_attention_heads + model.num_query_groups) // t * FLOAT32_BYTES
         return tokens_of(setting, shard) * (made * setting.dtype_bytes + scales)
@@ -247,7 +250,8 @@ def outputs_bytes(setting: Setting, shard: Shard) -> Integers:
 
 
 def _wide_outputs_bytes(setting: Setting, shard: Shard) -> Integers:
-    return NUM_NORMS * norm_output_bytes(setting, shard) + activated_bytes(setting, shard)
+    dropped = 0 if "norms_behind" in setting.model.parts else NUM_NORMS
+    return dropped * norm_output_bytes(setting, shard) + activated_bytes(setting, shard)
 
 
 def kept_operand_bytes(setting: Setting) -> float:

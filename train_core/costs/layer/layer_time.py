@@ -123,7 +123,9 @@ def moved_heads_of(setting: Setting) -> int:
     if setting.implementation.layers_are_eager and model.family == "llama":
         # Either half is multiplied (2 of its elements), and then the other half, multiplied, added to it (3).
         turned = 5
-    moved = (model.query_size + model.key_value_size) * (turned + (2 if model.qk_norm else 0))
+    moved = (model.query_size + model.key_value_size) * (
+        turned + (2 if model.qk_norm or "wide_qk_norm" in model.parts else 0)
+    )
     if latent is None:
         return moved
     # Both parts of a head are cut out and joined, and values are copied; the short vectors pass through their norms.
@@ -172,15 +174,21 @@ def tensor_seconds(setting: Setting, shard: Shard, hiding: list[Floats]) -> tupl
     return np.where(is_sharded, shown_forward, forward), np.where(is_sharded, shown_backward, backward)
 
 
+WIDE_SUMS = 2
+"""Of queries and of keys, each way, where a norm goes over all heads of a token."""
+
+
 def largest_exchanges(setting: Setting) -> tuple[int, int]:
     """Collectives of a layer, forward and backward, that bring all tensor ranks the largest values of what they cast.
 
-    That is of both operands of every product forward, and of each output gradient of which a rank has a part.
+    That is of both operands of every product forward, and of each output gradient of which a rank has a part. Sums of
+    norms over all heads are as small, and counted with them.
     """
+    summed = WIDE_SUMS if "wide_qk_norm" in setting.model.parts else 0
     if setting.matmul_recipe != "fp8-tensorwise" or not setting.implementation.casts_anew:
-        return 0, 0
+        return summed, summed
     splits = [matrix.split for matrix in matrices_of(setting) if matrix.columns and matrix.depth]
-    return len(splits) - splits.count("nothing"), splits.count("columns")
+    return summed + len(splits) - splits.count("nothing"), summed + splits.count("columns")
 
 
 def _largest_seconds(setting: Setting, shard: Shard) -> tuple[Floats | float, Floats | float]:
