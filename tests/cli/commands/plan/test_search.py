@@ -26,6 +26,8 @@ from tests.composed import composed, load
 from train_core.costs import IMPLEMENTATIONS, estimate
 from train_core.costs.setting import Setting
 
+UNPRICED = (*ON_A_NODE, "cluster.device.price_per_hour=null")
+
 
 @pytest.mark.slow
 def test_json_is_the_whole_search_and_nothing_else(plan: Plan) -> None:
@@ -347,8 +349,8 @@ def test_one_job_over_two_types(plan: Plan) -> None:
         ),
         ([*GPT_22B, "--mixed", "selene:16,dgx-h100:16", "--pareto"], "--mixed says which devices"),
         ([*GPT_22B, "--explain", "parallel.tensor_size=3"], "is not a key"),
-        (["22b", "--objective", "cost"], "cluster.device.price_per_hour = None"),
-        (["22b", "--pareto"], "cluster.device.price_per_hour = None"),
+        ([*UNPRICED, "--objective", "cost"], "cluster.device.price_per_hour = None"),
+        ([*UNPRICED, "--pareto"], "cluster.device.price_per_hour = None"),
         (["model=gpt-1t", "cluster=selene", "precision=bf16", "--devices", "8"], "the one that needs least takes"),
         (
             [*GPT_22B, "--devices", "4096", "--clusters", "selene,dgx-h100"],
