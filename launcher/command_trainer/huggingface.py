@@ -24,7 +24,7 @@ PRINTED = {"loss": "loss", "grad_norm": "gradient norm", "learning_rate": "learn
 """Values of the Trainer's log, and the words before them in a line."""
 
 
-class StepLines(TrainerCallback):
+class StepLines(TrainerCallback):  # type: ignore[misc]  # mypy does not read transformers
     """Prints a line for each step that the Trainer logs: its number, its seconds, its loss, and the memory in use.
 
     A step begins where the one before it ended, so that waiting for data counts; logging, evaluating and saving do not.
@@ -79,7 +79,7 @@ def run_program(words: list[str]) -> None:
     Raises:
         SystemExit: the program left with it, perhaps well.
     """
-    callbacks: list[type[TrainerCallback]] = transformers.trainer.DEFAULT_CALLBACKS  # type: ignore[assignment]
+    callbacks: list[type[TrainerCallback]] = transformers.trainer.DEFAULT_CALLBACKS
     callbacks.append(StepLines)
     try:
         _run(words)
