@@ -56,7 +56,7 @@ def overrides_of(sweep: str | None, texts: Sequence[str] | None) -> Overrides:
         return begun + own
     chosen = Overrides() if sweep is None else Overrides.choosing("sweep", sweep)
     if sweep is not None and (second := own.stated_value("sweep")) is not None:
-        raise UsageError(f"sweep={second} names a sweep beside {sweep}", "Name one of them.")
+        raise UsageError(f"Two sweeps were named, {sweep} and sweep={second}", "Name one of them.")
     return chosen + own
 
 

@@ -57,9 +57,7 @@ def refuse_trials_among(overrides: Sequence[str]) -> None:
     """Raises UsageError for a word that is not an override where trials are named by an option."""
     word = next((text for text in overrides if "=" not in text and not text.startswith(("+", "~"))), None)
     if word is not None:
-        raise UsageError(
-            f"{word} is not an override, and does not name a trial by itself", f"A trial is named by --trial {word}."
-        )
+        raise UsageError(f"{word} is not an override", f"If it names a trial, write --trial {word}.")
 
 
 def _folder_at(path: Path) -> SweepFolder | None:

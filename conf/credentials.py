@@ -118,6 +118,6 @@ def revealed(text: str, values: Mapping[str, str], kept_in: object) -> str:
     """
     known = _values | dict(values)
     if lost := [each for each in STAND_IN.findall(text) if each not in known]:
-        problem = f"A hidden value of the program's, {lost[0]}, is not in {kept_in}, where the command kept it"
+        problem = f"{kept_in} no longer holds the hidden value {lost[0]} of the trainer's command"
         raise UsageError(problem, "Give the command of the sweep again.")
     return STAND_IN.sub(lambda match: known[match[0]], text)

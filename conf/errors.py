@@ -43,7 +43,7 @@ IN_PLAIN_WORDS = {
         ("expected ',' or '}', but got '{'", "expected ',' or ']', but got '{'"),
         "a text with braces, such as ${KEY}, needs quotes in a list or a mapping on one line",
     ),
-    "found character '\\t' that cannot start any token": "there is a tab, and YAML takes blanks",
+    "found character '\\t' that cannot start any token": "the line has a tab, and YAML takes spaces",
 }
 """What PyYAML says of what people do most often, said otherwise."""
 

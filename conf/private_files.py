@@ -55,14 +55,12 @@ def require_own_folders(path: Path) -> None:
         status = above.stat()
         if status.st_uid not in (os.geteuid(), 0):
             problem = f"{above} belongs to user {status.st_uid}, who could replace what jobs would run as you"
-            raise UsageError(problem, f"Have it given to you, {elsewhere}.")
+            raise UsageError(problem, f"Have its owner give it to you (chown), {elsewhere}.")
         others_write = status.st_mode & (stat.S_IWOTH if _is_alone_in(status.st_gid) else WRITABLE_BY_OTHERS)
         if others_write and not status.st_mode & stat.S_ISVTX:
             mode = stat.S_IMODE(status.st_mode)
-            problem = f"others may write {above} (mode {mode:03o}), and so replace what jobs would run as you"
-            raise UsageError(
-                problem, f"Look at what is there, then `chmod go-w {shlex.quote(str(above))}`, {elsewhere}."
-            )
+            problem = f"Others may write to {above} (mode {mode:03o}), and so could replace what jobs run as you"
+            raise UsageError(problem, f"Check what it holds, then `chmod go-w {shlex.quote(str(above))}`, {elsewhere}.")
 
 
 def unreadable(path: Path, error: OSError) -> UsageError:
@@ -73,7 +71,7 @@ def unreadable(path: Path, error: OSError) -> UsageError:
     whose = f": {'it' if blocked == path else blocked} belongs to {owner}" if owner else ""
     remedy = f"Have {owner} give {give}" if owner else f"Give {give}"
     problem = f"{path} cannot be read ({error.strerror}){whose}"
-    return UsageError(problem, f"{remedy}: without it, nothing is told or done.")
+    return UsageError(problem, f"{remedy}; until then, nothing can be said or done.")
 
 
 def existing_part(path: Path) -> Path:
@@ -119,6 +117,6 @@ def read_own(path: Path) -> bytes:
                 raise UsageError(f"{what} belongs to user {status.st_uid}, and not to you", "Submit the job yourself.")
             if status.st_mode & WRITABLE_BY_OTHERS:
                 mode = stat.S_IMODE(status.st_mode)
-                problem = f"others may write {what} (mode {mode:03o}), which this job would run as you"
-                raise UsageError(problem, f"Look at what is there, then `chmod go-w {shlex.quote(str(what))}`.")
+                problem = f"Others may write to {what} (mode {mode:03o}), and this job would run it as you"
+                raise UsageError(problem, f"Check what it holds, then `chmod go-w {shlex.quote(str(what))}`.")
         return file.read()

@@ -102,5 +102,5 @@ def _require_once(node: yaml.MappingNode) -> None:
     known: set[str] = set()
     for key, _ in node.value:
         if isinstance(key, yaml.ScalarNode) and key.value in known and key.tag != f"{TAG}merge":
-            raise yaml.MarkedYAMLError(problem=f"the key {key.value} stands twice", problem_mark=key.start_mark)
+            raise yaml.MarkedYAMLError(problem=f"the key {key.value} is given twice", problem_mark=key.start_mark)
         known.add(str(key.value))

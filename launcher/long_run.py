@@ -66,7 +66,7 @@ def best_of(sweep: Sweep) -> Best:
     able = [trial for trial in trials if trial.infeasible_reason is None and trial.experiment and trial.estimate]
     objective = record.objective[0]
     if not able or not is_of_time(objective):
-        lacking = f"{record.name} has measured no {objective}"
+        lacking = f"Sweep {record.name} has measured no {objective}"
         problem = f"No point of {sweep.folder.path} can run" if not able else lacking
         raise UsageError(problem, f"See why with `trisweep status {record.name}`.")
     values = {trial.trial_id: predicted_value(objective, trial.planned, trial.predicted) for trial in able}

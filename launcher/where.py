@@ -52,7 +52,7 @@ def choose_place(overrides: Overrides, *, here: bool, dry_run: bool) -> SweepPla
         ConfigError: the configuration is wrong.
     """
     if hidden := next((each for each in overrides if has_hidden_variables(each.text)), None):
-        problem = "stands for a value that no record keeps and no message shows"
+        problem = "stands for a hidden value, and is not the value itself"
         raise ConfigError(hidden.key, HIDDEN, problem, "Give the value itself.")
     on_slurm = not here and overrides.stated_value("cluster") is not None
     composition = compose_for_slurm(overrides) if on_slurm else compose(overrides)

@@ -10,12 +10,14 @@ from __future__ import annotations
 import difflib
 import re
 import socket
+import subprocess
+import sys
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from hashlib import md5
 from pathlib import Path
 from tempfile import gettempdir
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -32,13 +34,6 @@ Messages = dict[str, list[str]]
 _E = TypeVar("_E", bound=BaseException)
 
 
-class Ended(Protocol):
-    """A command that has ended: one of this process, or a process of its own."""
-
-    @property
-    def stderr(self) -> str: ...
-
-
 @contextmanager
 def refused(error: type[_E], key: object = "", *, recorded: bool = True) -> Iterator[pytest.ExceptionInfo[_E]]:
     """The error of this class, whose key is this one; its message is that of `messages.golden`.
@@ -52,13 +47,18 @@ def refused(error: type[_E], key: object = "", *, recorded: bool = True) -> Iter
     _check(str(caught.value), getattr(caught.value, "key", None), str(key), recorded)
 
 
-def said(result: Ended, key: object = "", *, code: int = EXIT_USAGE, recorded: bool = True) -> None:
-    """The command ended with this exit code, names this key, file or flag in what it says, and has no traceback."""
-    told = result.stderr
-    ended = getattr(result, "returncode", None)
-    assert (getattr(result, "exit_code", None) if ended is None else ended) == code, told
+def said(
+    result: subprocess.CompletedProcess[str] | str, key: object = "", *, code: int = EXIT_USAGE, recorded: bool = True
+) -> None:
+    """The command ended with this exit code, names this key, file or flag in what it says, and has no traceback.
+
+    Args:
+        result: the command that has ended, or what it said where its exit code was looked at.
+    """
+    told = " ".join((result if isinstance(result, str) else result.stderr).split())  # lines end where a terminal's do
+    assert isinstance(result, str) or result.returncode == code, told
     assert "Traceback" not in told
-    _check(told.strip(), None, str(key), recorded)
+    _check(told, None, str(key), recorded)
 
 
 def _check(message: str, key: str | None, named: str, recorded: bool) -> None:
@@ -80,7 +80,7 @@ class Book:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path, self.golden = path, read(path.read_text()) if path.exists() else {}
+        self.path, self.golden = path, recorded_in(path)
         self.rewrites, self.folder = False, gettempdir()
         self.test, self.told = "", list[str]()
         self.heard, self.gone = Messages(), set[str]()
@@ -123,13 +123,18 @@ class Book:
         if (output := getattr(session.config, "workeroutput", None)) is not None:
             output["messages"] = {"heard": self.heard, "gone": sorted(self.gone)}
         else:
-            self.path.write_text(written(merged(self.golden, self.heard, self.gone, self.path.parent)))
+            now = recorded_in(self.path)  # which another run may have written meanwhile
+            self.path.write_text(written(merged(now, self.heard, self.gone, self.path.parent)))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
         part = getattr(node, "workeroutput", {}).get("messages", {})
         self.heard |= part.get("heard", {})
         self.gone |= {*part.get("gone", ())}
+
+
+def recorded_in(path: Path) -> Messages:
+    return read(path.read_text()) if path.exists() else {}
 
 
 def _name_of(item: pytest.Item) -> str:
@@ -187,12 +192,15 @@ def read(text: str) -> Messages:
 
 HOST = socket.gethostname()
 VOLATILE = (
+    (rf"{re.escape(sys.executable)}\b", "PYTHON"),
     (rf"{re.escape(str(TESTS.parent))}\b", "CHECKOUT"),
     (rf"{re.escape(str(Path.home()))}(?=[/\s'\"`.,:]|$)", "HOME"),
-    (rf"\b{re.escape(HOST)}\b", "HOST"),
+    (rf"(?<=\bon ){re.escape(HOST)}\b", "HOST"),
     (r"\b(process|[Pp]id|PID) \d+", r"\1 PID"),
     (r"(localhost|127\.0\.0\.1|\[::1\]):\d+", r"\1:PORT"),
-    (r"\b20\d\d-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?(?:\.\d+)?Z?)?", "DATE"),
+    (r"\b([Pp]ort[ =])\d+", r"\1PORT"),
+    (r"(?<=-)(?=[a-f]*\d)[0-9a-f]{6,8}\b|\b[0-9a-f]{32}\b", "DIGEST"),
+    (r"\b20\d\d[-/]\d\d[-/]\d\d(?:[T ]\d\d:\d\d(?::\d\d)?(?:\.\d+)?Z?)?", "DATE"),
     (r"\$[\d,]*\d(?:\.\d+)?", "$FIGURE"),
     (r"\b[\d,]*\d\.\d+ (?=[GMT]iB|hours|days|seconds|s\b|TFLOP)", "FIGURE "),
 )

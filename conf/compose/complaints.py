@@ -212,7 +212,7 @@ def wrong_alone(override: Override) -> ConfigError | None:
     if value is None or not key:
         return ConfigError("override", override.text, f"states no {'key' if value else 'value'}", LOOK_LIKE)
     if not KEY.fullmatch(key):
-        return ConfigError(key, value, "is not a key, which is words with dots between them", LOOK_LIKE)
+        return ConfigError(key, value, "is not a key: a key is words with dots between them", LOOK_LIKE)
     if key in groups() and value not in options(key) and (key, value) != ("sweep", WITHOUT_FILE):
         return no_option(key, value)
     printable = str(shown_value(key, value))
@@ -231,7 +231,7 @@ def _entry_with_dots(key: str, value: object) -> ConfigError | None:
     if of is None or "." not in (name := key.removeprefix(f"{of}.")):
         return None
     remedy = f"Write {shell_word(f'+{of}={{{name}: {value}}}')}."
-    return ConfigError(key, value, f"names an entry of {of} whose own name has dots", remedy)
+    return ConfigError(key, value, f"is read as one mapping in another, and a name in {of} has dots of its own", remedy)
 
 
 def require_no_hidden_mapping(overrides: Overrides) -> None:
@@ -241,7 +241,7 @@ def require_no_hidden_mapping(overrides: Overrides) -> None:
     """
     for each in overrides:
         if each.key in ("slurm", "trainer") and (each.value or "").lstrip().startswith("{"):
-            problem = "states all of the group at once, in which what is secret cannot be hidden"
+            problem = "sets the whole group in one value, in which secrets cannot be hidden"
             remedy = f"Give its values one by one, such as {each.key}.environment.NAME=VALUE."
             raise ConfigError(each.key, HIDDEN, problem, remedy)
 
@@ -295,7 +295,7 @@ def _astray(group: str, value: str) -> ConfigError | None:
             is_option = path.suffix == ".yaml" and path.parent.name in groups()
             if path.stem == value and path.suffix.lower() in (".yml", ".yaml") and not is_option:
                 remedy = f"Rename it: {command_line(['mv', str(path), str(folder / group / f'{value}.yaml')])}"
-                return ConfigError(group, value, f"is a file of no group: {path}", remedy)
+                return ConfigError(group, value, f"is found only in {path}, where no group looks for it", remedy)
     return None
 
 
@@ -309,11 +309,11 @@ def _unreadable(key: str, value: str) -> ConfigError:
         return ConfigError(key, value, "cannot be read", remedy)
     quoted = WORD_BEYOND_ASCII.sub(lambda word: quoted_text(word[0]), value)
     if value[:1] in ("[", "{") and _is_readable(quoted):
-        problem = "holds letters other than a to z, and no quotes around them"
+        problem = "holds letters other than a to z that are not in quotes"
         return ConfigError(key, value, problem, f"Write {shell_word(f'{key}={quoted}')}.")
-    problem = "holds characters that mean something else in an override"
+    problem = "holds characters that need quotes in an override"
     if value.startswith("["):
-        remedy = f"Quote its entries, and all of it for the shell, as in {_quoted_list(key, value)}"
+        remedy = f"Quote each entry, and the whole for the shell, as in {_quoted_list(key, value)}"
         return ConfigError(key, value, problem, remedy)
     if (words := [WORDS_OF_TYPES[kind] for kind in WORDS_OF_TYPES if kind in kinds]) and str not in kinds:
         return ConfigError(key, value, f"must be {' or '.join(words)}", CORRECT)
@@ -363,4 +363,4 @@ def _several(key: str, values: str) -> ConfigError:
         remedy = f"Give one of them, or let a search choose: `trisweep plan --clusters {values}`."
     elif key in groups():
         remedy = "Give one of them."
-    return ConfigError(key, values, "are several values, and the configuration takes one", remedy)
+    return ConfigError(key, values, "gives several values, and this key takes one", remedy)

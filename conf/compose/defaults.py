@@ -64,7 +64,7 @@ def require_sound(group: str, file: str, content: Mapping[str, Any]) -> None:
     defaults, of_hydra = content.get("defaults", []), content.get("hydra") or {}
     if not isinstance(defaults, list):
         remedy = "Write `defaults: [default, _self_]`, or each entry on a line that begins with a dash."
-        raise ConfigError("defaults", defaults, f"are no list in {file}", remedy)
+        raise ConfigError("defaults", defaults, f"is not a list in {file}", remedy)
     settings = [(f"hydra.{key}", value) for key, value in of_hydra.items()] if isinstance(of_hydra, dict) else []
     for key, option in (*settings, *(pair for entry in defaults if isinstance(entry, dict) for pair in entry.items())):
         of = re.sub(r"^(override|optional)\s+", "", str(key)).strip("/ ")
@@ -84,13 +84,16 @@ def wrong_defaults(text: str) -> ConfigError | None:
         stated = yaml_content(file_text(path), path)
         lists = [key for key, value in stated.items() if isinstance(value, list) and dict in kinds_of(f"{of[1]}.{key}")]
         return ConfigError(
-            f"{of[1]}.{', '.join(lists)}", file, "is a list there", "Write lines of the form `NAME: VALUE`."
+            f"{of[1]}.{', '.join(lists)}",
+            file,
+            "gives a list where names with values are needed",
+            "Write lines of the form `NAME: VALUE`.",
         )
     if (key := re.match(r"Could not override '([^'@:]+)", complaint)) is None:
         return ConfigError("defaults", file, complaint[:MOST_OF_HYDRA], "Correct them.")
     group = key[1].rpartition("/")[2]
     remedy = f"Give it in a sweep's file, or as {group}=NAME." if group in groups() else nearest(group, groups())
-    return ConfigError("defaults", f"override {key[1]}", f"is nothing that {file} can override", remedy)
+    return ConfigError("defaults", f"override {key[1]}", f"is not a group that {file} can override", remedy)
 
 
 def _builds_on_itself(circle: tuple[Chosen, ...]) -> ConfigError:

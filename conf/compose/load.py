@@ -266,7 +266,7 @@ def _unresolved_reference(text: str, overrides: Overrides) -> ConfigError | None
         return None
     complaint, key = reference.groups()
     absent = re.search(r"key '([^']+)' not found", complaint)
-    problem = f"refers to {absent.group(1)}, which is not known" if absent else "refers to what cannot be resolved"
+    problem = f"refers to the key {absent.group(1)}, which does not exist" if absent else "cannot be resolved"
     remedy = "Write the value itself, or ${KEY} of a key that is set."
     return ConfigError(key, overrides.stated_value(key), problem, remedy)
 

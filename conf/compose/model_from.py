@@ -52,8 +52,8 @@ def expand_model_from(texts: Iterable[str]) -> Overrides:
     if not (named := overrides.of({KEY}).entries):
         return overrides
     if beside := next((override for override in overrides if override.key == "model"), None):
-        remedy = f"Give one of them; single values may follow, such as {KEY}=config.json model.seq_length=4096."
-        raise ConfigError("model", beside.value, f"was chosen beside {KEY}", remedy)
+        remedy = f"Give one of the two; single values may follow, as in {KEY}=config.json model.seq_length=4096."
+        raise ConfigError("model", beside.value, f"was given together with {KEY}", remedy)
     if not (path := named[-1].value):  # else it would be the config.json of the current folder
         raise ConfigError(KEY, "", "names no file", NAME_A_FILE)
     word = override_text(KEY, path)

@@ -108,7 +108,9 @@ def _resolved(tree: Mapping[str, Any], references: Mapping[KeyPath, str]) -> Map
 def _frozen(path: KeyPath, text: str) -> ConfigError:
     meant = re.sub(r"\$\{([^{}]*)\}", r"\1", text)
     remedy = f"Begin it with `=`, as in `={meant}`." if POINTS & {*path} else f"Write `{re.sub('[$]', '', text)}`."
-    return ConfigError(_dotted(path), text, "would have one value at all points, and refers to what they vary", remedy)
+    return ConfigError(
+        _dotted(path), text, "is resolved once for all trials, and refers to a key that they vary", remedy
+    )
 
 
 def _references(written: Any, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:

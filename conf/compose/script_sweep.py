@@ -94,7 +94,7 @@ class ScriptSweep:
             axis = SweepAxis.model_validate(values)
             if axis.grid_values is None:
                 if max_trials is None:
-                    problem = "has no end of values, and nothing says how many trials to make"
+                    problem = "is a continuous range, and nothing says how many trials to run"
                     raise ConfigError(_name_of(key), _shown(values), problem, "Give --trials N, or :num=N values.")
                 return "bayes"
             size *= len(axis.grid_values)
@@ -169,7 +169,10 @@ def values_of(name: str, text: str) -> Axis:
         elif key in ("step", "num"):
             fields[key] = _number(name, text, value)
         else:
-            problem, remedy = f"has {how} behind the range, which is not known", "Write :log, :step=NUMBER or :num=N."
+            problem, remedy = (
+                f"has :{how} after the range, which is not an option",
+                "Write :log, :step=NUMBER or :num=N.",
+            )
             raise ConfigError(name, text, problem, remedy)
     try:
         SweepAxis.model_validate(fields)
@@ -216,7 +219,12 @@ def _names_in(parts: Iterable[str]) -> list[str]:
     for part in parts:
         for match in TOKEN.finditer(part):
             if match[0] in "{}":
-                raise ConfigError(COMMAND, part, f"has a lone {match[0]}", f"Write {match[0] * 2} for a brace itself.")
+                raise ConfigError(
+                    COMMAND,
+                    part,
+                    f"has a {match[0]} without the other brace",
+                    f"Write {match[0] * 2} for a brace itself.",
+                )
             name = (match[1] or "").lstrip("-")
             if not name or "." in name or name in JOB_NAMES or match[0] == "{gpus}":
                 continue
@@ -288,9 +296,9 @@ def _of_jobs(words: Sequence[str]) -> Iterator[str]:
     whole = load_cluster(cluster).devices_per_node if cluster in options("cluster") else None
     gpus = int(given.get("gpus", (whole or 1) if nodes > 1 else 1))
     if whole is not None and gpus > whole:
-        raise ConfigError("gpus", gpus, f"are of one node, and one of {cluster} has {whole}", "Use nodes=N for more.")
+        raise ConfigError("gpus", gpus, f"is more than a node of {cluster} has, which is {whole}", "Add nodes=N.")
     if nodes > 1 and gpus != whole:
-        problem = f"do not fill {nodes} nodes of {whole} each" if whole else f"are of {nodes} nodes of no cluster"
+        problem = f"does not fill {nodes} nodes of {whole} GPUs" if whole else f"is for {nodes} nodes without a cluster"
         raise ConfigError("gpus", gpus, problem, f"Give gpus={whole}, or nodes=1." if whole else "Add cluster=NAME.")
     yield f"parallel.world_size={nodes * gpus}"
     yield f"batch.global_batch_size={nodes * gpus}"

@@ -182,11 +182,11 @@ def _check_profile(experiment: Experiment) -> None:
 def _check_training(experiment: Experiment) -> None:
     training = experiment.training
     if training.compile_layers and training.dropout:
-        problem = f"would compile anew in every step for new masks: training.dropout = {training.dropout}"
+        problem = f"would compile again in every step, as training.dropout = {training.dropout} draws new masks"
         remedy = "Set training.compile_layers=false, or training.dropout=0."
         raise InfeasiblePlan("training.compile_layers", True, problem, remedy)
     if training.compile_layers and experiment.data.separate_documents:
-        problem = f"would compile anew for every cut into documents: {DOCUMENTS} = true"
+        problem = f"would compile again for every batch, as {DOCUMENTS} = true gives each other documents"
         remedy = f"Set training.compile_layers=false, or {DOCUMENTS}=false."
         raise InfeasiblePlan("training.compile_layers", True, problem, remedy)
     require_falling(training)
@@ -254,7 +254,7 @@ def require_falling(training: TrainingPlan) -> None:
 def require_whole_attention(training: TrainingPlan, context_parallel_size: int) -> None:
     """Raises InfeasiblePlan for dropout beside context ranks, in this package's own trainer."""
     if training.dropout and context_parallel_size > 1:
-        problem = f"would have to drop scores of a sequence that {context_parallel_size} context ranks share out"
+        problem = f"is not run beside context parallelism: {context_parallel_size} ranks share the scores of a sequence"
         remedy = "Set training.dropout=0, or parallel.context_parallel_size=1."
         raise InfeasiblePlan("training.dropout", training.dropout, problem, remedy)
 
@@ -270,7 +270,7 @@ def require_plain_scores(training: TrainingPlan, model: ModelSpec) -> None:
 def require_compilable(training: TrainingPlan, recompute: str) -> None:
     """Raises InfeasiblePlan for compiled layers beside such recomputation, in this package's own trainer."""
     if training.compile_layers and recompute in UNCOMPILED:
-        problem = f"traces away what parallel.recompute = {recompute} notes in a layer, to make outputs again"
+        problem = f"would lose the marks by which parallel.recompute = {recompute} recomputes outputs"
         remedy = "Set training.compile_layers=false, or choose another parallel.recompute."
         raise InfeasiblePlan("training.compile_layers", True, problem, remedy)
 
@@ -286,7 +286,7 @@ def _check_command(experiment: Experiment) -> None:
     """Make the command once, so that a wrong name in it is found before anything is submitted."""
     trainer = experiment.trainer
     if experiment.mixed is not None:
-        problem = f"lays stages on several types of devices, which trainer {trainer.name} is not told"
+        problem = f"puts stages on several types of devices, which trainer {trainer.name} cannot be told"
         raise InfeasiblePlan("mixed", experiment.place, problem, "Use trainer=trisweep, or mixed=null.")
     for key, sets in (("data.mixture", experiment.data.mixture), ("data.held_out", experiment.data.held_out)):
         if sets:

@@ -100,11 +100,11 @@ def require_own_experts(model: ModelSpec) -> None:
         raise InfeasiblePlan("model.family", model.family, problem, remedy)
     if model.experts.top_k == 1 < model.experts.num_experts:
         # A token's weights are scaled to add up to one, as in the files of Mixtral and Qwen3-MoE.
-        problem = "weighs a token's only expert by 1 whatever its score in trainer trisweep, so that no router learns"
+        problem = "gives a token's only expert the weight 1 in trainer trisweep, so that its router would not learn"
         remedy = "Use model.experts.top_k=2 or more, or choose another trainer."
         raise InfeasiblePlan("model.experts.top_k", 1, problem, remedy)
     if (factor := model.experts.capacity_factor) is not None and factor < 1:
-        problem = "drops tokens in trainer trisweep even where experts are equally busy"
+        problem = "drops tokens in trainer trisweep even where all experts have equally many"
         remedy = "Use 1 or more, null to drop none, or choose another trainer."
         raise InfeasiblePlan("model.experts.capacity_factor", factor, problem, remedy)
 
@@ -119,7 +119,9 @@ def check_own_experts(setup: SetupParts) -> None:
     if setup.model.experts is None:
         return
     if parallel.tensor_parallel_size > 1 and not (parallel.sequence_parallel and _tensor_size(setup) == 1):
-        problem = "leaves whole experts to ranks with the same tokens, or splits them, in trainer trisweep"
+        problem = (
+            "is not run by trisweep with experts, unless sequences are sharded and each tensor rank holds whole experts"
+        )
         remedy = f"Use parallel.sequence_parallel=true and {TENSOR_SIZE}=1, or parallel.tensor_parallel_size=1."
         raise InfeasiblePlan("parallel.tensor_parallel_size", parallel.tensor_parallel_size, problem, remedy)
 

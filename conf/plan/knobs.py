@@ -299,12 +299,14 @@ def remedy_for(key: str) -> str | None:
     """What to write in place of a knob's code in names of plans, or of a size that follows; None for any other key."""
     name = key.rpartition(".")[2]
     if name.startswith("gradient_accumulation"):
-        return "It follows: give batch.global_batch_size and batch.micro_batch_size."
+        return "It is computed: give batch.global_batch_size and batch.micro_batch_size."
     meant = next((knob for knob in KNOBS if name in (knob.name, knob.label.format("") or knob.name)), None)
     if meant is None:
         return None
     return (
-        f"Did you mean {meant.key}?" if meant.group else "It follows: give parallel.world_size, the number of devices."
+        f"Did you mean {meant.key}?"
+        if meant.group
+        else "It is computed: give parallel.world_size, the number of devices."
     )
 
 

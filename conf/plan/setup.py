@@ -78,14 +78,14 @@ def _check_blocks(setup: SetupParts) -> None:
     assert setup.mixed is not None
     blocks_text, example = written_blocks(setup.mixed), f"Write mixed={EXAMPLE}, or mixed=null for one cluster."
     if len(setup.mixed) < 2:
-        raise InfeasiblePlan(MIXED, blocks_text, "names one block of stages", example)
+        raise InfeasiblePlan(MIXED, blocks_text, "names one type of devices", example)
     if setup.cluster not in [block.cluster for block in setup.mixed]:
         remedy = f"Choose cluster={setup.mixed[0].cluster.name}, whose Slurm settings and folders the job then has."
         raise InfeasiblePlan(MIXED, blocks_text, f"does not name the chosen cluster, {setup.cluster.name}", remedy)
     _check_numbers_of_blocks(setup, setup.mixed, blocks_text)
     require_one_maker(MIXED, blocks_text, [block.cluster.device for block in setup.mixed])
     if setup.parallel.schedule == "interleaved":
-        problem = f"cannot be interleaved: the last stage would send to the first, over types ({blocks_text})"
+        problem = f"does not run over several types of devices ({blocks_text}): the last stage would send to the first"
         raise InfeasiblePlan("parallel.schedule", "interleaved", problem, "Use schedule=1f1b.")
 
 
@@ -114,9 +114,9 @@ def _check_numbers_of_blocks(setup: SetupParts, blocks: Sequence[StageBlock], bl
         cluster, asked = block.cluster, block.num_devices
         if not cluster.can_give(asked):
             nodes = f"{count_of(cluster.num_nodes, 'node')} of {cluster.devices_per_node}"
-            problem = f"asks {cluster.name} for {count_of(asked, 'device')}, and it has {nodes},"
-            problem += " which a job fills if it needs more than one"
-            raise InfeasiblePlan(MIXED, blocks_text, problem, f"Use up to {cluster.num_devices}.")
+            problem = f"asks {cluster.name} for {count_of(asked, 'device')}, and it has {nodes}"
+            remedy = f"Use up to {cluster.num_devices}; beyond one node, whole nodes."
+            raise InfeasiblePlan(MIXED, blocks_text, problem, remedy)
 
 
 def _check_tensor_axis(setup: SetupParts) -> None:
@@ -307,7 +307,7 @@ def require_precision(precision: PrecisionPlan, device: DeviceSpec, lacks: str, 
         return
     if precision.dtype == "fp32":
         remedy = f"Use {key}=null, or precision.dtype=bf16."
-        raise InfeasiblePlan(key, recipe, "multiplies weights of 16 bits, and precision.dtype = fp32", remedy)
+        raise InfeasiblePlan(key, recipe, "needs weights of 16 bits, and precision.dtype = fp32", remedy)
     if precision.emulate:  # on any device
         return
     peaks, narrow = device.peak_flops_per_second, narrow_dtype(recipe)
@@ -317,7 +317,7 @@ def require_precision(precision: PrecisionPlan, device: DeviceSpec, lacks: str, 
     if narrow not in peaks:
         raise InfeasiblePlan(key, recipe, problem, remedy)
     if recipe == "mxfp8" and "fp4" not in peaks:  # the chips that multiply in 4 bits are those that scale blocks
-        raise InfeasiblePlan(key, recipe, f"needs products that scale blocks, which {device.name} has not", remedy)
+        raise InfeasiblePlan(key, recipe, f"needs matmuls that scale blocks, which {device.name} does not have", remedy)
 
 
 # The order decides which complaint a plan with several mistakes gets: numbers that later checks divide by come first.

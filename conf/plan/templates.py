@@ -45,7 +45,9 @@ def fill_text(template: str, names: Names, key: str) -> str:
         if token in ("{{", "}}"):
             return token[0]
         if name is None:
-            raise ConfigError(key, template, f"has a lone {token}", f"Write {token * 2} for a brace itself.")
+            raise ConfigError(
+                key, template, f"has a {token} without the other brace", f"Write {token * 2} for a brace itself."
+            )
         value = _value_named(name, template, names, key)
         if value is None:
             remedy = "Give it a value, or make it the whole value of a flag, which is then left out."

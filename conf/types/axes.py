@@ -89,12 +89,15 @@ class SweepAxis(Frozen):
         if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
             raise refusal("does not go from a lower to a higher value", "Give finite numbers, `low` below `high`.")
         if self.log and self.low <= 0:
-            raise refusal("has no logarithm at its lower end", "Give `low` above 0, or leave `log` out.")
+            raise refusal("is logarithmic, and does not begin above 0", "Give `low` above 0, or leave `log` out.")
         if self.step is not None and (self.log or self.num is not None):
             other = "log" if self.log else "num"
             raise refusal(f"has both `step` and `{other}`", f"Leave one of `step` and `{other}` out.")
         if self.step is not None and not 0 < self.step <= self.high - self.low:
-            raise refusal("has a step that leads nowhere", "Give `step` above 0, and not above `high` - `low`.")
+            raise refusal(
+                "has a step of 0 or less, or one that is longer than the range",
+                "Give `step` above 0, and not above `high` - `low`.",
+            )
         if self.step is not None and (self.high - self.low) / self.step > MOST_VALUES:
             raise refusal(f"has more than {MOST_VALUES:,} steps", "Give a larger `step`, or none and `num`.")
 

@@ -36,7 +36,7 @@ def _number(value: Any) -> Any:
     # A word times a number would be a longer word, up to any length.
     if isinstance(value, int | float):
         return value
-    raise TypeError(f"{value!r} is no number")
+    raise TypeError(f"{value!r} is not a number")
 
 
 def _quotient(left: float, right: float) -> float:
@@ -113,7 +113,7 @@ class Expression:
             values = "".join(f", {name} = {lookup(name)}" for name in self.names)
             raise BadExpression(f"cannot be computed: {error}{values}", GRAMMAR) from None
         if isinstance(result, float) and not math.isfinite(result):
-            raise BadExpression(f"comes to {result}", "Use values whose result is a finite number.")
+            raise BadExpression(f"has the value {result}", "Use values whose result is a finite number.")
         if not isinstance(result, bool | int | float | str | None):
             raise BadExpression("is a list, and a single value is needed", GRAMMAR)
         return result
@@ -158,7 +158,7 @@ def _require_allowed(root: ast.expr) -> None:
             case ast.cmpop() if type(node) in COMPARISONS:
                 continue
         source = ast.unparse(node) if isinstance(node, ast.expr) else type(node).__name__
-        raise BadExpression(f"holds `{source}`, which no expression may", GRAMMAR)
+        raise BadExpression(f"holds `{source}`, which is not allowed in an expression", GRAMMAR)
 
 
 def _dotted_name(node: ast.expr) -> str:

@@ -43,7 +43,7 @@ class OptionTable(NamedTuple):
             return self.names[plain]
         meant = {option for full, option in self.names.items() if len(full) > 1 and full.startswith(plain)}
         if len(meant) > 1:
-            problem = f"is the beginning of {', '.join(sorted(meant))}"
+            problem = f"is short for several options: {', '.join(sorted(meant))}"
             raise ConfigError("slurm.extra_sbatch", name, problem, "Write the option's whole name.")
         return next(iter(meant), plain)
 
@@ -90,7 +90,7 @@ def srun_table() -> OptionTable:
     table, own = sbatch_table(), package_content("sbatch_options.yaml")["srun"]
     refused = dict.fromkeys(
         _names(own["refused"].split()).values(),
-        ("changes which tasks there are, or where their output goes", "Leave it out."),
+        ("changes the tasks of a trial, or where their output goes", "Leave it out."),
     )
     names = {**table.names, **_names([*own["free"].split(), *own["refused"].split()])}
     # What has sbatch do something else may be of use to srun, which says no number.
@@ -180,7 +180,7 @@ def require_free_srun_options(words: tuple[str, ...]) -> tuple[str, ...]:
         text = " ".join(given)
         if option == "export" and not ALL_EXPORTED.fullmatch(_value(given)):
             remedy = "Leave it out, or use --export=ALL,NAME=VALUE."
-            raise ConfigError("slurm.srun_args", text, "takes from trials what their script sets", remedy)
+            raise ConfigError("slurm.srun_args", text, "hides from trials the variables that their script sets", remedy)
         if (refusal := srun_table().refusal(option, _value(given))) is not None:
             raise ConfigError("slurm.srun_args", text, *refusal)
     return words

@@ -112,7 +112,7 @@ def run_inside(
         try:
             room = room_for(sweep, slurm, cluster.devices_per_node, lambda: snapshot_code(code), job, runs_setup=True)
         except SlurmSilent:
-            problem = "Slurm does not say what this allocation has"
+            problem = "Slurm does not answer, and so nobody knows which nodes this allocation has"
             raise UsageError(problem, "Give the same command again when squeue answers.") from None
         # In the foreground of a command everything that people are to read goes through its display.
         room.say = progress.say

@@ -160,6 +160,6 @@ def overrides_at_begin(folder: SweepFolder, begun: Begun) -> Overrides:
     whole = dict(zip(overrides_for_records(stored), stored, strict=True))
     texts = [whole.get(text, text) for text in begun.overrides]
     if lost := [text for text in texts if has_hidden_variables(text)]:
-        problem = f"The values of {' '.join(lost)} are not in {folder.private}, where the command kept them"
+        problem = f"{folder.private} no longer holds the hidden values of {' '.join(lost)}"
         raise UsageError(problem, "Give the command of the sweep again.")
     return Overrides.parse(texts)

@@ -104,9 +104,11 @@ def require_controller_time(controller: ControllerSpec) -> None:
     """Refuse a time limit at which the job would be warned as soon as it starts."""
     least = 2 * SAVE_SECONDS / SECONDS_PER_MINUTE
     if controller.time_limit_minutes < least:
-        problem = f"leaves no time: the controller is warned {SAVE_SECONDS} s before, to be run again"
+        problem = (
+            f"is too short: {SAVE_SECONDS} s before its end Slurm warns the controller, which is then queued again"
+        )
         key = "controller.time_limit_minutes"
-        raise ConfigError(key, controller.time_limit_minutes, problem, f"Give at least {least:g}.")
+        raise ConfigError(key, controller.time_limit_minutes, problem, f"Give at least {least:g} minutes.")
 
 
 def _executor(sweep: Sweep, slurm: SlurmSpec, controller: ControllerSpec, code: Path) -> SlurmExecutor | PbsExecutor:

@@ -220,7 +220,7 @@ def carrying_job(folder: SweepFolder, wanted: JobFolder | None = None) -> str | 
         if wanted is not None and wanted is not kind:
             problem = f"Job {job.job_id}, of launcher={'jobs' if kind is folder.controller else 'allocation'},"
             remedy = "Let it end, or end it with `trisweep cancel`, and give the command again."
-            raise UsageError(f"{problem} carries the sweep out already", remedy)
+            raise UsageError(f"{problem} runs the sweep already", remedy)
         return job.job_id
     return None
 
@@ -255,7 +255,8 @@ def cancel_jobs(submissions: Sequence[Submission]) -> list[str]:
         problem = f"{done}, and {listed(left, MOST_NAMED)} {'goes' if len(left) == 1 else 'go'} on: {complaints[0]}"
         raise kind(f"scancel failed: {problem}", "Cancel what is left by hand, or as its owner.")
     if unsure:
-        others = f"{len(unsure)} {'was' if len(unsure) == 1 else 'were'} not: of the first, {unsure[0].unsure}"
+        which = "" if len(unsure) == 1 else "of the first, "
+        others = f"{len(unsure)} {'was' if len(unsure) == 1 else 'were'} not: {which}{unsure[0].unsure}"
         where = "there" if unsure[0].elsewhere else "again in some minutes"
         raise kind(f"{done}, and {others}", f"Give the same command {where}.")
     return ended

@@ -139,7 +139,7 @@ def require_time_to_save(slurm: SlurmSpec) -> None:
     """Raises ConfigError where a job would be warned of its time limit before it has trained for long."""
     least = LEAST_WARNINGS * SAVE_SECONDS / SECONDS_PER_MINUTE
     if "signal" not in slurm.extra_sbatch and slurm.time_limit_minutes < least:
-        problem = f"leaves little to train: the job is warned {SAVE_SECONDS} s before, to save"
+        problem = f"is too short: {SAVE_SECONDS} s before its end Slurm warns the job, which then saves"
         remedy = f"Give at least {least:g} minutes."
         raise ConfigError("slurm.time_limit_minutes", slurm.time_limit_minutes, problem, remedy)
 

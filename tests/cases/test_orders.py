@@ -17,6 +17,7 @@ from sweeps.planner.request import search_request
 from sweeps.points.plan import plan_sweep
 from sweeps.trial import Trial, record_of, text_of
 from tests.composed import compose_tree, load
+from tests.messages import refused
 from train_core.optimizers.learning_rate import learning_rate_at
 
 TINY = ["model=tiny", "cluster=local", "data=synthetic", "batch.global_batch_size=4", "parallel.world_size=1"]
@@ -149,9 +150,8 @@ BROKEN = {
 def test_what_breaks_an_order_is_refused_by_both_keys(key: str) -> None:
     texts, most = BROKEN[key]
     settings = load([*TINY, *texts])
-    with pytest.raises(InfeasiblePlan) as caught:
+    with refused(InfeasiblePlan, key) as caught:
         settings.experiment()
-    assert str(caught.value).startswith(f"{key} = "), caught.value
     assert most in str(caught.value)
 
 
@@ -186,7 +186,7 @@ def test_the_printed_value_fits() -> None:
 
 def test_a_search_of_plans_refuses_it_too() -> None:
     texts = ["model=tiny", "cluster=local", "training.learning_rate=1e-5", "training.min_learning_rate=3e-5"]
-    with pytest.raises(InfeasiblePlan, match=r"min_learning_rate = 3e-05: is above"):
+    with refused(InfeasiblePlan, "training.min_learning_rate"):
         search_request(Composition(Overrides.parse(texts), compose_tree(texts)))
 
 

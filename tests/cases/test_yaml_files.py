@@ -15,6 +15,7 @@ from conf.compose.tree import value_at
 from conf.errors import EXIT_USAGE, ConfigError
 from conf.folders import VARIABLE
 from conf.types.sweep_spec import SweepSpec
+from tests.messages import refused
 
 Write = Callable[[str, str | bytes], Path]
 
@@ -98,71 +99,53 @@ def test_a_file_in_another_group_keeps_its_first_line_behind_comments(write: Wri
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "key"),
     [
-        (
-            SWEEP.replace("override /model", "/model"),
-            r"'/model: tiny': .*, in FILE\. Write `- override /model: tiny`\.",
-        ),
-        (SWEEP.replace("override /model", "model"), r"'model: tiny': .* Write `- override /model: tiny`\."),
-        (
-            SWEEP.replace("override /model", "override /modell"),
-            r"'override modell': is nothing that FILE can .*mean model",
-        ),
-        (
-            SWEEP.replace("override /model", "override model"),
-            r"'override model: tiny': .* Write `- override /model: tiny`\.",
-        ),
-        (
-            SWEEP.replace("model: tiny", "model: tinny"),
-            r"model = 'tinny': is not an option of this group\. Did you mean ti",
-        ),
-        (SWEEP.replace("defaults:", "default:"), r"default = \[.*: is not a known key\. Did you mean defaults\?"),
-        (SWEEP.replace("defaults:", "Defaults:"), r"Defaults = \[.*: is not a known key\. Did you mean defaults\?"),
-        (SWEEP.replace("  - override /model: tiny\n  - over", "  over"), r"defaults = \{.*: are no list in FILE"),
-        (SWEEP + "training: {num_steps: 8}\n", r"'FILE, line 14': is not valid YAML: the key training stands twice"),
-        (SWEEP + "---\n" + SWEEP, r"'FILE, line 14': is not valid YAML: a second document begins there"),
-        (SWEEP.replace("  question", "\tquestion"), r"'FILE, line 7': is not valid YAML: there is a tab, and"),
-        (
-            SWEEP.replace("  - over", "  - override /hydra/launcher: joblib\n  - over", 1),
-            r"in FILE\. Jobs are submitted with",
-        ),
-        (
-            SWEEP + "hydra: {sweeper: {params: {training.seed: '1,2'}}}\n",
-            r"hydra\.sweeper = .*in FILE\. Points come from",
-        ),
-        (SWEEP + "hydra:\n  run: {dir: logs}\n", r"hydra\.run = .*in FILE\. Results are written below output_dir=PATH"),
-        (SWEEP.replace("num_steps: 7", "num_steps: ${x}"), r"'FILE, line 4': .* such as \$\{KEY\}, needs quotes"),
-        ("- a\n- b\n", r"'FILE': holds no lines of the form `KEY: VALUE`"),
-        (b"\xff\xfe\xff", r"'FILE': is not a text in UTF-8"),
-        (SWEEP.replace("which", "größer?").encode("latin-1"), r"'FILE': is not a text in UTF-8"),
+        (SWEEP.replace("override /model", "/model"), "defaults"),
+        (SWEEP.replace("override /model", "model"), "defaults"),
+        (SWEEP.replace("override /model", "override /modell"), "defaults"),
+        (SWEEP.replace("override /model", "override model"), "defaults"),
+        (SWEEP.replace("model: tiny", "model: tinny"), "model"),
+        (SWEEP.replace("defaults:", "default:"), "default"),
+        (SWEEP.replace("defaults:", "Defaults:"), "Defaults"),
+        (SWEEP.replace("  - override /model: tiny\n  - over", "  over"), "defaults"),
+        (SWEEP + "training: {num_steps: 8}\n", "conf"),
+        (SWEEP + "---\n" + SWEEP, "conf"),
+        (SWEEP.replace("  question", "\tquestion"), "conf"),
+        (SWEEP.replace("  - over", "  - override /hydra/launcher: joblib\n  - over", 1), "hydra/launcher"),
+        (SWEEP + "hydra: {sweeper: {params: {training.seed: '1,2'}}}\n", "hydra.sweeper"),
+        (SWEEP + "hydra:\n  run: {dir: logs}\n", "hydra.run"),
+        (SWEEP.replace("num_steps: 7", "num_steps: ${x}"), "conf"),
+        ("- a\n- b\n", "conf"),
+        (b"\xff\xfe\xff", "conf"),
+        (SWEEP.replace("which", "größer?").encode("latin-1"), "conf"),
     ],
     ids=str,
 )
-def test_a_wrong_file_is_one_message_with_its_name(write: Write, text: str | bytes, message: str) -> None:
-    file = write("sweep/mine.yaml", text)
-    with pytest.raises(ConfigError, match=message.replace("FILE", re.escape(str(file)))) as caught:
+def test_a_wrong_file_is_one_message_with_its_name(write: Write, text: str | bytes, key: str) -> None:
+    write("sweep/mine.yaml", text)
+    with refused(ConfigError, key) as caught:
         load(["sweep=mine"])
     assert len(str(caught.value)) < 1000
 
 
 @pytest.mark.parametrize(
-    ("axes", "message"),
+    ("axes", "key"),
     [
-        ("{training: {seed: [1, 2]}}", r"whose own name has dots\. Write '\+sweep\.axes=\{training\.seed: \[1, 2\]\}'"),
-        ("{training.seed: 3}", r"is not a group of values\. Write \[3\] for a single value"),
-        ("{training.seed: {from: 1}}", r"sweep\.axes\.training\.seed\.from = 1: is not a known key\. Known in"),
+        ("{training: {seed: [1, 2]}}", "sweep.axes.training.seed"),
+        ("{training.seed: 3}", "sweep.axes.training.seed"),
+        ("{training.seed: {from: 1}}", "sweep.axes.training.seed.from"),
     ],
 )
-def test_axes_of_another_form_are_told_of_theirs(write: Write, axes: str, message: str) -> None:
+def test_axes_of_another_form_are_told_of_theirs(write: Write, axes: str, key: str) -> None:
     write("sweep/mine.yaml", SWEEP.replace("{training.seed: [1, 2]}", axes))
-    with pytest.raises(ConfigError, match=message):
+    with refused(ConfigError, key):
         sweep_of()
 
 
 def test_an_axis_that_is_added_by_its_dotted_name_is_told_of_braces(write: Write) -> None:
     write("sweep/mine.yaml", SWEEP)
-    with pytest.raises(ConfigError, match="whose own name has dots") as caught:
+    with refused(ConfigError, "sweep.axes.training.learning_rate") as caught:
         sweep_of("+sweep.axes.training.learning_rate=[1e-4,3e-4]")
     (remedy,) = shlex.split(str(caught.value).partition("Write ")[2].removesuffix("."))
     assert sweep_of(remedy).axes["training.learning_rate"].values == (1e-4, 3e-4)
@@ -171,9 +154,7 @@ def test_an_axis_that_is_added_by_its_dotted_name_is_told_of_braces(write: Write
 @pytest.mark.parametrize("key", ["environment", "extra_sbatch"])
 def test_a_list_where_names_and_values_are_wanted_is_named(write: Write, key: str) -> None:
     write("slurm/site.yaml", f"defaults: [default, _self_]\n{key}:\n  - A=1\n")
-    with pytest.raises(
-        ConfigError, match=rf"slurm\.{key} = '.*site\.yaml': is a list there\. Write lines .* `NAME: VALUE`"
-    ):
+    with refused(ConfigError, f"slurm.{key}"):
         load(["slurm=site"])
 
 
@@ -187,7 +168,7 @@ def test_a_list_where_names_and_values_are_wanted_is_named(write: Write, key: st
 )
 def test_a_text_where_a_list_is_wanted_is_printed_as_one(write: Write, text: str, value: tuple[str, ...]) -> None:
     write("slurm/site.yaml", f"defaults: [default, _self_]\n{text}\n")
-    with pytest.raises(ConfigError, match="Write it as a list: ") as caught:
+    with refused(ConfigError, f"slurm.{text.partition(':')[0]}") as caught:
         load(["slurm=site"])
     (word,) = shlex.split(str(caught.value).partition("as a list: ")[2])
     slurm = load(["slurm=default", word]).slurm
@@ -198,7 +179,7 @@ def test_a_text_where_a_list_is_wanted_is_printed_as_one(write: Write, text: str
 def test_a_file_that_lies_elsewhere_is_found_and_the_command_that_moves_it_is_said(write: Write, path: str) -> None:
     file = write(path, SWEEP)
     wanted = file.parents[path.count("/")] / "sweep" / "mine.yaml"
-    with pytest.raises(ConfigError, match=rf"{re.escape(str(file))}\. Rename it: mv {file} {wanted}$"):
+    with refused(ConfigError, "sweep"):
         load(["sweep=mine"])
     wanted.parent.mkdir(exist_ok=True)
     file.rename(wanted)
@@ -207,7 +188,7 @@ def test_a_file_that_lies_elsewhere_is_found_and_the_command_that_moves_it_is_sa
 
 def test_a_site_that_forgets_its_defaults_is_told_of_them(write: Write) -> None:
     write("slurm/site.yaml", "partition: gpu\n")
-    with pytest.raises(ConfigError, match=r"and so are .*Begin the file with `defaults: \[default, _self_\]`"):
+    with refused(ConfigError, "slurm.account"):
         load(["slurm=site"])
 
 

@@ -77,7 +77,7 @@ def test_help_names_what_an_option_takes_in_plain_words(command: str) -> None:
         (["ui", "--port", "70000"], r"^trisweep: --port = '70000': is above 65535\."),
         (["status"], r"^trisweep: Missing argument 'name'\. `trisweep status --help`"),
         (["plna", "175b"], r"^trisweep: No such command 'plna'\. Did you mean 'plan'\? `trisweep --help`"),
-        (["plan", "175b", "cluster=frontier,selene"], r"are several values.*plan --clusters frontier,selene"),
+        (["plan", "175b", "cluster=frontier,selene"], r"gives several values.*plan --clusters frontier,selene"),
         (["plan", "175b", "parallel.tensor_size=2"], r"Did you mean parallel\.tensor_parallel_size\?"),
         (["status", "smoke", "output_dir='[/x]'"], r"has been started in .*/\[/x\]\. Start it with"),
     ],

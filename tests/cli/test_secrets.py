@@ -30,7 +30,7 @@ def test_a_measured_sweep_holds_neither_a_variable_of_the_environment_nor_its_we
     ("value", "said"),
     [
         (OF_JOBS, "# slurm.environment.MY_KEY=*** from the command line"),
-        (f"{OF_JOBS},b", "are several values"),
+        (f"{OF_JOBS},b", "gives several values"),
         (f"{{{OF_JOBS}", "holds characters"),
         ("4711", "# slurm.environment.MY_KEY=*** from the command line"),
         ("[4711]", "must be a text"),

@@ -15,6 +15,7 @@ from launcher import folder_lock
 from launcher.folder_lock import holder, lock_folder, require_writable, wait_until_free
 from sweeps.folder.journal import Journal, Paused
 from sweeps.trial import SweepFolder
+from tests.messages import refused
 
 
 def test_a_file_system_without_locks_is_refused_with_its_remedy_and_asked_without_a_traceback(
@@ -24,7 +25,7 @@ def test_a_file_system_without_locks_is_refused_with_its_remedy_and_asked_withou
         raise OSError(errno.ENOSYS, "Function not implemented")
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    with pytest.raises(ConfigError, match=r"without locks \(Function not implemented\).*mounted with locks"):  # noqa: SIM117
+    with refused(ConfigError, "output_dir"):  # noqa: SIM117
         with lock_folder(folder):
             pass
     assert holder(folder) is None
@@ -37,11 +38,10 @@ def test_a_file_system_without_locks_is_refused_with_its_remedy_and_asked_withou
 def test_on_paper_a_folder_is_refused_as_it_is_when_it_is_to_be_written(where: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     folder = SweepFolder(tmp_path / where / "sweep-local")
-    with pytest.raises(ConfigError, match=r"output_dir = .*cannot be written") as on_paper:
+    with refused(ConfigError, "output_dir"):
         require_writable(folder.path)
-    with pytest.raises(ConfigError, match=r"output_dir = .*cannot be written") as refused, lock_folder(folder):
+    with refused(ConfigError, "output_dir"), lock_folder(folder):
         pass
-    assert on_paper.value.key == refused.value.key
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
@@ -66,7 +66,7 @@ def test_a_holder_that_has_not_written_its_id_yet_is_another_process(folder: Swe
     folder.path.mkdir(parents=True)
     with folder.lock.open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(UsageError, match="is in use by another process"), lock_folder(folder):
+        with refused(UsageError), lock_folder(folder):
             pass
 
 
@@ -92,21 +92,20 @@ def test_whoever_waits_for_a_folder_goes_on_once_it_is_free_and_gives_up_in_time
 
 
 @pytest.mark.parametrize(
-    ("number", "remedy"),
+    "number",
     [
-        (errno.EDQUOT, "Free space there, and give the same command again, or choose another with output_dir=PATH."),
-        (errno.EACCES, "test-local belongs to user 4321: have user 4321 go on with it, or choose another with"),
-        (errno.EROFS, "Choose another with output_dir=PATH."),
+        errno.EDQUOT,
+        errno.EACCES,
+        errno.EROFS,
     ],
 )
 def test_a_folder_that_takes_nothing_says_what_helps(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, remedy: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     def refuse(path: Path, text: str) -> None:
         raise OSError(number, "no", str(path))
 
     monkeypatch.setattr(folder_lock, "write_atomically", refuse)
     monkeypatch.setattr(folder_lock, "owner_of", lambda path: "user 4321")
-    with pytest.raises(ConfigError) as error, lock_folder(SweepFolder(tmp_path / "test-local")):
+    with refused(ConfigError, "output_dir"), lock_folder(SweepFolder(tmp_path / "test-local")):
         pass
-    assert f"cannot be written (no). {remedy}" in str(error.value)

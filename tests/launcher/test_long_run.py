@@ -22,6 +22,7 @@ from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, SweepRecord
 from tests.conftest import RecordOf
 from tests.launcher.conftest import SlurmOf
+from tests.messages import refused
 from tests.results.conftest import performance
 from train_core.checkpoints.checkpoint_folder import Facts, draft_of, publish
 from train_core.job.failures import without_numbers
@@ -71,7 +72,7 @@ def test_the_fastest_measured_plan_is_the_best_whatever_is_predicted_of_others(s
 def test_the_best_of_a_sweep_for_the_loss_has_the_lowest_loss_and_is_never_predicted(started: Any) -> None:
     folder, record = started
     record = record.model_copy(update={"objective": ("loss",)})
-    with pytest.raises(UsageError, match="has measured no loss"):
+    with refused(UsageError):
         best_of(Sweep(folder, record))
     ids = [end(folder, record, index, rate) for index, rate in enumerate((1e9, 2e9))]
     for trial_id, loss in zip(ids, (3.0, 4.0), strict=True):
@@ -119,7 +120,7 @@ def test_a_sweep_in_which_nothing_can_run_says_so(started: Any) -> None:
     folder, record = started
     for index in range(3):
         end(folder, record, index, Outcome.FAILED)
-    with pytest.raises(UsageError, match=r"No point of .* can run"):
+    with refused(UsageError):
         best_of(Sweep(folder, record))
 
 
@@ -160,11 +161,9 @@ def test_a_run_goes_on_with_its_own_plan_even_if_a_better_one_was_measured_since
 def test_a_run_that_was_started_otherwise_is_not_gone_on_with(started: Any) -> None:
     folder, record = started
     write_long_run(long_run(folder, Overrides.parse([STEPS]), None), record.name, Overrides.parse([STEPS]))
-    with pytest.raises(
-        UsageError, match=r"holds a training with training\.num_steps=50, and now .*seed=3.*was requested.*--name NAME"
-    ):
+    with refused(UsageError, "training.num_steps="):
         long_run(folder, Overrides.parse([STEPS, "training.seed=3"]), None)
-    with pytest.raises(UsageError, match=r"holds this training with 50 steps\. Give training\.num_steps=50 or more"):
+    with refused(UsageError, "training.num_steps="):
         long_run(folder, Overrides.parse(["training.num_steps=40"]), None)
 
 
@@ -194,7 +193,7 @@ def test_a_training_that_runs_is_not_extended(started: Any) -> None:
     asked, more = Overrides.parse([STEPS]), Overrides.parse(["training.num_steps=60"])
     write_long_run(long_run(folder, asked, None), record.name, asked)
     longer = long_run(folder, more, None)
-    with hold_lock(longer.folder.running_lock), pytest.raises(UsageError, match="another process is running"):
+    with hold_lock(longer.folder.running_lock), refused(UsageError, longer.folder.path):
         write_long_run(longer, record.name, more)
     assert long_run(folder, asked, None).experiment.training.num_steps == 50
 
@@ -205,28 +204,26 @@ def test_a_training_whose_file_is_damaged_is_left_alone(started: Any, content: s
     run = long_run(folder, Overrides.parse([STEPS]), None)
     run.folder.path.mkdir(parents=True)
     run.folder.trial.write_text(content)
-    with pytest.raises(UsageError, match=r"trial\.json is damaged: it holds no experiment that can be read"):
+    with refused(UsageError, "trial.json"):
         long_run(folder, Overrides.parse([STEPS]), None)
     assert run.folder.trial.read_text() == content
     run.folder.write_trial({"experiment": run.experiment.model_dump(mode="json")})
-    with pytest.raises(UsageError, match="does not belong to a training from a sweep"):
+    with refused(UsageError):
         long_run(folder, Overrides.parse([STEPS]), None)
 
 
 def test_wrong_requests_are_one_message(started: Any, tmp_path: Path) -> None:
     folder, _ = started
-    with pytest.raises(
-        ConfigError, match=r"training\.num_steps = 3: is what the sweep measured.*training\.num_steps=N"
-    ):
+    with refused(ConfigError, "training.num_steps"):
         long_run(folder, Overrides.parse([]), None)
-    with pytest.raises(InfeasiblePlan, match=r"parallel\.world_size"):
+    with refused(InfeasiblePlan, "parallel.world_size"):
         long_run(folder, Overrides.parse([STEPS, "parallel.tensor_parallel_size=3"]), None)
     for ignored in ("cluster.device.memory_bytes=1", "device=h100-80gb", "hydra.job.name=x", "sweep=smoke"):
-        with pytest.raises(ConfigError, match=r"has no effect on a training"):
+        with refused(ConfigError, ignored.partition("=")[0]):
             long_run(folder, Overrides.parse([STEPS, ignored]), None)
-    with pytest.raises(ConfigError, match=r"model\.made\.up = 1: is not a key of the configuration"):
+    with refused(ConfigError, "model.made.up"):
         long_run(folder, Overrides.parse([STEPS, "+model.made.up=1"]), None)
-    with pytest.raises(UsageError, match="There is no sweep in"):
+    with refused(UsageError):
         long_run(SweepFolder(tmp_path / "nowhere"), Overrides.parse([STEPS]), None)
 
 
@@ -239,7 +236,7 @@ def test_a_folder_has_one_trainer_whether_here_or_in_slurm(
     write_long_run(run, record.name, Overrides.parse([STEPS]))
     with (
         keep_others_out(run.folder) as job,
-        pytest.raises(UsageError, match="another process is running"),
+        refused(UsageError),
         keep_others_out(run.folder),
     ):
         assert job is None
@@ -248,7 +245,7 @@ def test_a_folder_has_one_trainer_whether_here_or_in_slurm(
     with keep_others_out(run.folder) as job:
         assert job is not None
         assert (job.job_id, job.state.name) == ("12", "RUNNING")
-    with pytest.raises(UsageError, match=r"Job 12 \(RUNNING\) trains in .*scancel 12"):
+    with refused(UsageError):
         on_this_machine(run, lambda: None)
 
 
@@ -258,5 +255,5 @@ def test_a_job_that_has_no_time_for_steps_is_not_requeued_for_ever(slurm_of: Slu
     assert not goes_on(Stopped(11, signal.SIGUSR2, 1))
     require_time_to_save(slurm_of("slurm.time_limit_minutes=9"))
     require_time_to_save(slurm_of("slurm.time_limit_minutes=1", "+slurm.extra_sbatch.signal=USR2@10"))
-    with pytest.raises(ConfigError, match=r"slurm\.time_limit_minutes = 8: .*at least 9 minutes"):
+    with refused(ConfigError, "slurm.time_limit_minutes"):
         require_time_to_save(slurm_of("slurm.time_limit_minutes=8"))

@@ -23,6 +23,7 @@ from tests.composed import load
 from tests.conftest import RecordOf
 from tests.launcher.conftest import SlurmOf
 from tests.launcher.test_run_here import seeds
+from tests.messages import refused
 from tests.results.conftest import finish, performance
 from train_core.job.failures import failed_measurement
 from train_core.trial.measurement import Fault, Outcome
@@ -130,7 +131,7 @@ def test_a_refusal_after_a_first_array_was_submitted_keeps_what_was_begun(
     tools(scontrol="echo 'ClusterName = alps'", squeue="true", sacct="true", srun="true", sbatch=once)
     sweep = Sweep(folder, record_of(seeds(4)))
     slurm = slurm_of("slurm.max_array_size=2")
-    with pytest.raises(UsageError, match=r"2 trials were submitted \(job 12\), and then: Slurm refused"):
+    with refused(UsageError):
         submit(_command(sweep, slurm), slurm)
     assert History.kept_in(folder).begun is not None
     assert [each.submission is not None for each in sweep.read()] == [True, True, False, False]
@@ -160,8 +161,7 @@ def test_what_scancel_does_not_end_is_named_and_not_called_cancelled(
         write_submission(sweep.prepare(trial), job)
     Journal(folder.journal).append(Begun(overrides=(), on_slurm=True))
     before = folder.journal.read_bytes()
-    left = r"1 job was cancelled, and 12_1 goes on" if num_ended else r"0 jobs were cancelled, and 12_0, 12_1 go on"
-    with pytest.raises(UsageError, match=left + ": .*permission denied"):
+    with refused(UsageError, "12_1"):
         cancel_trials(sweep, sweep.record.trials) if by_name else cancel_sweep(sweep)
     assert (folder.journal.read_bytes() == before) is (num_ended == 0)
 

@@ -32,6 +32,7 @@ from sweeps.trial import SweepFolder, SweepRecord
 from tests.audit import audited
 from tests.conftest import RecordOf
 from tests.launcher.conftest import Silent
+from tests.messages import refused
 from tests.waiting import wait_for
 from train_core.trial.measurement import Outcome
 
@@ -182,7 +183,7 @@ def test_a_second_sweep_on_the_folder_says_who_has_it_and_starts_nothing(
     folder: SweepFolder, record_of: RecordOf, progress: Silent
 ) -> None:
     record = record_of(seeds(1))
-    with lock_folder(folder), pytest.raises(UsageError, match=rf"in use by process {os.getpid()} on "):
+    with lock_folder(folder), refused(UsageError, os.getpid()):
         run(folder, record, progress, make_job())
     assert not folder.record.exists()
     run(folder, record, progress, make_job())
@@ -192,7 +193,7 @@ def test_a_folder_that_cannot_be_made_is_one_message_before_anything_starts(
     tmp_path: Path, record_of: RecordOf, progress: Silent
 ) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match=r"output_dir = .*cannot be written"):
+    with refused(ConfigError, "output_dir"):
         run(SweepFolder(tmp_path / "file" / "sweep"), record_of(seeds(1)), progress, make_job())
 
 
@@ -202,7 +203,7 @@ def test_an_unwritable_folder_is_one_message(tmp_path: Path, record_of: RecordOf
     else:
         tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)
         target = tmp_path / "sweep"
-    with pytest.raises(ConfigError, match="output_dir"):
+    with refused(ConfigError, "output_dir"):
         run(SweepFolder(target), record_of(seeds(1)), progress, make_job())
 
 
@@ -216,7 +217,7 @@ def test_a_full_disk_is_one_message(record_of: RecordOf, progress: Silent, tmp_p
         pytest.skip("this machine does not allow mounts")
     try:
         (disk / "ballast").write_bytes(b"x" * 900_000)
-        with pytest.raises(ConfigError, match="No space left"):
+        with refused(ConfigError, "output_dir"):
             run(SweepFolder(disk / "sweep"), record_of(seeds(1)), progress, make_job())
     finally:
         subprocess.run(["umount", disk], check=True)

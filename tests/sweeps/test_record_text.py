@@ -16,6 +16,7 @@ from conf.plan import experiment as experiments_of
 from conf.plan.experiment import Experiment
 from sweeps.trial import SweepFolder, record_of, text_of
 from tests.conftest import BuildRecord
+from tests.messages import refused
 from tests.results.conftest import finish, performance, trial
 
 MOST_BYTES_PER_TRIAL = 2000
@@ -114,7 +115,7 @@ def test_a_record_whose_store_no_command_would_take_any_more_is_read(build_recor
 def test_a_damaged_record_is_one_message(build_record: BuildRecord, tmp_path: Path, part: str, other: str) -> None:
     folder = SweepFolder(tmp_path)
     folder.record.write_text(text_of(build_record([{}], [])).replace(part, other, 1))
-    with pytest.raises(UsageError, match=r"sweep.json cannot be read \(.*Run the sweep again"):
+    with refused(UsageError, "sweep.json"):
         folder.read_record()
 
 

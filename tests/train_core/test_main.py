@@ -114,7 +114,7 @@ def test_a_training_that_runs_keeps_its_trial_from_a_second_command(
     written = trial.trial.read_bytes()
     longer = compose_tree([*command, "training.num_steps=300"])
     capsys.readouterr()
-    with lock.hold_lock(trial.running_lock), pytest.raises(UsageError, match="another process is running the trial"):
+    with lock.hold_lock(trial.running_lock), pytest.raises(UsageError, match="Another process is running the trial"):
         train_core.__main__._run(longer)
     assert (trial.trial.read_bytes(), capsys.readouterr().out) == (written, "")
     train_core.__main__._run(longer)

@@ -56,7 +56,7 @@ WIDE = ("BF16", "F16", "F32", "F64")
 
 LAYERS_OF_OTHERS = {
     ".lora_A": (
-        "holds an adapter alone and no whole model",
+        "holds an adapter, and not a whole model",
         "Merge it into its model first: of peft, merge_and_unload() and then save_pretrained().",
     ),
     ".attention.wq.weight": (
@@ -480,7 +480,7 @@ class Weights:
         with safe_open(path, "pt") as file:
             found = file.get_slice(there)
             if (kind := found.get_dtype()) not in WIDE:
-                problem = f"holds {name} in {kind}, which means nothing without its scales"
+                problem = f"holds {name} in {kind}, a quantized type whose scales are not read"
                 raise ConfigError(
                     KEY, str(path), problem, "Name weights that were not quantized, or convert these to bf16."
                 )
@@ -520,7 +520,7 @@ def _names_in(file: Path) -> set[str]:
     except (OSError, SafetensorError) as error:
         if file.is_file() and file.stat().st_size < 1024 and file.read_bytes().startswith(b"version https://git-lfs"):
             remedy = "Fetch the file itself, with `git lfs pull` there."
-            raise ConfigError(KEY, str(file), "is a pointer of Git LFS and no weights", remedy) from None
+            raise ConfigError(KEY, str(file), "is a pointer of Git LFS, and not the weights", remedy) from None
         raise ConfigError(KEY, str(file), f"cannot be read: {error}", "Name whole safetensors files.") from None
     for part, (problem, remedy) in LAYERS_OF_OTHERS.items():
         if any(part in name for name in names):

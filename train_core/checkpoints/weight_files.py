@@ -107,9 +107,11 @@ def foreign_weights(path: Path) -> ConfigError | None:
         if found is not None:
             folder = found.parent.absolute()
             names = {"folder": shlex.quote(str(folder)), "out": shlex.quote(f"{folder}-safetensors"), "how": ""}
-            problem = f"holds {found.name}, which is not read: of other programs weights in safetensors alone are"
+            problem = f"holds {found.name}; of other programs, only weights in safetensors are read"
             return ConfigError(KEY, str(path), problem, remedy.format(**names, name=found.name))
     below = next((at for pattern in BELOW for at in sorted(path.glob(pattern))), None)
     if below is None:
         return None
-    return ConfigError(KEY, str(path), "holds weights in a folder below alone", f"Name {KEY}={below.parent}.")
+    return ConfigError(
+        KEY, str(path), "holds no weights itself, and a folder in it does", f"Name {KEY}={below.parent}."
+    )

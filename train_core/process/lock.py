@@ -40,7 +40,7 @@ def hold_lock(lock: Path) -> Iterator[int]:
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    problem = f"another process is running the trial in {lock.parent}"
+                    problem = f"Another process is running the trial in {lock.parent}"
                     raise UsageError(problem, "Wait for it, or end it first.") from None
                 time.sleep(PROBE_SECONDS / 100)
         yield descriptor

@@ -39,7 +39,7 @@ def test_a_training_that_is_refused_leaves_nothing_that_another_would_go_on_with
     slurm = {"PATH": f"{tmp_path}:{no_slurm['PATH']}"}
     refused = trisweep(*asked, "slurm.time_limit_minutes=2", cwd=finished, **slurm)
     assert refused.returncode == 2
-    assert "slurm.time_limit_minutes = 2: leaves little to train" in refused.stderr
+    assert "slurm.time_limit_minutes = 2: is too short" in refused.stderr
     assert not (finished / "runs" / "train" / "refused" / "trial.json").exists()
 
 

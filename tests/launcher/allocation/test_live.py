@@ -23,6 +23,7 @@ from tests.conftest import RecordOf
 from tests.launcher.conftest import SlurmOf
 from tests.launcher.points_alone import submit_points
 from tests.launcher.test_run_here import seeds
+from tests.messages import refused
 from tests.results.conftest import finish, performance
 from train_core.trial.measurement import Outcome
 
@@ -61,7 +62,7 @@ def test_no_second_allocation_is_submitted_where_slurm_cannot_know_the_first(
         scontrol="echo 'ClusterName = jura'", squeue="true", sacct="true", srun="true", sbatch=f"touch {asked}; exit 1"
     )
     write_submission(folder.allocation, slurm_submission("12", **JOB))
-    with pytest.raises(UsageError, match="its job is one of the Slurm cluster alps, and this machine asks jura"):
+    with refused(UsageError):
         submit_one()
     assert not asked.exists()
 
@@ -133,7 +134,7 @@ def test_a_live_job_of_another_sweep_is_not_taken_for_that_of_the_command(
 ) -> None:
     folder.write_record(record_of(seeds(1)))
     Journal(folder.journal).append(Begun(overrides=(), on_slurm=True))
-    with pytest.raises(UsageError, match="Job 12 carries the sweep out as it was planned before"):
+    with refused(UsageError):
         carry_out(record_of(seeds(num_points)), SweepOrders(budget, retry_failed=True))
 
 
@@ -155,7 +156,7 @@ def test_a_job_that_only_ends_does_not_count_as_carrying_the_sweep_out(
         monkeypatch.setattr(f"launcher.{module}.snapshot_code", lambda *_: folder.code / "0a1b")
     if cancelled:
         assert resume_controller(Sweep(folder, record)) is None
-    with pytest.raises(UsageError, match="no more jobs"):
+    with refused(UsageError):
         carry_out(record, SweepOrders())
 
 
@@ -167,8 +168,8 @@ def test_a_sweep_that_one_kind_of_job_carries_out_gets_none_of_the_other_kind(
     runs, other = folder.controller, folder.allocation
     if other.submission.exists():
         runs, other = other, runs
-        with pytest.raises(UsageError, match=r"Job 12, of launcher=allocation, carries the sweep out already"):
+        with refused(UsageError):
             submit_points(sweep, slurm_of())
     runs.path.rename(other.path)
-    with pytest.raises(UsageError, match=r"Job 12, of launcher=\w+, carries the sweep out already.*`trisweep cancel`"):
+    with refused(UsageError):
         carry_out(sweep.record, SweepOrders())

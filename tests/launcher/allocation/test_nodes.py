@@ -11,6 +11,7 @@ import pytest
 from conf.errors import UsageError
 from launcher.allocation.nodes import AllocatedNode, is_inside, own_allocation
 from launcher.slurm.query import SlurmSilent
+from tests.messages import refused
 
 SHOWN = """JobId=7 JobName=trisweep-test-allocation-1a2b3c4d
    UserId=root(0) GroupId=root(0) MCS_label=N/A
@@ -73,7 +74,7 @@ def test_a_silent_controller_is_no_answer(tools: Callable[..., None]) -> None:
 
 
 def test_outside_of_any_allocation_it_says_so() -> None:
-    with pytest.raises(UsageError, match="does not run in a Slurm allocation"):
+    with refused(UsageError):
         own_allocation({})
     with pytest.raises(UsageError):
         own_allocation({**os.environ, "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"})

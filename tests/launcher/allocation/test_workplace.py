@@ -28,6 +28,7 @@ from tests.composed import load
 from tests.conftest import RecordOf
 from tests.launcher.conftest import Silent, SlurmOf
 from tests.launcher.test_run_here import seeds
+from tests.messages import refused
 from train_core.trial.measurement import Outcome
 
 
@@ -45,7 +46,7 @@ def test_an_allocation_whose_slurm_is_silent_is_one_message_and_its_job_is_run_a
     monkeypatch.delenv("SLURM_STEP_ID", raising=False)
     tools(scontrol=f"echo $* >> {tmp_path}/asked; exit 1")
     sweep = Sweep(folder, record_of(seeds(1)))
-    with pytest.raises(UsageError, match="Slurm does not say what this allocation has"):
+    with refused(UsageError):
         run_inside(SweepCommand(sweep, slurm_rules(slurm_of())), slurm_of(), load([]).cluster, progress)
     folder.write_record(sweep.record)
     AllocationJob(slurm_of(), 1)(str(folder.allocation.path))

@@ -22,6 +22,7 @@ from conf.plan.experiment import Experiment
 from conf.plan.trainer_call import JOB_NAMES, Call, call_of
 from launcher.command_trainer.log_parser import StepParser
 from tests.composed import load
+from tests.messages import refused
 from train_core.costs import num_parameters
 from train_core.optimizers.learning_rate import learning_rate_at
 
@@ -212,19 +213,19 @@ def test_the_rates_of_a_schedule_are_those_of_the_plan(trainer: str, schedule: s
 
 
 @pytest.mark.parametrize(
-    ("trainer", "plan", "words"),
+    ("trainer", "plan", "key"),
     [
-        ("hf-trainer", ["parallel.zero_stage=1"], "it shards gradients with the optimizer's state"),
-        ("hf-trainer", ["parallel.tensor_parallel_size=2"], "it does not split matrices"),
-        ("hf-deepspeed", ["parallel.pipeline_parallel_size=2"], "it has no pipelines"),
-        ("hf-deepspeed", ["parallel.zero_group_size=4", "parallel.zero_stage=1"], "among all replicas"),
-        ("hf-deepspeed", ["parallel.offload_optimizer=true"], "on the device"),
-        ("hf-trainer", ["model=mixtral-8x7b"], "its layers have no experts"),
-        ("hf-trainer", ["training.dropout=0.1"], "drop in attention alone"),
-        ("hf-trainer", ["training.schedule=linear"], "have no least one"),
-        ("hf-deepspeed", ["training.schedule=inverse-square-root"], "have no least one"),
+        ("hf-trainer", ["parallel.zero_stage=1"], "parallel.zero_stage"),
+        ("hf-trainer", ["parallel.tensor_parallel_size=2"], "parallel.tensor_parallel_size"),
+        ("hf-deepspeed", ["parallel.pipeline_parallel_size=2"], "parallel.pipeline_parallel_size"),
+        ("hf-deepspeed", ["parallel.zero_group_size=4", "parallel.zero_stage=1"], "parallel.zero_group_size"),
+        ("hf-deepspeed", ["parallel.offload_optimizer=true"], "parallel.offload_optimizer"),
+        ("hf-trainer", ["model=mixtral-8x7b"], "model.experts"),
+        ("hf-trainer", ["training.dropout=0.1"], "model.family"),
+        ("hf-trainer", ["training.schedule=linear"], "training.schedule"),
+        ("hf-deepspeed", ["training.schedule=inverse-square-root"], "training.schedule"),
     ],
 )
-def test_a_plan_that_the_trainer_cannot_carry_out_says_why(trainer: str, plan: list[str], words: str) -> None:
-    with pytest.raises(InfeasiblePlan, match=words):
+def test_a_plan_that_the_trainer_cannot_carry_out_says_why(trainer: str, plan: list[str], key: str) -> None:
+    with refused(InfeasiblePlan, key):
         experiment_of(trainer, *LLAMA, *plan)

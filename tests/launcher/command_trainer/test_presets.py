@@ -22,6 +22,7 @@ from conf.plan.trainer_call import JOB_NAMES, call_of
 from launcher.command_trainer.job import LogTail
 from launcher.command_trainer.log_parser import StepParser
 from tests.composed import load
+from tests.messages import refused
 
 LOGS = Path(__file__).parent / "logs"
 STEPS = ["training.num_steps=3", "training.num_warmup_steps=1", "batch.global_batch_size=64"]
@@ -123,10 +124,10 @@ def test_programs_are_told_of_biases_norms_and_epsilons_or_refuse_them() -> None
     assert has(words("deepspeed", *llama_2, other[0]), "--layernorm-epsilon", "1e-06")
     assert "--layernorm-epsilon" not in words("deepspeed", *llama_2)
     for override, key in zip(other[1:], ("qkv_bias", "qk_norm"), strict=True):
-        with pytest.raises(InfeasiblePlan, match=rf"^model\.{key} = True: trainer deepspeed: "):
+        with refused(InfeasiblePlan, f"model.{key}"):
             experiment_of("deepspeed", *llama_2, override)
-    for override, key in zip(other, ("norm_epsilon = 1e-06", "qkv_bias = True", "qk_norm = True"), strict=True):
-        with pytest.raises(InfeasiblePlan, match=rf"^model\.{key}: trainer torchtitan: "):
+    for override, key in zip(other, ("norm_epsilon", "qkv_bias", "qk_norm"), strict=True):
+        with refused(InfeasiblePlan, f"model.{key}"):
             experiment_of("torchtitan", *LLAMA, override)
 
 
@@ -213,7 +214,7 @@ def test_torchtitans_model_is_found_by_its_shape_whatever_its_name(tmp_path: Pat
     assert has(words("torchtitan", *LLAMA, "model=llama-3.1-70b"), "--model.flavor", "70B")
     own = ["model=llama-2-7b", "trainer.values.flavor.to.llama-2-7b=mine"]
     assert has(words("torchtitan", *LLAMA, *own), "--model.flavor", "mine")
-    with pytest.raises(InfeasiblePlan, match=r"the nearest, 70B, has model.num_layers 80 and not 79\."):
+    with refused(InfeasiblePlan, "model.name"):
         experiment_of("torchtitan", *LLAMA, "model=llama-3.1-70b", "model.num_layers=79")
 
 
@@ -280,34 +281,26 @@ IN_CHUNKS = [
 
 
 @pytest.mark.parametrize(
-    ("trainer", "plan", "words"),
+    ("trainer", "plan", "key"),
     [
-        ("megatron-lm", ["parallel.schedule=zero-bubble", "parallel.pipeline_parallel_size=4"], "1F1B and its"),
-        ("megatron-lm", ["parallel.recompute=full", "parallel.recompute_every=2"], "recomputes every layer, or"),
-        (
-            "megatron-lm",
-            ["parallel.recompute=pointwise"],
-            "its module moe_act makes the activation of experts again, and no other",
-        ),
-        ("megatron-lm", [*IN_CHUNKS, "batch.global_batch_size=104"], "all of its groups of interleaved micro-batches"),
-        ("torchtitan", [*IN_CHUNKS, "batch.global_batch_size=80"], "groups of as many as stages"),
-        ("torchtitan", ["parallel.zero_stage=1"], "it shards gradients with the optimizer's state"),
-        (
-            "torchtitan",
-            ["model=llama-2-7b"],
-            r"none of its models of Llama 3.1 has this shape \(trainer.* of yours\); the nearest, 8B, has model.ff",
-        ),
-        ("torchtitan", ["precision=fp16"], "it trains in bf16 or fp32|has no peak"),
+        ("megatron-lm", ["parallel.schedule=zero-bubble", "parallel.pipeline_parallel_size=4"], "parallel.schedule"),
+        ("megatron-lm", ["parallel.recompute=full", "parallel.recompute_every=2"], "parallel.recompute_every"),
+        ("megatron-lm", ["parallel.recompute=pointwise"], "parallel.recompute"),
+        ("megatron-lm", [*IN_CHUNKS, "batch.global_batch_size=104"], "batch.micro_batch_size"),
+        ("torchtitan", [*IN_CHUNKS, "batch.global_batch_size=80"], "batch.micro_batch_size"),
+        ("torchtitan", ["parallel.zero_stage=1"], "parallel.zero_stage"),
+        ("torchtitan", ["model=llama-2-7b"], "model.name"),
+        ("torchtitan", ["precision=fp16"], "precision.dtype"),
         (
             "deepspeed",
             ["model=llama-2-7b", "parallel.zero_stage=2", "parallel.pipeline_parallel_size=4"],
-            "ZeRO-0 and ZeRO-1 alone",
+            "parallel.zero_stage",
         ),
-        ("deepspeed", [], "it does not stretch rotary positions"),
+        ("deepspeed", [], "trainer"),
         # What no other plan helps is told before what this plan alone has.
-        ("deepspeed", ["parallel.recompute=full", "parallel.recompute_every=2"], "it does not stretch rotary"),
+        ("deepspeed", ["parallel.recompute=full", "parallel.recompute_every=2"], "trainer"),
     ],
 )
-def test_a_plan_that_a_program_cannot_carry_out_says_why(trainer: str, plan: list[str], words: str) -> None:
-    with pytest.raises(InfeasiblePlan, match=words):
+def test_a_plan_that_a_program_cannot_carry_out_says_why(trainer: str, plan: list[str], key: str) -> None:
+    with refused(InfeasiblePlan, key):
         experiment_of(trainer, *LLAMA, *plan)

@@ -41,6 +41,7 @@ from tests.conftest import RecordOf
 from tests.launcher.conftest import Silent
 from tests.launcher.control.at_once import AtOnce
 from tests.launcher.test_run_here import jobs_of, make_job, num_runs, seeds
+from tests.messages import refused
 from tests.waiting import wait_for
 from train_core.trial.measurement import Outcome
 
@@ -201,7 +202,7 @@ def test_the_first_step_of_whoever_takes_a_sweep_up_is_tried_again_and_that_of_a
     restarted = conductor()
     for fresh in (command, restarted):  # neither the command nor the controller's first run has submitted anything
         fresh.workplace.refusals.append(refusal)  # type: ignore[attr-defined]
-        with pytest.raises(UsageError, match="refused the job"):
+        with refused(UsageError):
             go_on(fresh, Silent(), POLL_SECONDS)
     command.advance()
     restarted, display = conductor(), Silent()
@@ -211,7 +212,7 @@ def test_the_first_step_of_whoever_takes_a_sweep_up_is_tried_again_and_that_of_a
     again = conductor()
     again.begin(("sweep=smoke", "slurm.partition=wrong"), on_slurm=True)
     again.workplace.refusals.append(refusal)  # type: ignore[attr-defined]
-    with pytest.raises(UsageError, match="refused the job"):
+    with refused(UsageError):
         go_on(again, Silent(), POLL_SECONDS)
 
 
@@ -226,7 +227,7 @@ def test_whoever_works_in_a_folder_that_was_removed_ends_and_leaves_it_to_the_ne
                 Journal(sweep.folder.journal).append(Paused())
 
     conductor = Conductor(sweep, AtOnce(make_job()), adaptive())
-    with pytest.raises(UsageError, match="was removed or replaced while this process worked in it"):
+    with refused(UsageError):
         go_on(conductor, RemovesTheFolder(), POLL_SECONDS)
     assert sweep.folder.path.exists() == begins_again
     assert not history(sweep).courses
@@ -484,7 +485,7 @@ def test_torn_and_damaged_lines_of_the_journal_are_passed_over_and_told(sweep: S
 
 
 def test_a_second_controller_is_told_who_has_the_sweep(sweep: Sweep) -> None:
-    with lock_folder(sweep.folder), pytest.raises(UsageError, match=rf"in use by process {os.getpid()} on "):
+    with lock_folder(sweep.folder), refused(UsageError, os.getpid()):
         carried_out(sweep, adaptive())
 
 

@@ -12,6 +12,7 @@ from launcher.slurm import job_status, pbs
 from launcher.slurm.job_status import cancel_jobs, standings
 from sweeps.folder.submission import Submission, SurroundingJob
 from tests.launcher.conftest import Tools
+from tests.messages import refused
 
 Submit = Callable[..., Submission]
 OURS = {"job_name": "trisweep-175b-1a2b", "cluster": "alps"}
@@ -65,7 +66,7 @@ def test_a_tool_that_hangs_while_it_ends_jobs_is_said_to_hang(
     for module in (job_status, pbs):
         monkeypatch.setattr(module, "MANY_JOBS_SECONDS", 0.2)
     executor = "pbs" if tool == "qdel" else "slurm"
-    with pytest.raises(UsageError, match=f"{tool} did not answer within 0.2 s"):
+    with refused(UsageError, tool):
         cancel_jobs([slurm_submission("13", **OURS, executor=executor)])
 
 
@@ -77,7 +78,7 @@ def test_another_clusters_login_node_knows_nothing_about_a_job_and_proves_nothin
     )
     (job,) = standings([slurm_submission("12", **OURS)])
     assert (job.state, job.is_unknown, job.elsewhere) == (None, False, ELSEWHERE)
-    with pytest.raises(UsageError, match=rf"0 jobs were cancelled, and 1 was not: of the first, {ELSEWHERE}"):
+    with refused(UsageError, ELSEWHERE):
         cancel_jobs([job.submission])
 
 
@@ -99,7 +100,7 @@ def test_a_job_that_lives_in_the_books_alone_counts_for_some_minutes_and_is_lost
     tools(scontrol=ON_ALPS, squeue="true", sacct=booked, scancel="true")
     (first,) = standings([slurm_submission("13", **OURS)])
     assert (first.is_live, first.is_unknown) == (True, False)
-    with pytest.raises(UsageError, match=r"0 jobs were cancelled, and 1 was not: .*squeue does not know its job"):
+    with refused(UsageError):
         cancel_jobs([first.submission])
     (later,) = standings([first.submission.missing_since(time.time() - 290)])
     assert later.is_live

@@ -23,6 +23,7 @@ from tests.conftest import RecordOf
 from tests.launcher.conftest import SlurmOf
 from tests.launcher.points_alone import submit_points
 from tests.launcher.slurm.requested import requested
+from tests.messages import refused
 
 GOLDEN = Path(__file__).parent / "golden"
 FOLDER = SweepFolder("/shared/runs/175b-site")
@@ -68,13 +69,16 @@ def test_the_text_for_sbatch_is_pinned(case: str, record_of: RecordOf, slurm_of:
 @pytest.mark.parametrize(
     ("given", "key"),
     [
-        (["slurm.container=apptainer"], "container_image"),
-        (["slurm.container_image=a.sif"], "container_image"),
-        (["slurm.container=pyxis", "slurm.container_image=a", "slurm.container_prefix=ch-run"], "container_prefix"),
+        (["slurm.container=apptainer"], "slurm.container_image"),
+        (["slurm.container_image=a.sif"], "slurm.container_image"),
+        (
+            ["slurm.container=pyxis", "slurm.container_image=a", "slurm.container_prefix=ch-run"],
+            "slurm.container_prefix",
+        ),
     ],
 )
 def test_half_a_container_is_refused(given: list[str], key: str, slurm_of: SlurmOf) -> None:
-    with pytest.raises(ConfigError, match=rf"slurm\.{key} = "):
+    with refused(ConfigError, key):
         slurm_of(*given)
 
 
@@ -99,7 +103,7 @@ def test_submitting_without_sbatch_is_one_message_and_nothing_is_written(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     folder = SweepFolder(tmp_path / "sweep")
-    with pytest.raises(UsageError, match="no sbatch on the PATH"):
+    with refused(UsageError):
         submit_points(Sweep(folder, record_of(LAYOUTS, *GPU)), slurm_of())
     assert not folder.path.exists()
 
@@ -131,9 +135,9 @@ def test_the_controller_asks_for_nothing_that_only_trials_need(
     of_trials = ("gpus_per_node", "gpus-per-task", "--gpus-per-socket", "cpus-per-gpu", "--mem_per_gpu", "mem-per-cpu")
     options = ", ".join(f"{name}: 4" for name in of_trials)
     settings = slurm_of(f"slurm.extra_sbatch={{{options}, comment: mine}}")
-    with pytest.raises(UsageError, match="comment=mine") as refused:
+    with pytest.raises(UsageError) as caught:  # a stand-in for sbatch, whose complaint is the script
         submit_controller(Sweep(folder, record_of([{"training.seed": 1}])), settings, load().controller)
-    assert not re.search("(gpus?|mem)-per|per-gpu", str(refused.value))
+    assert not re.search("(gpus?|mem)-per|per-gpu", str(caught.value))
 
 
 def test_without_slurm_arrays_are_split_at_slurms_own_default(
@@ -162,28 +166,28 @@ def test_device_hours_count_whole_nodes_where_nodes_are_taken_whole(record_of: R
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "said"),
+    ("field", "value", "key"),
     [
-        ("partition", "gpu\n#SBATCH --uid=0", r"slurm\.partition = 'gpu\\n#SBATCH --uid=0': holds a control character"),
-        ("account", "a\rb", r"slurm\.account"),
-        ("qos", "a\nb", r"slurm\.qos"),
-        ("constraint", "a\x0bb", r"slurm\.constraint"),
-        ("extra_sbatch", {"comment": "a\nrm -rf ~"}, r"slurm\.extra_sbatch\.comment"),
-        ("extra_sbatch", {"mem\nrm": 1}, r"holds a control character"),
-        ("environment", {"A;rm -rf ~;B": "1"}, r"slurm\.environment = .*\*\*\*': 'A;rm -rf ~;B' cannot name"),
-        ("environment", {"1A": "1"}, r"Use letters, digits and underscores"),
+        ("partition", "gpu\n#SBATCH --uid=0", "slurm.partition"),
+        ("account", "a\rb", "slurm.account"),
+        ("qos", "a\nb", "slurm.qos"),
+        ("constraint", "a\x0bb", "slurm.constraint"),
+        ("extra_sbatch", {"comment": "a\nrm -rf ~"}, "slurm.extra_sbatch.comment"),
+        ("extra_sbatch", {"mem\nrm": 1}, "slurm.extra_sbatch.mem\nrm"),
+        ("environment", {"A;rm -rf ~;B": "1"}, "slurm.environment"),
+        ("environment", {"1A": "1"}, "slurm.environment"),
     ],
 )
 def test_no_value_writes_a_line_of_its_own_into_the_script(
-    field: str, value: object, said: str, record_of: RecordOf, slurm_of: SlurmOf
+    field: str, value: object, key: str, record_of: RecordOf, slurm_of: SlurmOf
 ) -> None:
     settings = slurm_of("slurm.max_array_size=5").model_copy(update={field: value})
-    with pytest.raises(ConfigError, match=said):
+    with refused(ConfigError, key):
         requested(Sweep(FOLDER, record_of(LAYOUTS[:1], *GPU)), settings)
 
 
 @pytest.mark.parametrize("name", ["runs-%j", "runs\nrm"])
 def test_a_folder_whose_name_slurm_would_rewrite_is_refused(name: str, record_of: RecordOf, slurm_of: SlurmOf) -> None:
     sweep = Sweep(SweepFolder(f"/shared/{name}/175b-site"), record_of(LAYOUTS[:1], *GPU))
-    with pytest.raises(ConfigError, match=r"output_dir = .*Choose another with output_dir=PATH"):
+    with refused(ConfigError, "output_dir"):
         requested(sweep, slurm_of("slurm.max_array_size=5"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 
 import pytest
 from rich.console import Console
@@ -18,6 +17,7 @@ from results.analysis.score import (
     score,
 )
 from results.tables.estimate_tables import score_in_all, score_table, series_table
+from tests.messages import refused
 from tests.results.analysis.test_measured import predicted, priced
 
 
@@ -39,30 +39,30 @@ def test_a_row_without_measurements_is_not_compared() -> None:
 
 
 def test_a_measurement_that_is_no_number_names_its_column() -> None:
-    with pytest.raises(ConfigError, match="iter_time_s = 'fast': is not a number"):
+    with refused(ConfigError, "iter_time_s"):
         comparison(priced(iter_time_s="fast"))
 
 
 @pytest.mark.parametrize(
-    ("cells", "said"),
+    ("cells", "key"),
     [
-        ({"iter_time_s": "0.0141"}, "iter_time_s = '0.0141': is a rate above the 312 TFLOP/s that A100"),
-        ({"iter_time_s": "14100"}, "iter_time_s = '14100': is a step of 1.41e+04 s, where "),
-        ({"tokens_per_s": "1.4e3"}, "tokens_per_s = '1.4e3': is a step of 1.5e+03 s, where"),
-        ({"tflops_per_gpu": "313"}, "tflops_per_gpu = '313': is a rate above the 312 TFLOP/s"),
-        ({"mfu_pct": "0.44"}, "mfu_pct = '0.44': is a step of "),
-        ({"hfu_pct": "150"}, "hfu_pct = '150': is a rate above"),
-        ({"memory_gib": "70000", "iter_time_s": "15"}, "memory_gib = '70000': is more than the 80 GiB of the"),
+        ({"iter_time_s": "0.0141"}, "iter_time_s"),
+        ({"iter_time_s": "14100"}, "iter_time_s"),
+        ({"tokens_per_s": "1.4e3"}, "tokens_per_s"),
+        ({"tflops_per_gpu": "313"}, "tflops_per_gpu"),
+        ({"mfu_pct": "0.44"}, "mfu_pct"),
+        ({"hfu_pct": "150"}, "hfu_pct"),
+        ({"memory_gib": "70000", "iter_time_s": "15"}, "memory_gib"),
     ],
 )
-def test_a_measurement_that_cannot_be_is_refused(cells: dict[str, str], said: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(said)):
+def test_a_measurement_that_cannot_be_is_refused(cells: dict[str, str], key: str) -> None:
+    with refused(ConfigError, key):
         comparison(priced(**cells))
 
 
 def test_what_a_data_sheet_of_the_narrower_type_allows_is_no_impossible_rate() -> None:
     device = {"gpu": "H100-80GB-SXM", "recompute": "none", "tflops_per_gpu": "1000"}
-    with pytest.raises(ConfigError, match="is a rate above the 989 TFLOP/s"):
+    with refused(ConfigError, "tflops_per_gpu"):
         comparison(priced(**device))
     assert compared(**device, precision="fp8").step_seconds is not None
 

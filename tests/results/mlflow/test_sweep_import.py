@@ -23,6 +23,7 @@ from results.mlflow.sweep_import import ImportSummary, import_sweep, import_trai
 from sweeps.reading import Reading
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, SweepRecord
+from tests.messages import refused
 from tests.results.conftest import CREATED, SQLITE, WriteSweep, finish, performance, trial, write_steps
 from train_core.trial.measurement import Outcome
 
@@ -304,9 +305,9 @@ def test_two_sweeps_of_one_name_do_not_share_runs(store: Store, write_sweep: Wri
 def test_a_deleted_experiment_comes_back_by_the_command_that_is_printed(store: Store) -> None:
     store.load()
     store.client().delete_experiment("1")
-    with pytest.raises(UsageError, match="is deleted in MLflow") as refused:
+    with refused(UsageError) as caught:
         store.load()
-    (command,) = re.findall("`(.*)`", str(refused.value))
+    (command,) = re.findall("`(.*)`", str(caught.value))
     nowhere = {"PATH": "/bin"}  # as for who gave `.venv/bin/trisweep`
     done = subprocess.run(["/bin/sh", "-c", command], env=nowhere, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -329,7 +330,7 @@ def test_a_second_process_waits_for_the_lock_and_then_says_so(store: Store, monk
     monkeypatch.setattr(sweep_import, "LOCK_WAIT_SECONDS", 0.2)
     with (
         FileLock(store.output_dir / "mlflow.lock"),
-        pytest.raises(UsageError, match="Another import into MLflow holds"),
+        refused(UsageError),
     ):
         store.load()
 
@@ -337,7 +338,7 @@ def test_a_second_process_waits_for_the_lock_and_then_says_so(store: Store, monk
 @pytest.mark.slow
 def test_a_damaged_store_is_one_message_and_the_folders_rebuild_it(store: Store) -> None:
     database_path(store.output_dir).write_text("no database at all " * 100)
-    with pytest.raises(UsageError, match=r"cannot be opened \(file is not a database\).*move a damaged store away"):
+    with refused(UsageError):
         store.load()
     store.output_dir = store.output_dir / "fresh"
     assert store.load().created == 6
@@ -345,27 +346,27 @@ def test_a_damaged_store_is_one_message_and_the_folders_rebuild_it(store: Store)
 
 def test_an_artifact_folder_that_cannot_be_written_is_one_message(store: Store) -> None:
     (store.output_dir / "mlartifacts").write_text("a file where a folder should be")
-    with pytest.raises(UsageError, match="MLflow refused the import"):
+    with refused(UsageError):
         store.load()
 
 
 def test_an_unreachable_server_is_said_within_seconds(store: Store) -> None:
     nowhere = TrackingSpec(kind="server", uri="http://127.0.0.1:9", experiment="made-up")
     start = time.monotonic()
-    with pytest.raises(UsageError, match=r"tracking\.uri = 'http://127\.0\.0\.1:9'.*folders keep everything"):
+    with refused(UsageError, "tracking.uri"):
         import_sweep(Sweep(store.folder, store.record), nowhere, store.output_dir)
     assert time.monotonic() - start < 10
 
 
 def test_a_record_whose_address_no_server_has_is_said_by_it(store: Store) -> None:
     nowhere = TrackingSpec(kind="server", uri="nowhere:5000", experiment="made-up")
-    with pytest.raises(UsageError, match=r"tracking\.uri = 'nowhere:5000': no MLflow server answers"):
+    with refused(UsageError, "tracking.uri"):
         import_sweep(Sweep(store.folder, store.record), nowhere, store.output_dir)
 
 
 def test_a_password_in_the_address_is_not_in_the_message(store: Store) -> None:
     nowhere = TrackingSpec(kind="server", uri="http://ada:secret@127.0.0.1:9", experiment="made-up")
-    with pytest.raises(UsageError, match=r"tracking\.uri = 'http://127\.0\.0\.1:9': no MLflow server answers"):
+    with refused(UsageError, "tracking.uri"):
         import_sweep(Sweep(store.folder, store.record), nowhere, store.output_dir)
 
 

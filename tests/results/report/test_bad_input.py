@@ -16,6 +16,7 @@ from results.render.page import plot_library
 from results.render.table import Cell, Table
 from results.report.report import ReportPaths, write_report
 from sweeps.sweep import Sweep
+from tests.messages import refused
 from tests.results.conftest import FULL, WriteSweep, cluster, performance, report_of, trial
 from tests.results.report.conftest import Open
 from tests.results.report.test_report import HOW, PLAN, PROXY_TRIALS
@@ -101,7 +102,7 @@ def test_a_report_goes_where_it_is_asked_to(write_sweep: WriteSweep, tmp_path: P
 def test_a_file_that_cannot_be_written_is_named_with_what_helps(write_sweep: WriteSweep) -> None:
     folder, record, _ = write_sweep([BASE], {"base": performance(100.0)})
     folder.report("md").mkdir()
-    with pytest.raises(UsageError, match=r"/report\.md cannot be written: .*trisweep report made-up --out FOLDER"):
+    with refused(UsageError, "report.md"):
         report_of(Sweep(folder, record))
 
 

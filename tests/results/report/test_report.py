@@ -24,6 +24,7 @@ from sweeps.folder.journal import Begun, Cancelled, Finished, Journal
 from sweeps.reading import CALLED_OFF, CANCELLED_BY_NAME
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
+from tests.messages import refused
 from tests.results.conftest import FULL, WriteSweep, performance, report_of, trial
 from train_core.trial.measurement import Outcome
 
@@ -305,7 +306,7 @@ def test_commands_of_the_verdict_name_the_folder_in_which_the_sweep_is(write_swe
 
 def test_an_unknown_published_figure_is_refused_before_anything_is_written(write_sweep: WriteSweep) -> None:
     folder, record, _ = write_sweep(PROXY_TRIALS, HOW, published=["frontier-9z"])
-    with pytest.raises(ConfigError, match=r"sweep\.published"):
+    with refused(ConfigError, "sweep.published"):
         report_of(Sweep(folder, record))
     assert not any(folder.report(suffix).exists() for suffix in ("md", "csv", "html"))
 

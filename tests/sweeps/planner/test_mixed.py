@@ -18,6 +18,7 @@ from sweeps.planner.plans.space import Space
 from sweeps.planner.plans.strategy import spread_layers
 from sweeps.planner.plans.whole_space import search_space
 from tests.composed import load, load_cluster
+from tests.messages import refused
 from train_core.costs import IMPLEMENTATIONS
 from train_core.costs.price import price
 from train_core.costs.setting import Plans, Setting
@@ -173,13 +174,14 @@ def test_a_pinned_zero_stage_leaves_what_can_have_it_single_replicas_too(zero_st
 def test_pinned_knobs_that_no_assignment_has_are_named(pinned: dict[str, KnobValue]) -> None:
     spaces = [replace(space, pinned=pinned) for space in spaces_of(*SMALL["two types"])]
     ((name, value),) = pinned.items()
-    with pytest.raises(InfeasiblePlan, match=f"has no legal plan for one pipeline of .* with {name}={value}"):
+    with refused(InfeasiblePlan, "--mixed") as caught:
         choose_mixed(spaces, top=1)
+    assert f"{name}={value}" in str(caught.value)
 
 
 def test_four_types_are_refused_before_they_are_searched() -> None:
     offers = [("selene", 64), ("dgx-h100", 64), ("dgx1-v100", 64), ("jean-zay", 64)]
-    with pytest.raises(ConfigError, match="mixed = 'selene,dgx-h100,dgx1-v100,jean-zay': names 4 types"):
+    with refused(ConfigError, "--mixed"):
         choose_mixed(spaces_of(["model=gpt-175b"], offers, 256), top=1)
 
 
@@ -224,11 +226,11 @@ def test_the_faster_type_takes_more_layers_and_both_together_beat_either() -> No
 
 def test_numbers_without_a_common_divisor_say_so() -> None:
     spaces = spaces_of(["model=gpt-22b"], [("selene", 7), ("dgx-h100", 64)], 64)
-    with pytest.raises(InfeasiblePlan, match="no sizes divide all of them"):
+    with refused(InfeasiblePlan, "--mixed"):
         choose_mixed(spaces, top=1)
 
 
 def test_too_little_memory_says_how_much_is_short() -> None:
     spaces = spaces_of(["model=gpt-175b"], [("selene", 8), ("dgx1-v100", 8)], 8)
-    with pytest.raises(InfeasiblePlan, match=r"GiB short per device"):
+    with refused(InfeasiblePlan, "--mixed"):
         choose_mixed(spaces, top=1)

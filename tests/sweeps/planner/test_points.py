@@ -17,6 +17,7 @@ from sweeps.planner.request import search_request
 from sweeps.points.plan import plan_sweep
 from sweeps.trial import SweepRecord, Trial
 from tests.composed import composed, load
+from tests.messages import refused
 from tests.sweeps.planner.counted import counted_seconds
 from train_core.costs import estimate
 
@@ -192,16 +193,13 @@ def test_several_stages_are_probed_though_they_cannot_have_the_zero_stage_of_the
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("overrides", "message"),
+    "overrides",
     [
-        (
-            ["parallel.zero_stage=3", "watch.compare_replicas_every=10"],
-            r"watch\.compare_replicas_every = 10: finds no replicas .* there is no other plan of gpt-175b .* Use null",
-        ),
+        ["parallel.zero_stage=3", "watch.compare_replicas_every=10"],
     ],
 )
-def test_what_goes_with_no_plan_is_its_own_reason(overrides: list[str], message: str) -> None:
-    with pytest.raises(InfeasiblePlan, match=message):
+def test_what_goes_with_no_plan_is_its_own_reason(overrides: list[str]) -> None:
+    with refused(InfeasiblePlan, "watch.compare_replicas_every"):
         plan_sweep(composed([*ON_FRONTIER, *overrides]), proxy=False, git_sha="abc")
 
 
@@ -219,21 +217,19 @@ def test_plans_that_fit_and_are_all_refused_say_why(monkeypatch: pytest.MonkeyPa
 
     of_strategy = Strategy.experiment
     monkeypatch.setattr(Strategy, "experiment", refuse_uneven)
-    with pytest.raises(
-        InfeasiblePlan, match=r"parallel\.layers_per_stage = .* there is no other plan of gpt-175b on 1024"
-    ):
+    with refused(InfeasiblePlan, "parallel.layers_per_stage"):
         plan_sweep(composed([*ON_FRONTIER, "model.num_layers=97"]), proxy=False, git_sha="abc")
 
 
 @pytest.mark.slow
 def test_a_model_that_fits_nowhere_needs_more_devices() -> None:
-    with pytest.raises(InfeasiblePlan, match=r"finds no plan of gpt-1t on 8 devices that fits .* Use more devices"):
+    with refused(InfeasiblePlan, "search.kind"):
         plan_sweep(composed([*ON_FRONTIER, "model=gpt-1t", "parallel.world_size=8"]), proxy=False, git_sha="abc")
 
 
 @pytest.mark.slow
 def test_a_planner_that_takes_nothing_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"search\.top_k = 0"):
+    with refused(ConfigError, "search.top_k"):
         load([*ON_FRONTIER, "search.top_k=0"])
 
 
@@ -249,8 +245,8 @@ def test_what_a_search_proposes_for_megatron_core_is_printed_as_its_flags(job: l
     asked = search_request(composed([*job, "precision=bf16"]), implementation="megatron-core")
     flags = load([*job, "precision=bf16", "trainer=megatron-lm"])
     choice = choose_plans(asked.spaces, "time", Training(), 10)
-    refused = {str(refusal_of(candidate.strategy, flags)) for candidate in (*choice.best, *choice.families)}
-    assert refused == {"None"}
+    caught = {str(refusal_of(candidate.strategy, flags)) for candidate in (*choice.best, *choice.families)}
+    assert caught == {"None"}
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from conf.types.recompute import RECOMPUTES
 from sweeps.planner.plans.space import recomputations
 from sweeps.planner.request import configured_strategy, device_counts, mixed_request, offers, search_request
 from tests.composed import composed, load, load_cluster
+from tests.messages import refused
 
 GPT_3 = ["model=gpt-175b", "cluster=selene", "precision=bf16", "batch.global_batch_size=1536"]
 
@@ -64,21 +65,15 @@ def test_what_a_cluster_lacks_is_left_out_where_there_are_others_and_it_keeps_th
 
 
 @pytest.mark.parametrize(
-    ("clusters", "devices", "message"),
+    ("clusters", "devices"),
     [
-        (["selene"], "512,4096", "--devices = 4096: is not a number"),
-        (
-            ["dgx-h100", "selene"],
-            "4096",
-            "--devices = 4096: is not a number of devices that a job can have on cluster dgx-h100",
-        ),
-        (["dgx-h100", "selene"], "512,x", "--devices = 'x': is not a list of numbers"),
+        (["selene"], "512,4096"),
+        (["dgx-h100", "selene"], "4096"),
+        (["dgx-h100", "selene"], "512,x"),
     ],
 )
-def test_nothing_is_left_out_of_one_cluster_nor_where_none_is_left(
-    clusters: list[str], devices: str, message: str
-) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_nothing_is_left_out_of_one_cluster_nor_where_none_is_left(clusters: list[str], devices: str) -> None:
+    with refused(ConfigError, "--devices"):
         search_request(composed(GPT_3), devices=devices, clusters=clusters)
 
 
@@ -102,7 +97,7 @@ def test_all_numbers_of_devices_are_whole_nodes() -> None:
 
 @pytest.mark.parametrize("text", ["", "x", "12", "0", "1e3", "4000", "16-", "3-7", "-8", "8,,16"])
 def test_numbers_that_a_job_cannot_have_are_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"^--devices = "):
+    with refused(ConfigError, "--devices"):
         device_counts(load_cluster("selene"), text)
 
 
@@ -111,7 +106,7 @@ def test_numbers_that_a_job_cannot_have_are_refused(text: str) -> None:
     [[*GPT_3, "parallel.world_size=12"], ["sweep=smoke", "cluster=selene", "sweep.points=[{parallel.world_size:12}]"]],
 )
 def test_a_number_of_devices_that_is_refused_is_called_as_it_was_given(overrides: list[str]) -> None:
-    with pytest.raises(ConfigError, match=r"^parallel\.world_size = \d+: is not a number of devices"):
+    with refused(ConfigError, "parallel.world_size"):
         search_request(composed(overrides))
 
 
@@ -126,53 +121,53 @@ def test_a_pinned_schedule_or_number_of_chunks_brings_the_other_along() -> None:
     assert dict(space.pinned) == {"schedule": "interleaved"}
     (space,) = search_request(composed([*GPT_3, "parallel.virtual_pipeline_size=4"])).spaces
     assert dict(space.pinned) == {"virtual_pipeline_size": 4}
-    with pytest.raises(ConfigError, match=r"virtual_pipeline_size = 4: does not go with"):
+    with refused(ConfigError, "parallel.virtual_pipeline_size"):
         search_request(composed([*GPT_3, "parallel.virtual_pipeline_size=4", "parallel.schedule=1f1b"]))
 
 
 def test_listed_layers_are_pinned_where_a_search_can_hold_them() -> None:
     (space,) = search_request(composed([*GPT_3, "parallel.layers_per_stage=[20,28,28,20]"])).spaces
     assert space.pinned["layers_per_stage"] == (20, 28, 28, 20)
-    with pytest.raises(ConfigError, match="adds up to 95 layers"):
+    with refused(ConfigError, "parallel.layers_per_stage"):
         search_request(composed([*GPT_3, "parallel.layers_per_stage=[20,28,28,19]"]))
-    with pytest.raises(ConfigError, match="is not even between its first and its last stage"):
+    with refused(ConfigError, "parallel.layers_per_stage"):
         search_request(composed([*GPT_3, "parallel.layers_per_stage=[20,29,27,20]"]))
 
 
 def test_listed_layers_say_how_many_stages_there_are() -> None:
     listed = [*GPT_3, "parallel.layers_per_stage=[48,48]"]
     assert search_request(composed(listed)).settings.parallel.pipeline_parallel_size == 2
-    with pytest.raises(InfeasiblePlan, match=r"^parallel\.zero_stage = 3: would gather the weights anew"):
+    with refused(InfeasiblePlan, "parallel.zero_stage"):
         search_request(composed([*listed, "parallel.zero_stage=3"]))
-    with pytest.raises(InfeasiblePlan, match=r"^parallel\.layers_per_stage = \[48, 48\]: names 2 stages, and .* = 4"):
+    with refused(InfeasiblePlan, "parallel.layers_per_stage"):
         search_request(composed([*listed, "parallel.pipeline_parallel_size=4"]))
 
 
 @pytest.mark.parametrize(
-    ("overrides", "options", "message"),
+    ("overrides", "options", "key"),
     [
-        (["cluster=selen"], {}, "Did you mean selene"),
-        ([], {"clusters": ["frontir"]}, "Did you mean frontier"),
-        ([], {"implementation": "megatron"}, "Known: trisweep, megatron-lm"),
-        (["parallel.recompute=some"], {}, r"parallel\.recompute = 'some'"),
-        ([], {"clusters": ["dgx1-v100"]}, r"precision\.dtype = 'bf16': has no peak on"),
+        (["cluster=selen"], {}, "cluster"),
+        ([], {"clusters": ["frontir"]}, "cluster"),
+        ([], {"implementation": "megatron"}, "--implementation"),
+        (["parallel.recompute=some"], {}, "parallel.recompute"),
+        ([], {"clusters": ["dgx1-v100"]}, "precision.dtype"),
     ],
 )
-def test_what_is_unknown_is_named(overrides: list[str], options: dict[str, object], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_what_is_unknown_is_named(overrides: list[str], options: dict[str, object], key: str) -> None:
+    with refused(ConfigError, key):
         search_request(composed([*GPT_3, *overrides]), **options)  # type: ignore[arg-type]
 
 
 def test_offers_of_a_mixed_job_are_read() -> None:
     assert offers("selene:512,dgx-h100:256") == [("selene", 512), ("dgx-h100", 256)]
     for text in ("selene", "selene:512", "selene:x,dgx-h100:3", "selene:1,selene:2", ",", "selene:-8,dgx-h100:8"):
-        with pytest.raises(ConfigError, match="mixed = "):
+        with refused(ConfigError, "--mixed"):
             offers(text)
 
 
 def test_a_mixed_job_refuses_knobs_that_it_does_not_choose() -> None:
     assert len(mixed_request(composed(GPT_3), "selene:512,dgx-h100:256", "trisweep").spaces) == 2
-    with pytest.raises(ConfigError, match="is not chosen in a job over several types"):
+    with refused(ConfigError, "parallel.schedule"):
         mixed_request(composed([*GPT_3, "parallel.schedule=zero-bubble"]), "selene:512,dgx-h100:256", "trisweep")
 
 
@@ -200,5 +195,5 @@ def test_compiled_layers_are_searched_without_pointwise_recomputation() -> None:
 
     assert searched("trisweep") == searched("megatron-core") == {"none", "selective", "full"}
     assert searched("megatron-core", "model=qwen3-30b-a3b") == set(RECOMPUTES)
-    with pytest.raises(ConfigError, match=r"training\.compile_layers = True: traces away what .* = pointwise notes"):
+    with refused(ConfigError, "training.compile_layers"):
         search_request(composed([*overrides, "parallel.recompute=pointwise"]))

@@ -13,6 +13,7 @@ from conf.types.schema import Value
 from conf.types.sweep_spec import PointSet
 from sweeps.points.axes import expand, stated_points
 from tests.composed import compose_tree
+from tests.messages import refused
 
 GRID = validate(
     PointSet, {"axes": {"a.x": [1, 2], "a.y": [3, 4]}, "points": [{"a.x": 9}], "baseline": {"a.x": 1, "a.y": 3}}
@@ -70,7 +71,7 @@ def test_a_point_that_leaves_a_pinned_key_unsaid_has_the_base_value() -> None:
 
 
 def test_pinning_to_a_value_no_listed_point_has_is_an_error() -> None:
-    with pytest.raises(ConfigError, match=r"sweep\.points = 'a\.x=7': leaves no point"):
+    with refused(ConfigError, "sweep.points"):
         expand(PointSet(axes={}, points=({"a.x": 1},), baseline={"a.x": 2}), {"a": {"x": 7}}, pinned={"a.x": 7})
 
 
@@ -161,68 +162,44 @@ def test_accumulation_is_an_axis_through_the_batch_that_follows_from_it() -> Non
 @pytest.mark.parametrize(
     ("blocks", "message"),
     [
-        ({"axes": {"b": {"low": 0.1, "high": 1.0}}}, r"sweep\.axes\.b = .*: is a continuous range.*Give `num`"),
-        ({"axes": {"b": {"low": 2, "high": 1}}}, r"sweep\.axes\.b = .*: does not go from a lower to a higher value"),
-        ({"axes": {"b": {"low": 0, "high": 1, "log": True}}}, r"sweep\.axes\.b = .*: has no logarithm"),
-        ({"axes": {"b": {"low": 0, "high": 1, "step": 2}}}, r"sweep\.axes\.b = .*: has a step that leads nowhere"),
-        ({"axes": {"b": {"low": 0, "high": 9, "step": 2, "num": 3}}}, r"sweep\.axes\.b = .*both `step` and `num`"),
-        ({"axes": {"b": {"low": 0.0, "high": 9.0, "step": 1e-9}}}, r"sweep\.axes\.b = .*: has more than 100,000 steps"),
-        ({"axes": {"b": {"low": 0}}}, r"sweep\.axes\.b = .*: has no values\. Give a list such as"),
-        ({"axes": {"b": {"values": [1], "low": 0}}}, r"sweep\.axes\.b = .*: mixes a list with a range"),
-        (
-            {"axes": {"b": {"lowest": 0}}},
-            r"sweep\.axes\.b\.lowest = 0: is not a known key\. Did you mean",
-        ),
-        ({"axes": {"b": 3}}, r"sweep\.axes\.b = 3: is not a group of values\. Write \[3\] for a single value"),
-        ({"axes": {"b": "a.x"}}, r"sweep\.axes\.b = 'a\.x': is neither a list.*begin an expression with `=`"),
-        ({"axes": {"b": "=a.x +"}}, r"sweep\.axes\.b = '=a\.x \+': `a\.x \+` is not an expression"),
-        (
-            {"axes": {"b": {"values": [1], "when": "open('x')"}}},
-            r"sweep\.axes\.b = .*`open\('x'\)`, which no expression",
-        ),
-        ({"axes": {"c": [1]}}, r"sweep\.axes = 'c': is not a key of the configuration"),
-        ({"axes": {"a.xx": [1]}}, r"sweep\.axes = 'a\.xx': is not a key of the configuration\. Did you mean a\.x\?"),
-        ({"axes": {"a": [1]}}, r"sweep\.axes = 'a': is a group, .* Vary a key in it, such as a\.x\."),
-        ({"axes": {"cluster": ["a"]}}, r"sweep\.axes = 'cluster': is a group, .* Each value can be a sweep of its own"),
-        ({"axes": {"slurm.qos": ["a", "b"]}}, r"sweep\.axes = 'slurm\.qos': changes nothing of what a trial measures"),
-        (
-            {"zip": [{"slurm.qos": ["a"], "cluster.num_nodes": [1]}]},
-            r"sweep\.axes = 'slurm\.qos,cluster\.num_nodes': changes nothing of what a trial measures",
-        ),
-        (
-            {"axes": {"trainer.flags.my-option": [1]}},
-            r"sweep\.axes = 'trainer\.flags\.my-option': is not a key .*Write `my-option: null` under trainer\.flags",
-        ),
-        (
-            {"axes": {"trainer.flags.seeds": [1]}},
-            r"Write `seeds: null` under trainer\.flags, and the axis sets it\. Or did you mean trainer\.flags\.seed\?",
-        ),
-        (
-            {"axes": {"b": [[1, 2], 3]}},
-            r"b\.values\.0 = \[1, 2\]: must be a single value \(text, number, true/false or",
-        ),
-        ({"axes": {"b": [1, {"c": 3}]}}, r"b\.values\.1 = \{'c': 3\}: must be a single value"),
-        ({"zip": [{"b": [[1, 2]]}]}, r"sweep\.zip\.0\.b\.0 = \[1, 2\]: must be a single value"),
-        ({"axes": {"b": "=a.xx"}}, r"sweep\.axes\.b = 'a\.xx': is not a key.*Did you mean a\.x\?"),
-        ({"axes": {"b": "=a"}}, r"sweep\.axes\.b = 'a': is not a key of the configuration that has a single value"),
-        ({"axes": {"b": "=1 / (a.y)"}}, r"sweep\.axes\.b = '1 / \(a\.y\)': divides by zero"),
-        ({"axes": {"b": "=a.x", "a.x": "=b"}}, r"sweep\.axes = 'a\.x, b': wait for each other in a circle"),
-        ({"axes": {"b": [1]}, "constraints": ["b < c"]}, r"sweep\.constraints\.0 = 'c': is not a key"),
-        ({"axes": {"b": [1]}, "constraints": ["b <"]}, r"sweep\.constraints\.0 = 'b <': .*is not an expression"),
-        ({"axes": {"b": [1]}, "constraints": ["word < b"]}, r"sweep\.constraints = 'word < b': cannot be computed"),
-        (
-            {"zip": [{"b": [1, 2], "a.x": [1]}]},
-            r"sweep\.zip\.0 = .*: has lists of different lengths: 2 of b, 1 of a\.x",
-        ),
-        ({"zip": [{"b": [1]}], "axes": {"b": [2]}}, r"sweep\.zip = .*: varies b, which has another axis"),
-        ({"axes": {"b": {"low": 1, "high": 20_000}}}, r"sweep\.axes = '20,001 points': are more than the 10,000"),
-        (
-            {"axes": {key: {"low": 1, "high": 20_000} for key in ("a.x", "a.y")}},
-            r"sweep\.axes = '400,000,000 combinations': are more than the 2,000,000 of a grid\..*search=random",
-        ),
+        ({"axes": {"b": {"low": 0.1, "high": 1.0}}}, "sweep.axes.b"),
+        ({"axes": {"b": {"low": 2, "high": 1}}}, "sweep.axes.b"),
+        ({"axes": {"b": {"low": 0, "high": 1, "log": True}}}, "sweep.axes.b"),
+        ({"axes": {"b": {"low": 0, "high": 1, "step": 2}}}, "sweep.axes.b"),
+        ({"axes": {"b": {"low": 0, "high": 9, "step": 2, "num": 3}}}, "sweep.axes.b"),
+        ({"axes": {"b": {"low": 0.0, "high": 9.0, "step": 1e-9}}}, "sweep.axes.b"),
+        ({"axes": {"b": {"low": 0}}}, "sweep.axes.b"),
+        ({"axes": {"b": {"values": [1], "low": 0}}}, "sweep.axes.b"),
+        ({"axes": {"b": {"lowest": 0}}}, "sweep.axes.b.lowest"),
+        ({"axes": {"b": 3}}, "sweep.axes.b"),
+        ({"axes": {"b": "a.x"}}, "sweep.axes.b"),
+        ({"axes": {"b": "=a.x +"}}, "sweep.axes.b"),
+        ({"axes": {"b": {"values": [1], "when": "open('x')"}}}, "sweep.axes.b"),
+        ({"axes": {"c": [1]}}, "sweep.axes"),
+        ({"axes": {"a.xx": [1]}}, "sweep.axes"),
+        ({"axes": {"a": [1]}}, "sweep.axes"),
+        ({"axes": {"cluster": ["a"]}}, "sweep.axes"),
+        ({"axes": {"slurm.qos": ["a", "b"]}}, "sweep.axes"),
+        ({"zip": [{"slurm.qos": ["a"], "cluster.num_nodes": [1]}]}, "sweep.axes"),
+        ({"axes": {"trainer.flags.my-option": [1]}}, "sweep.axes"),
+        ({"axes": {"trainer.flags.seeds": [1]}}, "sweep.axes"),
+        ({"axes": {"b": [[1, 2], 3]}}, "sweep.axes.b.values.0"),
+        ({"axes": {"b": [1, {"c": 3}]}}, "sweep.axes.b.values.1"),
+        ({"zip": [{"b": [[1, 2]]}]}, "sweep.zip.0.b.0"),
+        ({"axes": {"b": "=a.xx"}}, "sweep.axes.b"),
+        ({"axes": {"b": "=a"}}, "sweep.axes.b"),
+        ({"axes": {"b": "=1 / (a.y)"}}, "sweep.axes.b"),
+        ({"axes": {"b": "=a.x", "a.x": "=b"}}, "sweep.axes"),
+        ({"axes": {"b": [1]}, "constraints": ["b < c"]}, "sweep.constraints.0"),
+        ({"axes": {"b": [1]}, "constraints": ["b <"]}, "sweep.constraints.0"),
+        ({"axes": {"b": [1]}, "constraints": ["word < b"]}, "sweep.constraints"),
+        ({"zip": [{"b": [1, 2], "a.x": [1]}]}, "sweep.zip.0"),
+        ({"zip": [{"b": [1]}], "axes": {"b": [2]}}, "sweep.zip"),
+        ({"axes": {"b": {"low": 1, "high": 20_000}}}, "sweep.axes"),
+        ({"axes": {key: {"low": 1, "high": 20_000} for key in ("a.x", "a.y")}}, "sweep.axes"),
     ],
 )
 def test_a_wrong_axis_names_its_key_its_value_and_what_to_do(blocks: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message) as caught:
+    with refused(ConfigError, message) as caught:
         points_of(**blocks)
     assert "\n" not in str(caught.value)

@@ -9,6 +9,7 @@ from conf.types.schema import Value
 from sweeps.points.plan import plan_sweep, trial_of
 from sweeps.trial import SweepFolder, SweepRecord
 from tests.composed import compose_tree, composed
+from tests.messages import refused
 
 
 @pytest.fixture(scope="module")
@@ -81,12 +82,12 @@ def test_the_cluster_of_the_plan_can_be_chosen_and_the_proxy_stays_local() -> No
 
 
 def test_a_sweep_without_a_proxy_says_so() -> None:
-    with pytest.raises(UsageError, match="Sweep smoke has no proxy"):
+    with refused(UsageError):
         plan_sweep(composed(["sweep=smoke"]), proxy=True, git_sha="abc")
 
 
 def test_a_wrong_value_on_an_axis_is_an_error_not_a_row() -> None:
-    with pytest.raises(ConfigError, match=r"batch\.micro_batch_size = 'two'"):
+    with refused(ConfigError, "batch.micro_batch_size"):
         plan_sweep(composed(["sweep=175b", "sweep.axes={batch.micro_batch_size:[two]}"]), proxy=False, git_sha="abc")
 
 
@@ -97,7 +98,7 @@ def test_a_record_survives_the_disk(tmp_path: object, proxy_175b: SweepRecord) -
 
 
 def test_a_value_that_the_proxy_does_not_know_is_refused_and_not_ignored() -> None:
-    with pytest.raises(ConfigError, match=r"micro_batch_size = 7: is not a value that the proxy.*Use one of 1, 2, 4"):
+    with refused(ConfigError, "batch.micro_batch_size"):
         plan_sweep(composed(["sweep=175b", "batch.micro_batch_size=7"]), proxy=True, git_sha="abc")
 
 

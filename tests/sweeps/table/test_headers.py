@@ -15,6 +15,7 @@ from sweeps.table.columns import (
     require_read,
 )
 from sweeps.table.prices import unread_sentence
+from tests.messages import refused
 
 KNOWN = (*REQUIRED_COLUMNS, *DEVICE_COLUMNS)
 
@@ -68,7 +69,7 @@ def test_many_columns_are_one_short_line_that_begins_with_what_may_be_meant() ->
     ],
 )
 def test_a_row_that_says_something_under_another_name_gets_a_reason(column: str, cell: str) -> None:
-    with pytest.raises(ConfigError, match=f"{column} = '{cell}': is called {NAMED_OTHERWISE[column]} here"):
+    with refused(ConfigError, column):
         require_read({column: cell})
     require_read({column: cell, NAMED_OTHERWISE[column]: cell})
 

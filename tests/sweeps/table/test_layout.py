@@ -7,6 +7,7 @@ import pytest
 from conf.errors import ConfigError
 from conf.types.schema import ParallelPlan
 from sweeps.table.layout import MANY_MICRO_BATCHES, batch_of, parallel_of
+from tests.messages import refused
 
 SIZES = {"layers": "32", "num_gpus": "64", "tp": "1", "pp": "1", "micro_batch": "2", "global_batch": ""}
 
@@ -84,7 +85,7 @@ def test_recomputation_is_read_in_the_words_of_its_trainers(written: str, recomp
     "written", ["full (block, 4 layers)", "selective (mlp)", "mlp, moe", "selective (moe, layernorm)"]
 )
 def test_recomputation_of_a_part_that_is_not_modelled_is_refused(written: str) -> None:
-    with pytest.raises(ConfigError, match=r"recompute = .* which is not modelled"):
+    with refused(ConfigError, "recompute"):
         plan(recompute=written)
 
 
@@ -114,14 +115,14 @@ def test_a_step_without_a_stated_batch_is_one_micro_batch_of_each_replica() -> N
 
 
 @pytest.mark.parametrize(
-    ("cells", "complaint"),
+    ("cells", "key"),
     [
-        ({"micro_batch": "100000000"}, "micro_batch = '100000000': makes 6,400,000,000 sequences of a step, on 64 rep"),
-        ({"micro_batch": "", "local_batch": "100000000"}, "local_batch = '100000000': makes 6,400,000,000 sequences"),
+        ({"micro_batch": "100000000"}, "micro_batch"),
+        ({"micro_batch": "", "local_batch": "100000000"}, "local_batch"),
     ],
 )
-def test_more_sequences_than_any_step_has_are_told_by_their_column(cells: dict[str, str], complaint: str) -> None:
-    with pytest.raises(ConfigError, match=complaint):
+def test_more_sequences_than_any_step_has_are_told_by_their_column(cells: dict[str, str], key: str) -> None:
+    with refused(ConfigError, key):
         batch(**cells)
 
 

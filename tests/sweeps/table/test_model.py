@@ -7,6 +7,7 @@ import pytest
 from conf.errors import ConfigError
 from conf.types.model_spec import AttentionWindowSpec, ExpertsSpec, LatentAttentionSpec, ModelSpec
 from sweeps.table.layout import model_of
+from tests.messages import refused
 
 SIZES = {"layers": "4", "hidden": "5120", "heads": "128", "seq": "4096", "ffn_hidden": "12288"}
 DEEPSEEK_ATTENTION = LatentAttentionSpec(query_rank=1536, key_value_rank=512, rotary_head_size=64, value_head_size=128)
@@ -41,12 +42,12 @@ def test_dropped_tokens_are_read_from_their_column(cells: dict[str, str], factor
 
 
 def test_experts_without_their_number_are_refused() -> None:
-    with pytest.raises(ConfigError, match="moe_ffn = '1536': needs num_experts"):
+    with refused(ConfigError, "moe_ffn"):
         model(moe_ffn="1536")
 
 
 def test_more_choices_than_experts_are_refused() -> None:
-    with pytest.raises(ConfigError, match="top_k = '9': is out of range"):
+    with refused(ConfigError, "top_k"):
         model(num_experts="8", top_k="9")
 
 
@@ -70,7 +71,7 @@ def test_as_many_key_heads_as_heads_are_no_sign_of_a_llama() -> None:
 
 def test_latent_attention_that_cannot_be_read_is_refused() -> None:
     assert model(mla="no", head_dim="192").latent_attention is None
-    with pytest.raises(ConfigError, match="mla = 'yes': cannot be read as latent attention"):
+    with refused(ConfigError, "mla"):
         model(mla="yes")
 
 

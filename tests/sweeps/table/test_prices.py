@@ -12,6 +12,7 @@ from conf.errors import UsageError
 from conf.folders import conf_dir
 from conf.units import GIBIBYTE
 from sweeps.table.prices import PREDICTED_COLUMNS, price, read_table, write_table
+from tests.messages import refused
 
 HEADER = "model,layers,hidden,heads,seq,gpu,num_gpus,tp,pp,micro_batch,global_batch,recompute,zero_stage,stage,notes"
 SMALL = "GPT-1.7B,24,2304,24,2048,A100-80GB-SXM,32,1,1,16,512,full,0,,"
@@ -110,37 +111,37 @@ def test_a_table_without_rows_is_a_header(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    "content",
     [
-        (b"model,layers\na,1\n", "lacks the columns hidden, heads, seq, num_gpus, tp, pp, micro_batch, global_batch,"),
-        (HEADER.replace("gpu,", "", 1).encode(), "lacks the columns gpu or cluster"),
-        (HEADER.replace(",", ";").encode(), "lacks the columns layers"),
-        (b"", "found: none"),
-        (HEADER.replace("notes", "tp").encode(), "more than one column tp"),
-        (b"\x89PNG\r\n\x1a\n\xff", "is not text in UTF-8"),
-        (HEADER.encode() + b'\n"unfinished', "is not CSV"),
+        b"model,layers\na,1\n",
+        HEADER.replace("gpu,", "", 1).encode(),
+        HEADER.replace(",", ";").encode(),
+        b"",
+        HEADER.replace("notes", "tp").encode(),
+        b"\x89PNG\r\n\x1a\n\xff",
+        HEADER.encode() + b'\n"unfinished',
     ],
 )
-def test_what_is_no_table_of_configurations_is_one_error(content: bytes, said: str, tmp_path: Path) -> None:
+def test_what_is_no_table_of_configurations_is_one_error(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_bytes(content)
-    with pytest.raises(UsageError, match=said):
+    with refused(UsageError):
         read_table(tmp_path / "in.csv")
 
 
 def test_a_file_that_is_not_there_is_said_so(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"absent\.csv cannot be read: No such file"):
+    with refused(UsageError, "absent.csv"):
         read_table(tmp_path / "absent.csv")
 
 
 def test_neither_a_folder_nor_a_device_is_overwritten(tmp_path: Path) -> None:
     for taken in (tmp_path, Path("/dev/null")):
-        with pytest.raises(UsageError, match=r"is not a file\. Name another one with --out"):
+        with refused(UsageError, "--out"):
             write_table(taken, [], [])
 
 
 def test_a_folder_that_cannot_be_made_is_said_so(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("mine")
-    with pytest.raises(UsageError, match=r"out\.csv cannot be written: (File exists|Not a directory)"):
+    with refused(UsageError, "out.csv"):
         write_table(tmp_path / "taken" / "out.csv", [], [])
     assert (tmp_path / "taken").read_text() == "mine"
 

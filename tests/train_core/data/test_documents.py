@@ -109,7 +109,7 @@ def test_what_has_no_documents_is_refused(experiment_of: ExperimentOf, folder: P
     one = experiment_of({"data.path": str(folder / "2.txt"), "data.separate_documents": True})
     with pytest.raises(ConfigError, match=r"data\.separate_documents.*finds nothing to separate: .* is one document"):
         prepare(one, tmp_path)
-    with pytest.raises(InfeasiblePlan, match=r"training\.compile_layers .*would compile anew for every cut"):
+    with pytest.raises(InfeasiblePlan, match=r"training\.compile_layers .*would compile again for every batch"):
         experiment_of({"training.compile_layers": True, "data.separate_documents": True})
 
 

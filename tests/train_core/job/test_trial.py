@@ -183,7 +183,7 @@ def test_a_folder_that_takes_no_tokens_is_one_message(trial_of: TrialOf) -> None
 @pytest.mark.slow
 def test_a_trial_that_is_running_is_refused(trial_of: TrialOf) -> None:
     trial = trial_of(TENSOR_2)
-    with hold_lock(trial.running_lock), pytest.raises(UsageError, match="another process is running the trial"):
+    with hold_lock(trial.running_lock), pytest.raises(UsageError, match="Another process is running the trial"):
         run_trial_here(trial.path)
 
 
@@ -195,7 +195,7 @@ def test_a_rank_of_a_launcher_neither_starts_a_trial_that_runs_nor_lets_another_
     trial = trial_of({})
     for name, value in ALONE.items():
         monkeypatch.setenv(name, value)
-    with hold_lock(trial.running_lock), pytest.raises(UsageError, match="another process is running the trial"):
+    with hold_lock(trial.running_lock), pytest.raises(UsageError, match="Another process is running the trial"):
         run_trial_as_rank(trial.path)
     assert not trial.failures.exists()
     seen = list[bool]()

@@ -26,5 +26,5 @@ def test_no_file_of_a_sweep_but_one_holds_the_value_and_it_is_private(finished: 
     assert "+slurm.environment.MY_KEY=***" in begun.overrides
     assert f"+slurm.environment.MY_KEY={OF_JOBS}" in overrides_at_begin(folder, begun).texts
     shutil.copytree(folder.path, tmp_path / "copy", ignore=shutil.ignore_patterns("private.json"))
-    with pytest.raises(UsageError, match=r"MY_KEY=\*\*\* are not in .*private.json"):
+    with pytest.raises(UsageError, match=r"private\.json no longer holds .*MY_KEY=\*\*\*"):
         overrides_at_begin(SweepFolder(tmp_path / "copy"), begun)

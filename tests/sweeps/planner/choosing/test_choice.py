@@ -20,6 +20,7 @@ from sweeps.planner.choosing.objectives import (
 )
 from sweeps.planner.plans.space import Space
 from tests.composed import load, load_cluster
+from tests.messages import refused
 from train_core.costs import IMPLEMENTATIONS, estimate
 from train_core.costs.setting import Setting
 
@@ -132,15 +133,17 @@ def test_a_budget_that_nothing_meets_says_what_the_cheapest_costs(offers: list[S
     free = Training(NUM_STEPS)
     cheapest = chosen("cost").best[0]
     dollars = total_dollars(free, cheapest.space, cheapest.step_seconds)
-    with pytest.raises(InfeasiblePlan, match=r"the cheapest plan costs \$" + f"{dollars:,.2f}"):
+    with refused(InfeasiblePlan, "--budget") as caught:
         choose_plans(offers, "time", Training(NUM_STEPS, budget_dollars=1), top=1)
+    assert f"${dollars:,.2f}" in str(caught.value)
 
 
 @pytest.mark.slow
 def test_a_deadline_that_nothing_meets_says_what_the_fastest_takes(offers: list[Space], chosen: Chosen) -> None:
     hours = total_hours(Training(NUM_STEPS), chosen("time").best[0].step_seconds)
-    with pytest.raises(InfeasiblePlan, match=f"the fastest plan takes {hours:,.1f} hours"):
+    with refused(InfeasiblePlan, "--deadline") as caught:
         choose_plans(offers, "time", Training(NUM_STEPS, deadline_hours=0.01), top=1)
+    assert f" {hours:,.1f} hours" in str(caught.value)
 
 
 @pytest.mark.slow
@@ -149,46 +152,46 @@ def test_limits_that_only_different_plans_meet_say_both(offers: list[Space], cho
     free = Training(NUM_STEPS)
     budget = (total_dollars(free, front[-1].space, front[-1].step_seconds) or 0) * 1.0001
     deadline = (total_hours(free, front[0].step_seconds) or 0) * 1.0001
-    with pytest.raises(InfeasiblePlan, match="that also meets the deadline"):
+    with refused(InfeasiblePlan, "--budget"):
         choose_plans(offers, "time", Training(NUM_STEPS, budget, deadline), top=1)
 
 
 def test_a_limit_needs_the_length_of_the_training(offers: list[Space]) -> None:
-    with pytest.raises(ConfigError, match="nothing says how long that is"):
+    with refused(ConfigError, "--budget"):
         choose_plans(offers, "time", Training(budget_dollars=1e9), top=1)
 
 
 @pytest.mark.parametrize("objective", ["cost", "time"])
 def test_money_asked_of_a_cluster_without_prices_names_the_key(objective: PlanObjective) -> None:
     training = Training() if objective == "cost" else Training(NUM_STEPS, budget_dollars=1e9)
-    with pytest.raises(ConfigError, match=r"cluster\.device\.price_per_hour = None"):
+    with refused(ConfigError, "cluster.device.price_per_hour"):
         choose_plans([offer("frontier", 64)], objective, training, top=1)
 
 
 def test_what_fits_nowhere_says_how_much_the_smallest_plan_needs() -> None:
-    with pytest.raises(InfeasiblePlan, match=r"the one that needs least takes \d+\.\d GiB"):
+    with refused(InfeasiblePlan, "cluster.device.memory_bytes"):
         choose_plans([offer("selene", 1)], "time", Training(), top=1)
 
 
 def test_pinned_knobs_that_no_plan_has_are_named() -> None:
-    with pytest.raises(InfeasiblePlan, match=r"^parallel\.tensor_parallel_size = 7: leaves no legal plan"):
+    with refused(InfeasiblePlan, "parallel.tensor_parallel_size"):
         choose_plans([offer("selene", 16, tensor_parallel_size=7)], "time", Training(), top=1)
     several = offer("selene", 16, tensor_parallel_size=7, micro_batch_size=2)
-    with pytest.raises(InfeasiblePlan, match=r"with parallel\.tensor_parallel_size=7, batch\.micro_batch_size=2"):
+    with refused(InfeasiblePlan, "parallel.world_size"):
         choose_plans([several], "time", Training(), top=1)
 
 
 def test_listed_layers_that_no_plan_has_are_shown_as_a_person_writes_them() -> None:
     listed = offer("selene", 7, layers_per_stage=(24, 24))
-    with pytest.raises(InfeasiblePlan, match=r"^parallel\.layers_per_stage = \[24, 24\]: leaves no legal plan"):
+    with refused(InfeasiblePlan, "parallel.layers_per_stage"):
         choose_plans([listed], "time", Training(), top=1)
     several = offer("selene", 7, layers_per_stage=(24, 24), micro_batch_size=2)
-    with pytest.raises(InfeasiblePlan, match=r"with parallel\.layers_per_stage=\[24,24\], batch\.micro_batch_size=2"):
+    with refused(InfeasiblePlan, "parallel.world_size"):
         choose_plans([several], "time", Training(), top=1)
 
 
 def test_who_has_pinned_nothing_is_told_of_the_trainer_and_not_of_knobs() -> None:
-    with pytest.raises(InfeasiblePlan, match=r"has no legal plan that trisweep runs .* another trainer with --impl"):
+    with refused(InfeasiblePlan, "parallel.world_size"):
         choose_plans([offer("selene", 100_003)], "time", Training(), top=1)
 
 

@@ -15,6 +15,7 @@ from conf.types.sweep_spec import Sampler
 from sweeps.reading import TrialReading
 from sweeps.search.axes.axis_search import AxisSearch
 from sweeps.search.searcher import Listed, Proposal
+from tests.messages import refused
 from tests.sweeps.search.loss_sweep import AXES, BASE, LOSS, LossSweep, bowl, points_of
 from train_core.trial.measurement import Outcome
 
@@ -84,7 +85,7 @@ def test_every_sampler_goes_on_from_the_trials_alone_and_tries_no_point_twice(sa
 
 def test_a_sampler_that_is_not_installed_is_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sweeps.search.axes.samplers.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"search\.sampler = 'CmaEsSampler': needs the package cmaes"):
+    with refused(ConfigError, "search.sampler"):
         LossSweep(*LOSS, "search=bayes", "search.sampler=CmaEsSampler")
 
 
@@ -163,7 +164,7 @@ def test_points_at_which_a_value_cannot_be_computed_are_left_out_by_draws_and_by
 def test_a_value_that_can_be_computed_nowhere_is_an_error_and_no_end_of_the_search(warmup: str) -> None:
     nowhere = "'=0.00001 / (training.learning_rate_warmup_steps * 0)'"
     axes = f"training.learning_rate_warmup_steps:{warmup},training.min_learning_rate:{nowhere}"
-    with pytest.raises(ConfigError, match=r"sweep\.axes\.training\.min_learning_rate = .* at training\.learning_rate"):
+    with refused(ConfigError, "sweep.axes.training.min_learning_rate"):
         LossSweep(*BASE, f"+sweep.axes={{{axes}}}", "search=random")
 
 
@@ -346,45 +347,27 @@ def test_a_grid_without_seeds_needs_no_search() -> None:
 
 
 @pytest.mark.parametrize(
-    ("overrides", "message"),
+    ("overrides", "key"),
     [
-        (("search=random", "sweep.points=[]"), r"search\.kind = 'random': has no axes to draw from"),
-        (
-            ("search=random", "sweep.points=[]", ZIP, "training.weight_decay=0.7"),
-            r"sweep\.zip = 'training\.weight_decay=0\.7': leaves no row to draw from",
-        ),
-        (("search=random", "+sweep.axes={batch.micro_batch_size:[two]}"), r"batch\.micro_batch_size = 'two'"),
-        (("search=random", "+sweep.axes={training.seed:{low:-9,high:1}}"), r"training\.seed = -9"),
-        (("search=random", "+sweep.axes={batch.micro_size:[2]}"), r"sweep\.axes = 'batch\.micro_size': is not a key"),
-        (("search=pareto", "search.objective=loss"), r"search\.objective = \['loss'\]: makes no front"),
-        (("search.objective=[loss,loss]",), r"search\.objective = .*names one of them twice"),
-        (
-            ("search=bayes", "search.sampler=Tpe"),
-            r"search\.sampler = 'Tpe': must be 'auto', 'GPSampler', 'TPESampler', .* or 'NSGAIIISampler'",
-        ),
-        (("search=bayes", "search.sampler=GPSampler"), r"search\.sampler = 'GPSampler': draws other keys than layouts"),
-        (("search.pruner=median",), r"search\.pruner = 'median': judges trials by their loss"),
-        (("search.objective=speed",), r"search\.objective = 'speed': is nothing that a search can seek"),
-        (("search.tokens=0.5",), r"search\.tokens = 0\.5"),
-        (("search.objective=loss", "search.tokens=1e6", "training.num_steps=9"), r"search\.tokens = 1000000: decides"),
-        (
-            ("search.objective=loss", "+sweep.axes={batch.global_batch_size:[8,16]}"),
-            r"search\.tokens = None: leaves trials with different numbers of tokens: the sweep varies batch\.global",
-        ),
-        (
-            ("search.objective=loss", "+sweep.axes={data.seed:[1]}"),
-            r"search\.objective = 'loss': of different data\.seed cannot be compared",
-        ),
-        (
-            ("search.objective=step_time", "+sweep.axes={batch.global_batch_size:[8,16]}"),
-            r"search\.objective = 'step_time': would favour small steps",
-        ),
-        (
-            ("search.objective=dollars", "cluster.device.price_per_hour=null"),
-            r"cluster\.device\.price_per_hour = None: is not known, and money is sought",
-        ),
+        (("search=random", "sweep.points=[]"), "search.kind"),
+        (("search=random", "sweep.points=[]", ZIP, "training.weight_decay=0.7"), "sweep.zip"),
+        (("search=random", "+sweep.axes={batch.micro_batch_size:[two]}"), "batch.micro_batch_size"),
+        (("search=random", "+sweep.axes={training.seed:{low:-9,high:1}}"), "training.seed"),
+        (("search=random", "+sweep.axes={batch.micro_size:[2]}"), "sweep.axes"),
+        (("search=pareto", "search.objective=loss"), "search.objective"),
+        (("search.objective=[loss,loss]",), "search.objective"),
+        (("search=bayes", "search.sampler=Tpe"), "search.sampler"),
+        (("search=bayes", "search.sampler=GPSampler"), "search.sampler"),
+        (("search.pruner=median",), "search.pruner"),
+        (("search.objective=speed",), "search.objective"),
+        (("search.tokens=0.5",), "search.tokens"),
+        (("search.objective=loss", "search.tokens=1e6", "training.num_steps=9"), "search.tokens"),
+        (("search.objective=loss", "+sweep.axes={batch.global_batch_size:[8,16]}"), "search.tokens"),
+        (("search.objective=loss", "+sweep.axes={data.seed:[1]}"), "search.objective"),
+        (("search.objective=step_time", "+sweep.axes={batch.global_batch_size:[8,16]}"), "search.objective"),
+        (("search.objective=dollars", "cluster.device.price_per_hour=null"), "cluster.device.price_per_hour"),
     ],
 )
-def test_a_search_that_cannot_be_is_refused_before_the_first_job(overrides: tuple[str, ...], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_a_search_that_cannot_be_is_refused_before_the_first_job(overrides: tuple[str, ...], key: str) -> None:
+    with refused(ConfigError, key):
         LossSweep("sweep=smoke", *overrides)

@@ -8,6 +8,7 @@ from conf.errors import ConfigError
 from sweeps.points.plan import part_of
 from sweeps.search.axes.draws import space_size
 from tests.composed import composed
+from tests.messages import refused
 
 
 def size_of(*overrides: str) -> str:
@@ -34,7 +35,7 @@ def test_a_huge_space_is_no_surprise() -> None:
 
 
 def test_a_space_in_which_no_value_can_be_computed_says_why() -> None:
-    with pytest.raises(ConfigError, match=r"divides by zero at training\.seed="):
+    with refused(ConfigError, "sweep.axes.training.num_steps"):
         size_of("+sweep.axes={training.seed:{low:1,high:9},training.num_steps:'=1 / (training.seed * 0)'}")
 
 
