@@ -12,6 +12,7 @@ from conf.compose.load import load_cluster
 from conf.errors import ConfigError, UsageError
 from conf.folders import conf_dir, draft_first
 from tests.calibrate.conftest import rates_of
+from tests.messages import refused
 
 CPU = {"product": 8e10, "attention": 1e10, "memory": 9e9, "kernel_seconds": 7e-6, "bandwidth": 2e9, "latency": 3e-5}
 GPU = {"product": 100e12, "attention": 60e12, "memory": 1.2e12, "kernel_seconds": 4e-6, "bandwidth": 9e9}
@@ -139,7 +140,7 @@ def test_a_file_that_would_not_take_the_values_is_not_replaced(conf_copy: Path) 
     before = path.read_text().replace("  - /device@device: cpu\n  - _self_\n", "  - _self_\n  - /device@device: cpu\n")
     path.write_text(before)
     local = load_cluster("local")
-    with pytest.raises(ConfigError, match=r"cluster\.device\.peak_flops_per_second\.bf16 = .*_self_"):
+    with refused(ConfigError, "cluster.device.peak_flops_per_second.bf16"):
         draft_of_rates(local, "local", rates_of(local, "cpu", 2, **CPU)).write()
     assert path.read_text() == before
 
@@ -149,7 +150,7 @@ def test_a_file_that_would_not_compose_is_not_replaced(conf_copy: Path) -> None:
     before = cluster_path("local").read_text()
     change = Change(("efficiency", "matmul"), 0.6, 1.5, "measured: wrongly")
     text = rewrite(before, [change], "now", "here")
-    with pytest.raises(ConfigError, match=r"cluster\.efficiency\.matmul = 1\.5"):
+    with refused(ConfigError, "cluster.efficiency.matmul"):
         replace_cluster_file(local, "local", text, [change])
     assert cluster_path("local").read_text() == before
     assert [path for path in (conf_copy / "cluster").iterdir() if path.name.startswith(".")] == []
@@ -160,7 +161,7 @@ def test_an_impossible_measurement_is_not_taken_for_a_unit_left_out(conf_copy: P
     before = cluster_path("local").read_text()
     change = Change(("links", 0, "bandwidth_bytes_per_second"), 1e9, 976e3, "measured: beside something else")
     text = rewrite(before, [change], "now", "here")
-    with pytest.raises(ConfigError, match=r"976000\.0: was just measured, but no machine .*Calibrate again"):
+    with refused(ConfigError, "cluster.links.0.bandwidth_bytes_per_second"):
         replace_cluster_file(local, "local", text, [change])
     assert cluster_path("local").read_text() == before
 
@@ -170,11 +171,11 @@ def test_a_result_that_would_destroy_another_file_or_could_not_be_written_is_ref
 ) -> None:
     require_writable("local", "local")
     require_writable("local", "mine")
-    with pytest.raises(UsageError, match=r"frontier\.yaml exists already"):
+    with refused(UsageError, "frontier.yaml"):
         require_writable("local", "frontier")
     # /proc is where not even root may write.
     with (
         draft_first(Path("/proc")),
-        pytest.raises(UsageError, match=r"/proc/cluster cannot be written \(No such file or directory\)"),
+        refused(UsageError, "/proc/cluster"),
     ):
         require_writable("local", "mine")

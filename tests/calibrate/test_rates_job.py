@@ -14,6 +14,7 @@ from calibrate.rates_job import Here
 from conf.compose.load import load_cluster
 from conf.errors import UsageError
 from tests.conftest import TinyRatesPlan
+from tests.messages import refused
 from train_core.rates.record import RatesFolder
 
 
@@ -67,7 +68,7 @@ def test_one_rank_alone_measures_no_link_and_a_later_failure_does_not_pass_for_i
     new.write()
     assert load_cluster("local").links == local.links
     greedy = tiny_rates_plan(1).model_copy(update={"memory_bytes": 2**60})
-    with pytest.raises(UsageError, match="The measurement failed"):
+    with refused(UsageError, "rank-0.log", recorded=False):
         Here().measure(folder, greedy, silent)
     assert not folder.rates.exists()
 
@@ -78,7 +79,7 @@ def test_a_rank_that_fails_is_named_with_its_cause_and_the_others_end(
     folder: RatesFolder, tiny_rates_plan: TinyRatesPlan
 ) -> None:
     greedy = tiny_rates_plan(2).model_copy(update={"memory_bytes": 2**60})
-    with pytest.raises(UsageError, match=r"rank [01]: .*memory.*See .*rank-[01]\.log\. No cluster file was changed"):
+    with refused(UsageError, f"{folder.path}/logs/rank-", recorded=False):
         Here().measure(folder, greedy, silent)
     assert children() == []
     assert not folder.rates.exists()
@@ -94,7 +95,7 @@ def test_a_rank_that_is_killed_ends_the_measurement(folder: RatesFolder, tiny_ra
         if line and len(ranks := children()) == 2:
             ranks[1].kill()
 
-    with pytest.raises(UsageError, match=r"rank 1 was killed by SIGKILL"):
+    with refused(UsageError, "rank-1.log"):
         Here().measure(folder, endless, kill)
     assert children() == []
 

@@ -26,6 +26,7 @@ from conf.errors import UsageError
 from conf.plan.experiment import Experiment
 from conf.types.cluster_spec import ClusterSpec
 from tests.composed import compose_tree
+from tests.messages import refused
 from train_core.costs.setting import SCALE
 from train_core.costs.trainers import TRISWEEP
 
@@ -164,7 +165,7 @@ def test_a_further_calibration_does_not_count_what_an_earlier_one_found_twice(
 
 @pytest.mark.slow
 def test_no_trial_is_said_so(cluster: ClusterSpec) -> None:
-    with pytest.raises(UsageError, match="No trial has a step time to fit to"):
+    with refused(UsageError):
         refit_cluster(cluster, [])
 
 
@@ -179,7 +180,7 @@ def test_trials_whose_ranks_shared_devices_are_shown_and_not_fitted_to(
     assert both.after == found.after
     assert both.trials[-1].left_out is None
     assert both.error_after == found.error_after
-    with pytest.raises(UsageError, match="1 ran with ranks that shared devices"):
+    with refused(UsageError):
         refit_cluster(cluster, [sharing])
 
 

@@ -19,6 +19,7 @@ import trisweep as face
 from cli.main import app
 from cli.output.console import console
 from tests.docs.test_diagnose import example_log
+from tests.messages import refused, said
 
 ROOT = Path(__file__).parents[2]
 SMALL = ("model=gpt-22b", "cluster=selene", "precision=bf16", "batch.global_batch_size=256")
@@ -80,17 +81,14 @@ def test_a_plan_needs_only_the_packages_that_the_page_names(tmp_path: Path) -> N
 def test_a_command_that_lacks_a_package_names_it_and_says_what_to_install(tmp_path: Path) -> None:
     code = "import sys; sys.argv = ['trisweep', 'plan', '22b']; from cli.main import main; main()"
     done = run(BLOCKED.format(names={"hydra"}) + code, tmp_path)
-    assert done.returncode == 2
-    assert "hydra is not installed" in done.stderr
-    assert "Traceback" not in done.stderr
+    said(done, "hydra")
 
 
 @pytest.mark.slow
 def test_a_sweep_that_lacks_a_package_has_written_nothing(tmp_path: Path) -> None:
     code = "import sys; sys.argv = ['trisweep', 'sweep', 'smoke', '--here']; from cli.main import main; main()"
     done = run(BLOCKED.format(names={"submitit"}) + code, tmp_path)
-    assert done.returncode == 2
-    assert "submitit is not installed" in done.stderr
+    said(done, "submitit")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -126,7 +124,7 @@ def test_a_table_is_priced_alike_from_a_file_a_frame_and_rows(tmp_path: Path) ->
     assert of_file[0].step_seconds == of_frame[0].step_seconds == of_rows[0].step_seconds
     assert not of_frame[1].fits
     assert of_frame[1].why_not == of_rows[1].why_not == of_file[1].why_not
-    with pytest.raises(face.UsageError, match="The table lacks the columns layers"):
+    with refused(face.UsageError):
         face.estimate([{"gpu": "A100-80GB"}])
 
 
@@ -164,7 +162,7 @@ def test_a_script_is_swept_without_a_file(tmp_path: Path, monkeypatch: pytest.Mo
     results = face.sweep(command=command, rate=[0.25, 0.5], objective="accuracy", maximize=True, here=True, quiet=True)
     assert results.name == "fit"
     assert [point.values["accuracy"] for point in results.points] == [0.5, 0.25]
-    with pytest.raises(face.UsageError, match="No sweep is named"):
+    with refused(face.UsageError):
         face.sweep(here=True)
 
 
@@ -179,7 +177,7 @@ def test_a_log_is_diagnosed_as_the_command_does(tmp_path: Path) -> None:
     assert run.suspects
     assert run.suspects[0]["says"] in html.unescape(run._repr_html_())
     assert run.proposals[0]["time_ratio"] < 1
-    with pytest.raises(face.UsageError, match="No file of a run was named"):
+    with refused(face.UsageError):
         face.diagnose(cluster="dgx-h100")
 
 
@@ -193,7 +191,7 @@ def test_a_notebook_gets_no_markup_out_of_a_name() -> None:
 
 @pytest.mark.slow
 def test_a_wrong_key_and_a_sweep_that_is_not_there_are_errors_of_the_face(tmp_path: Path) -> None:
-    with pytest.raises(face.ConfigError, match="modell = 'x'"):
+    with refused(face.ConfigError, "modell"):
         face.plan(modell="x", cluster="frontier")
     with pytest.raises(face.InfeasiblePlan):
         face.plan(*SMALL, "model=gpt-1t", devices=8)

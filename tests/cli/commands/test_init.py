@@ -14,6 +14,7 @@ from conf.compose.load import load_cluster
 from conf.folders import further_folders
 from launcher.slurm.cluster import NodeKind
 from tests.cli.conftest import Command
+from tests.messages import said
 
 
 @pytest.fixture(scope="module")
@@ -113,21 +114,21 @@ def test_a_cluster_may_be_like_another(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "key"),
     [
-        (("--like", "dgx-h10"), "--like = 'dgx-h10': is not a known cluster. Did you mean dgx-h100?"),
-        (("--name", "../x"), "--name = '../x': is not a plain name"),
-        (("--name", "null"), "--name = 'null': is not a plain name"),
-        (("--partition", "gpu"), "--partition = 'gpu': is not a partition that Slurm knows"),
-        (("file",), "cannot be written"),
-        (("file/below",), "cannot be written"),
+        (("--like", "dgx-h10"), "--like"),
+        (("--name", "../x"), "--name"),
+        (("--name", "null"), "--name"),
+        (("--partition", "gpu"), "--partition"),
+        (("file",), ""),
+        (("file/below",), ""),
     ],
 )
 def test_what_cannot_be_done_is_one_message(
-    arguments: tuple[str, ...], words: str, tmp_path: Path, trisweep: Command
+    arguments: tuple[str, ...], key: str, tmp_path: Path, trisweep: Command
 ) -> None:
     (tmp_path / "file").touch()
     done = trisweep("init", *arguments, cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert words in " ".join(done.stderr.split())
+    assert done.stdout == ""
+    said(done, key)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]

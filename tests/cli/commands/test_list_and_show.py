@@ -11,6 +11,7 @@ import yaml
 
 from conf.folders import conf_dir, first_sentence, groups, options
 from tests.cli.conftest import Command
+from tests.messages import said
 
 
 @pytest.fixture
@@ -67,20 +68,19 @@ def test_all_groups_are_shown_where_none_is_named(tmp_path: Path, trisweep: Comm
 
 
 @pytest.mark.parametrize(
-    ("chosen", "key", "lacking"),
+    ("chosen", "group", "key"),
     [
-        ("trainer=command", "log", "trainer.command = []: names no program"),
-        ("tracking=server", "uri", "tracking.uri = None: a tracking server needs an address"),
-        ("slurm.container=apptainer", "container", "slurm.container_image = None: apptainer needs an image"),
+        ("trainer=command", "log", "trainer.command"),
+        ("tracking=server", "uri", "tracking.uri"),
+        ("slurm.container=apptainer", "container", "slurm.container_image"),
     ],
 )
 def test_what_is_not_complete_is_shown_with_what_it_lacks(
-    chosen: str, key: str, lacking: str, tmp_path: Path, trisweep: Command
+    chosen: str, group: str, key: str, tmp_path: Path, trisweep: Command
 ) -> None:
     done = trisweep("show", chosen, cwd=tmp_path)
-    assert done.returncode == 0
-    assert key in next(iter(yaml.safe_load(done.stdout).values()))
-    assert lacking in " ".join(done.stderr.split())
+    assert group in next(iter(yaml.safe_load(done.stdout).values()))
+    said(done, key, code=0)
 
 
 @pytest.mark.parametrize("stated", ["training.seed=x", "slurm.time_limit_minutes=null"])
@@ -93,10 +93,10 @@ def test_efficiencies_are_chosen_as_devices_are(tmp_path: Path, trisweep: Comman
     done = trisweep("show", "cluster=frontier", "efficiency=a100", cwd=tmp_path)
     assert "# efficiency=a100: conf/efficiency/a100.yaml" in done.stdout
     refused = trisweep("show", "cluster=local", "efficiency=a100", cwd=tmp_path)
-    assert "Set the keys of cluster.efficiency one by one." in " ".join(refused.stderr.split())
+    said(refused, "efficiency")
 
 
 def test_an_unknown_group_is_one_message(tmp_path: Path, trisweep: Command) -> None:
     done = trisweep("list", "clutser", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "'clutser': is not a group of the configuration" in " ".join(done.stderr.split())
+    assert done.stdout == ""
+    said(done, "clutser")

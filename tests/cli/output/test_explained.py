@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Command
+from tests.messages import said
 
 Says = Callable[..., str]
 
@@ -85,5 +86,4 @@ def test_the_doctor_s_findings_stand_below_where_slurm_answers(says: Says, tmp_p
 def test_a_folder_that_cannot_be_written_is_refused_on_paper_too(trisweep: Command, tmp_path: Path) -> None:
     for place in ((), ("cluster=perlmutter",)):
         done = trisweep("sweep", "smoke", *place, "--dry-run", "output_dir=/proc/x", cwd=tmp_path)
-        assert done.returncode == 2
-        assert "output_dir = '/proc/x': cannot be written" in " ".join(done.stderr.split())
+        said(done, "output_dir")

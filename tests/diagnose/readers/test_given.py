@@ -7,6 +7,7 @@ import pytest
 from conf.errors import ConfigError
 from diagnose.readers.given import chosen_trainer, given_facts
 from diagnose.runs import SaidBy
+from tests.messages import refused
 
 
 @pytest.mark.parametrize(
@@ -41,5 +42,5 @@ def test_a_trainer_chooses_the_patterns_and_fills_no_column() -> None:
 
 
 def test_a_slip_is_answered_with_what_may_be_meant() -> None:
-    with pytest.raises(ConfigError, match=r"parallel\.tensor_parallel_size"):
+    with refused(ConfigError, "parallel.tensor_parallel_sise"):
         given_facts(["parallel.tensor_parallel_sise=8"])

@@ -35,38 +35,39 @@ from tests.diagnose.readers.columns.test_nanotron import STEP
 from tests.diagnose.readers.columns.test_nemo import BRIDGE, DATACLASSES, NEMO_1, steps
 from tests.diagnose.readers.columns.test_others import FOUNDRY, LIT, MAXTEXT, NANO, TUNE
 from tests.diagnose.readers.columns.test_torchtitan import CONFIG, MESH, printed, toml
+from tests.messages import refused
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "problem"),
+    ("name", "content"),
     [
-        ("empty.log", b"", "is empty"),
-        ("blank.log", b" \n\n", "is empty"),
-        ("empty.sh", b"", "is empty"),
-        ("empty.json", b"", "is not JSON"),
-        ("empty.yaml", b"", "is empty"),
-        ("model.log", bytes(range(256)) * 64, "is not a text"),
-        ("model.sh", b"\0" * 64, "is not a text"),
-        ("run.log.gz", b"\x1f\x8b\x08\x00" + b"x" * 64, "is compressed"),
-        ("list.json", b"[1, 2]", "is a list"),
-        ("wrong.toml", b"[training\nseq", "is not TOML"),
-        ("wrong.yaml", b"model: {a: 1\n", "is not valid YAML"),
-        ("deep.json", b"[" * 100_000, "is not JSON"),
+        ("empty.log", b""),
+        ("blank.log", b" \n\n"),
+        ("empty.sh", b""),
+        ("empty.json", b""),
+        ("empty.yaml", b""),
+        ("model.log", bytes(range(256)) * 64),
+        ("model.sh", b"\0" * 64),
+        ("run.log.gz", b"\x1f\x8b\x08\x00" + b"x" * 64),
+        ("list.json", b"[1, 2]"),
+        ("wrong.toml", b"[training\nseq"),
+        ("wrong.yaml", b"model: {a: 1\n"),
+        ("deep.json", b"[" * 100_000),
     ],
 )
-def test_what_cannot_be_read_is_one_message(tmp_path: Path, name: str, content: bytes, problem: str) -> None:
+def test_what_cannot_be_read_is_one_message(tmp_path: Path, name: str, content: bytes) -> None:
     path = tmp_path / name
     path.write_bytes(content)
-    with pytest.raises(ConfigError, match=problem):
+    with refused(ConfigError, "run"):
         read_runs([path])
 
 
 def test_a_folder_and_a_path_that_is_not_there_are_said(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="is a folder"):
+    with refused(ConfigError, "run"):
         read_runs([tmp_path])
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with refused(ConfigError, "run"):
         read_runs([tmp_path / "missing.log"])
-    with pytest.raises(ConfigError, match="names no file"):
+    with refused(ConfigError, "run"):
         read_runs([])
 
 

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from conf.errors import ConfigError, UsageError
 from conf.plan.experiment import Experiment
+from tests.messages import refused
 from tests.train_core.conftest import ALONE, ExperimentOf, Worlds
 from train_core.checkpoints.checkpoint_folder import FACTS, Unreadable, _checksum, damage, path_of, read_facts
 from train_core.checkpoints.export import export
@@ -148,7 +149,7 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_a_training_whose_checkpoints_are_all_damaged_does_not_begin_anew(trainer: Trainer, folder: Path) -> None:
     flip_in_the_middle(path_of(folder, 1) / "__0_0.distcp")
     cut_off(path_of(folder, 2) / "__0_0.distcp")
-    with pytest.raises(UsageError, match=r"step-000002 has \d+ of .*, and no other checkpoint is whole\. Bring back"):
+    with refused(UsageError):
         trainer.checkpoints(folder).restore()
 
 
@@ -204,7 +205,7 @@ def test_no_file_of_a_checkpoint_runs_code(trainer: Trainer, folder: Path, tmp_p
     told = loaded(trainer, last)
     assert isinstance(told, str)
     assert "has a .metadata that names posix.mkdir, which no checkpoint needs: it may be there to run code" in told
-    with pytest.raises(UsageError, match=r"names posix\.mkdir, .* Name another checkpoint"):
+    with refused(UsageError, "posix.mkdir"):
         export(last, tmp_path / "out", "fp32")
     assert not mark.exists()
     assert list(tmp_path.glob("*out*")) == []
@@ -214,7 +215,7 @@ def test_a_damaged_checkpoint_is_not_exported(folder: Path, tmp_path: Path) -> N
     last = path_of(folder, 2)
     for bit in range(0, 8 * (last / "__0_0.distcp").stat().st_size, 8 * 1000):
         flip(last / "__0_0.distcp", bit)
-    with pytest.raises(UsageError, match=r"step-000002 has a __0_0\.distcp that is not as it was written"):
+    with refused(UsageError):
         export(last, tmp_path / "out", "fp32")
     assert list(tmp_path.glob("*out*")) == []
 
@@ -226,7 +227,7 @@ def test_what_later_versions_say_besides_does_not_spoil_the_checksum(folder: Pat
     (last / "checkpoint.json").write_text(text.replace("\n", "\n  "))
     assert damage(last) is None
     (last / "checkpoint.json").write_text(text.replace('"num_updates": 2', '"num_updates": 3'))
-    with pytest.raises(Unreadable, match=r"has a checkpoint\.json that is not as it was written"):
+    with refused(Unreadable, "checkpoint.json"):
         read_facts(last)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import re
 import time
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 from safetensors import SafetensorError
 
 from conf.errors import TrainingError, UsageError
+from tests.messages import refused
 from tests.train_core.conftest import ALONE, ExperimentOf
 from train_core.checkpoints import checkpoint, export
 from train_core.checkpoints.checkpoint import Checkpoints
@@ -44,11 +44,7 @@ def test_a_full_disk_is_one_message_and_leaves_room_for_others(
     trainer, folder = Trainer(experiment_of(SMALL), ALONE, tmp_path / "tokens"), tmp_path / "checkpoints"
     checkpoints = trainer.checkpoints(folder)
     checkpoints.save(1)
-    with pytest.raises(
-        UsageError,
-        match=r"rank 0 could not write the checkpoint of step 1 to \S+: \[Errno 28\] No space left on device"
-        r" \(it takes about 0\.000\d+ GiB, and [\d.]+ GiB were free\)\. Make room there, and the same command goes on",
-    ):
+    with refused(UsageError):
         checkpoints.wait()
     assert not draft_of(folder, 1).exists()
     assert last_whole(folder) is None
@@ -83,7 +79,7 @@ def test_a_training_that_diverges_keeps_the_checkpoint_that_is_being_written(
     if not is_full:
         full_disk.undo()
     full_disk.setattr(checkpoint, "publish", publish_late)
-    with pytest.raises(TrainingError, match="it diverged"):
+    with refused(TrainingError):
         diverge_after_saving(trainer.checkpoints(folder))
     assert last_whole(folder) == (None if is_full else path_of(folder, 1))
     assert ("could not write the checkpoint of step 1" in caplog.text) is is_full
@@ -98,8 +94,6 @@ def test_an_export_onto_a_full_disk_is_one_message_and_leaves_nothing(
         checkpoints.save(1)
     (tmp_path / "exported").mkdir()
     monkeypatch.setattr(export, "save_file", Mock(side_effect=error))
-    with pytest.raises(
-        UsageError, match=rf"out could not be written: {re.escape(str(error))}\. Choose a folder with room"
-    ):
+    with refused(UsageError, str(error)):
         export.export(path_of(tmp_path / "checkpoints", 1), tmp_path / "exported" / "out", "fp32")
     assert list((tmp_path / "exported").iterdir()) == []

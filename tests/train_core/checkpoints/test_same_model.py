@@ -10,6 +10,7 @@ import pytest
 from conf.errors import ConfigError
 from conf.types.model_spec import ModelSpec
 from tests.composed import load
+from tests.messages import refused
 from train_core.checkpoints.what_to_read import require_same_shapes, require_same_spec
 
 AT = Path("checkpoints/step-000007")
@@ -57,7 +58,7 @@ def test_what_experts_are_trained_or_priced_by_may_differ(change: str) -> None:
 
 def test_biases_of_routers_are_not_dropped() -> None:
     saved, wanted = Named((*EXPERTS, "model.experts.balance_bias=0.001")), Named(EXPERTS)
-    with pytest.raises(ConfigError, match=r"model\.experts\.balance_bias = 0\.0: would drop the biases"):
+    with refused(ConfigError, "model.experts.balance_bias"):
         require_same_spec(AT, saved.spec(), wanted.spec())
 
 
@@ -82,11 +83,11 @@ def test_biases_of_routers_are_not_dropped() -> None:
     ],
 )
 def test_what_shapes_need_not_tell_is_refused_by_name(saved: Named, wanted: Named, told: str) -> None:
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(ConfigError) as caught:
         require_same_spec(AT, saved.spec(), wanted.spec())
-    assert str(refused.value).startswith(told), str(refused.value)
+    assert str(caught.value).startswith(told), str(caught.value)
 
 
 def test_tensors_that_differ_are_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match=r"of embedding\.positions\.weight it holds nothing, .* has \(64,"):
+    with refused(ConfigError, "checkpoint.load"):
         require_same_shapes(AT, {}, tiny("model.seq_length=64").spec())

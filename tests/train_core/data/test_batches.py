@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from conf.errors import ConfigError
 from conf.plan.experiment import Experiment
+from tests.messages import refused
 from tests.train_core.conftest import ExperimentOf, Worlds
 from train_core.axes import Coordinates, Layout
 from train_core.data.batches import Batches
@@ -120,16 +121,16 @@ def test_data_that_only_rank_0_reads_is_refused_on_every_rank(
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("values", "key"),
     [
-        ({"data.held_out_fraction": 0.99}, r"data\.held_out_fraction = 0\.99: leaves none of 20 sequences to train on"),
+        ({"data.held_out_fraction": 0.99}, "data.held_out_fraction"),
         (
             {"data.held_out_fraction": 0.1, "training.evaluate_every": 2, "training.num_evaluation_batches": 3},
-            r"training\.num_evaluation_batches = 3: takes 24 held-out sequences, and there are 2 of 20",
+            "training.num_evaluation_batches",
         ),
-        ({"model.seq_length": 512}, r"gives 321 tokens, and one sequence with its targets needs 513"),
+        ({"model.seq_length": 512}, "data.path"),
     ],
 )
-def test_a_part_that_is_too_short_is_refused(counting: Any, values: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_a_part_that_is_too_short_is_refused(counting: Any, values: dict[str, Any], key: str) -> None:
+    with refused(ConfigError, key):
         split_of(counting(values), 321)

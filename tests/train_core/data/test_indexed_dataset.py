@@ -13,6 +13,7 @@ import pytest
 
 from conf.errors import ConfigError
 from tests.composed import load
+from tests.messages import refused
 from tests.train_core.conftest import ExperimentOf
 from train_core.data.tokens import open_windows, prepare
 
@@ -60,7 +61,7 @@ def test_a_dataset_is_read_through_once_and_again_when_it_has_changed(
     ids[3] = 300
     ids.flush()
     Path(f"{copied}.bin").touch()
-    with pytest.raises(ConfigError, match=r"has ids up to 300, and model\.vocab_size = 256"):
+    with refused(ConfigError, "data.path"):
         prepare(experiment, tmp_path / "cache")
 
 
@@ -86,38 +87,37 @@ def overwritten(suffix: str, offset: int, content: bytes) -> Callable[[Path], No
 
 
 @pytest.mark.parametrize(
-    ("damage", "problem"),
+    "damage",
     [
-        (lambda prefix: Path(f"{prefix}.idx").unlink(), r"int32\.idx: No such file"),
-        (lambda prefix: Path(f"{prefix}.bin").unlink(), r"int32\.bin: No such file"),
-        (cut(".idx", 0), r"int32\.idx does not start as the index"),
-        (cut(".idx", 20), r"int32\.idx ends after 20 bytes"),
-        (cut(".idx", 100), r"int32\.idx ends after 100 bytes, before the last of 7 sequences"),
-        (cut(".bin", 400), r"int32\.bin holds 400 bytes, and int32\.idx describes 840"),
-        (overwritten(".idx", 0, b"NOTANIDX"), "does not start as the index"),
-        (overwritten(".idx", 9, b"\x02"), "has version 2 and ids of type 4"),
-        (overwritten(".idx", 17, b"\x07"), "has version 1 and ids of type 7"),
-        (overwritten(".idx", 34, b"\x05"), "places sequences that do not follow one another"),
-        (overwritten(".bin", 8, b"\xff\xff\xff\xff"), "holds the id -1"),
+        lambda prefix: Path(f"{prefix}.idx").unlink(),
+        lambda prefix: Path(f"{prefix}.bin").unlink(),
+        cut(".idx", 0),
+        cut(".idx", 20),
+        cut(".idx", 100),
+        cut(".bin", 400),
+        overwritten(".idx", 0, b"NOTANIDX"),
+        overwritten(".idx", 9, b"\x02"),
+        overwritten(".idx", 17, b"\x07"),
+        overwritten(".idx", 34, b"\x05"),
+        overwritten(".bin", 8, b"\xff\xff\xff\xff"),
     ],
     ids=["no index", "no ids", "empty", "header", "index", "ids", "magic", "version", "type", "gaps", "negative"],
 )
 def test_a_damaged_dataset_is_one_clear_error(
-    experiment_of: ExperimentOf, copied: Path, tmp_path: Path, damage: Callable[[Path], None], problem: str
+    experiment_of: ExperimentOf, copied: Path, tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
     damage(copied)
-    with pytest.raises(ConfigError, match=problem) as caught:
+    with refused(ConfigError, "data.path"):
         prepare(on(experiment_of, copied), tmp_path / "cache")
-    assert caught.value.key == "data.path"
 
 
 def test_a_smaller_vocabulary_is_refused_with_the_largest_id(experiment_of: ExperimentOf, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"ids up to 255, and model\.vocab_size = 128\. Use model\.vocab_size=256"):
+    with refused(ConfigError, "data.path"):
         prepare(on(experiment_of, WRITTEN / "uint16", model__vocab_size=128), tmp_path)
 
 
 def test_a_dataset_without_a_path_or_of_few_tokens_is_refused(experiment_of: ExperimentOf, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="names no dataset"):
+    with refused(ConfigError, "data.path"):
         prepare(on(experiment_of, None), tmp_path)
-    with pytest.raises(ConfigError, match="gives 210 tokens, and one sequence with its targets needs 257"):
+    with refused(ConfigError, "data.path"):
         prepare(on(experiment_of, WRITTEN / "uint16", model__seq_length=256), tmp_path)

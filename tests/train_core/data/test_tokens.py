@@ -15,7 +15,7 @@ import pytest
 from conf.errors import ConfigError, UsageError
 from conf.plan.experiment import Experiment
 from tests.train_core.conftest import ExperimentOf
-from train_core.data import text
+from train_core.data import text, token_file
 from train_core.data.text_files import pieces
 from train_core.data.tokens import prepare
 
@@ -98,7 +98,7 @@ def test_what_max_bytes_leaves_out_is_said(
 def test_a_text_that_changes_while_it_is_read_is_refused(
     experiment_of: ExperimentOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file, write = tmp_path / "a.txt", text.write_header
+    file, write = tmp_path / "a.txt", token_file.write_header
     file.write_text("a" * 5000)
 
     def write_slowly(*arguments: Any) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from conf.errors import UsageError
+from tests.messages import refused
 from tests.train_core.conftest import ExperimentOf
 from train_core.checkpoints.checkpoint_folder import Facts, draft_of, publish
 from train_core.job.training_folder import StoredTraining, training_in
@@ -50,7 +51,7 @@ def test_the_command_of_before_is_told_that_its_training_was_extended(
     begun(tmp_path, experiment_of, 300, done=300)
     longer = asked(tmp_path, experiment_of, 310)
     longer.folder.write_trial(longer.content())
-    with pytest.raises(UsageError, match="holds this training extended to 310 steps"):
+    with refused(UsageError):
         asked(tmp_path, experiment_of, 300)
 
 

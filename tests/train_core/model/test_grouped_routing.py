@@ -9,6 +9,7 @@ import torch
 
 from conf.errors import ConfigError
 from conf.types.model_spec import ExpertsSpec
+from tests.messages import refused
 from tests.train_core.conftest import ExperimentOf
 from tests.train_core.training.layouts import mixture_with
 from train_core.model.mixture import Router
@@ -64,13 +65,13 @@ def test_balanced_experts_leave_the_gradient_of_scores_as_it_is(experiment_of: E
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("values", "key"),
     [
-        ({"num_groups": 3}, r"model\.experts\.num_groups = 3: does not divide .*num_experts = 8. .*=2"),
-        ({"num_groups": 4, "top_groups": 5}, r"model\.experts\.top_groups = 5: is more than .*num_groups = 4. .*=4 or"),
-        ({"num_groups": 4}, r"model\.experts\.top_groups = 1: takes 1 group of 2 experts, fewer .*top_k = 3. .*=2"),
+        ({"num_groups": 3}, "model.experts.num_groups"),
+        ({"num_groups": 4, "top_groups": 5}, "model.experts.top_groups"),
+        ({"num_groups": 4}, "model.experts.top_groups"),
     ],
 )
-def test_groups_that_hold_too_few_experts_are_refused(values: dict[str, int], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_groups_that_hold_too_few_experts_are_refused(values: dict[str, int], key: str) -> None:
+    with refused(ConfigError, key):
         ExpertsSpec.model_validate({"num_experts": EXPERTS, "top_k": TOP_K, "ffn_hidden_size": 4, **values})

@@ -11,6 +11,7 @@ from torch import Tensor
 from conf.errors import ConfigError
 from conf.types.model_spec import ModelSpec
 from tests.composed import load
+from tests.messages import refused
 from train_core.model.initialize import rotary_frequencies
 
 
@@ -56,9 +57,9 @@ def test_bounds_that_are_one_leave_nothing_between_as_in_llama_4() -> None:
 
 @pytest.mark.slow
 def test_scaling_that_cannot_be_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"model\.rotary_scaling = .*family = gpt has learned ones"):
+    with refused(ConfigError, "model.rotary_scaling"):
         load(["model=llama-3.1-8b", "model.family=gpt"])
-    with pytest.raises(ConfigError, match=r"high_freq_factor = 0\.5: is below low_freq_factor = 1\.0"):
+    with refused(ConfigError, "model.rotary_scaling.high_freq_factor"):
         load(["model=llama-3.1-8b", "model.rotary_scaling.high_freq_factor=0.5"])
-    with pytest.raises(ConfigError, match=r"model\.rotary_scaling\.factor = 0\.5: "):
+    with refused(ConfigError, "model.rotary_scaling.factor"):
         load(["model=llama-3.1-8b", "model.rotary_scaling.factor=0.5"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from random import Random
 
@@ -17,6 +16,7 @@ from sweeps.planner.choosing.choice import choose_plans
 from sweeps.planner.choosing.objectives import Training
 from sweeps.planner.request import search_request
 from tests.composed import composed, load
+from tests.messages import refused
 from tests.train_core.checkpoints.test_checkpoint import layout
 from tests.train_core.conftest import ALONE, ExperimentOf, Worlds
 from tests.train_core.costs.test_random_memory import at_size, held_bytes
@@ -78,9 +78,9 @@ def test_states_of_another_optimizer_are_refused(experiment_of: ExperimentOf, tm
     for resumes in (True, False):
         start = {"checkpoint.load": str(checkpoint), "checkpoint.resume": resumes, "training.num_steps": 5}
         asked = experiment_of(small | start | {"training.optimizer": "muon"})
-        problem = re.escape(f"training.optimizer = 'muon': is not the adamw whose states the checkpoint {checkpoint}")
-        with pytest.raises(ConfigError, match=problem):
+        with refused(ConfigError, "training.optimizer") as caught:
             losses_of(ALONE, asked, tmp_path / "other", tmp_path)
+        assert str(checkpoint) in str(caught.value)
 
 
 def with_muon(random: Random, values: Values) -> Values:

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conf.errors import UsageError
+from tests.messages import refused
 from tests.train_core.conftest import Worlds
 from train_core.axes import Layout
 from train_core.parallel.groups import build_mesh
@@ -124,7 +125,7 @@ def test_the_allocator_has_its_settings_when_the_driver_is_first_asked_for_a_dev
 def test_two_ranks_do_not_share_the_only_gpu_unless_srun_may_have_given_each_its_own(visible: Any) -> None:
     visible(1)
     assert choose_device("gpu", 0) == torch.device("cuda", 0)
-    with pytest.raises(UsageError, match="rank needs GPU 1, but this process sees 1 GPU"):
+    with refused(UsageError):
         choose_device("gpu", 1)
     srun = seat_from_launcher(SRUN)
     assert srun is not None
@@ -134,7 +135,7 @@ def test_two_ranks_do_not_share_the_only_gpu_unless_srun_may_have_given_each_its
 @pytest.mark.parametrize("may_be_bound", [True, False])
 def test_a_rank_that_sees_no_gpu_is_refused(may_be_bound: bool, visible: Any) -> None:
     visible(0)
-    with pytest.raises(UsageError, match="sees 0 GPUs"):
+    with refused(UsageError):
         choose_device("gpu", 0, may_be_bound=may_be_bound)
 
 

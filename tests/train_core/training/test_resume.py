@@ -15,6 +15,7 @@ import pytest
 
 from conf.errors import ConfigError, UsageError
 from conf.plan.experiment import Experiment
+from tests.messages import refused
 from tests.train_core.conftest import ExperimentOf, TrialOf, Worlds
 from train_core.__main__ import _how_to_go_on
 from train_core.checkpoints.checkpoint_folder import (
@@ -119,9 +120,9 @@ def test_one_rank_reads_for_all_what_was_measured_before(
 
 
 def refusal_of_training(world: World, experiment: Experiment, folder: Path) -> str:
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(ConfigError) as caught:
         losses_of(world, experiment, folder)
-    return str(refused.value)
+    return str(caught.value)
 
 
 def test_a_training_goes_on_in_its_own_folder_with_the_text_of_then_alone(
@@ -281,9 +282,9 @@ def test_steps_are_ordered_as_numbers(experiment_of: ExperimentOf, tmp_path: Pat
 
 def refusal(world: World, experiment: Experiment, folder: Path) -> str:
     trainer = Trainer(experiment, world, folder / "tokens")
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(ConfigError) as caught:
         trainer.checkpoints(None).restore()
-    return str(refused.value)
+    return str(caught.value)
 
 
 def test_a_path_that_cannot_be_read_is_refused_before_a_model_is_built(
@@ -300,7 +301,7 @@ def test_a_training_with_checkpoints_of_its_own_goes_on_without_what_it_started_
 ) -> None:
     require_start("/nowhere", three_checkpoints)
     require_start(None, tmp_path / "none")
-    with pytest.raises(ConfigError, match=r"checkpoint\.load = '/nowhere'"):
+    with refused(ConfigError, "checkpoint.load"):
         require_start("/nowhere", tmp_path / "none")
 
 

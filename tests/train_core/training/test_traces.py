@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from conf.errors import InfeasiblePlan
+from tests.messages import refused
 from tests.train_core.conftest import ExperimentOf, TrialOf
 from train_core.job.trial import run_trial_here
 
@@ -28,14 +29,14 @@ def test_a_traced_step_leaves_a_chrome_trace_and_is_not_timed(trial_of: TrialOf)
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("values", "key"),
     [
-        ({"profile.trace_ranks": [0, 2], "parallel.world_size": 2}, r"profile\.trace_ranks = \[0, 2\]: .*\(\[2\]\)"),
-        ({"profile.trace_steps": [2, 5], "profile.trace_ranks": [0]}, r"profile\.trace_steps = \[2, 5\]: .*\(\[5\]\)"),
-        ({}, r"profile\.trace_steps = \[2\]: does not go with profile\.trace_ranks = \[\]\. Give both"),
-        ({"profile.trace_steps": [2, 3, 4], "profile.trace_ranks": [0]}, "leaves no step to time"),
+        ({"profile.trace_ranks": [0, 2], "parallel.world_size": 2}, "profile.trace_ranks"),
+        ({"profile.trace_steps": [2, 5], "profile.trace_ranks": [0]}, "profile.trace_steps"),
+        ({}, "profile.trace_steps"),
+        ({"profile.trace_steps": [2, 3, 4], "profile.trace_ranks": [0]}, "profile.trace_steps"),
     ],
 )
-def test_a_trace_that_cannot_be_is_refused(experiment_of: ExperimentOf, values: dict[str, Any], message: str) -> None:
-    with pytest.raises(InfeasiblePlan, match=message):
+def test_a_trace_that_cannot_be_is_refused(experiment_of: ExperimentOf, values: dict[str, Any], key: str) -> None:
+    with refused(InfeasiblePlan, key):
         experiment_of(TRACED | values)

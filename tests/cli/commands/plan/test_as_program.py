@@ -16,6 +16,7 @@ from sweeps.planner.choosing.objectives import Training
 from sweeps.planner.request import search_request
 from tests.cli.commands.plan.conftest import GPT_22B, Plan
 from tests.composed import composed
+from tests.messages import said
 
 EVEN = "parallel.layers_per_stage=null"
 ONE_PLAN = (
@@ -149,22 +150,22 @@ def test_a_plan_with_a_pinned_value_is_no_faster_than_the_best_of_all(plan: Plan
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "key"),
     [
-        (["--as", "megatron"], "--as = 'megatron': is not a known program. Use one of command, deepspeed"),
-        (["--as", "trisweep"], "is not a known program"),
-        (["--as", "fsdp"], "With --implementation fsdp it takes that trainer's costs"),
-        (["--as", "megatron-lm", "--pareto"], "--as prints one command, and no table"),
-        (["--as", "megatron-lm", "--top", "3", "--format", "csv", "--budget", "9"], "Leave out --top, --format."),
-        (["--as", "command"], "names no program"),
+        (["--as", "megatron"], "--as"),
+        (["--as", "trisweep"], ""),
+        (["--as", "fsdp"], "--implementation"),
+        (["--as", "megatron-lm", "--pareto"], "--as"),
+        (["--as", "megatron-lm", "--top", "3", "--format", "csv", "--budget", "9"], "--top"),
+        (["--as", "command"], ""),
         (
             ["--as", "megatron-lm", "--steps", "500", "training.num_steps=400"],
-            "training.num_steps = 400: is another length than the 500 steps",
+            "training.num_steps",
         ),
     ],
 )
-def test_what_cannot_be_printed_is_one_sentence(refusal: Plan, arguments: list[str], words: str) -> None:
-    assert words in refusal(*GPT_22B, *arguments)
+def test_what_cannot_be_printed_is_one_sentence(refusal: Plan, arguments: list[str], key: str) -> None:
+    said(refusal(*GPT_22B, *arguments), key)
 
 
 def test_a_model_that_the_program_does_not_have_is_not_said_to_need_another_plan(refusal: Plan) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands.plan.conftest import Plan
+from tests.messages import said
 
 JOB = ("model=llama-3.1-8b", "precision=bf16", "batch.global_batch_size=64", "parallel.world_size=16")
 ONE_PLAN = (
@@ -104,15 +105,15 @@ def test_a_job_too_short_for_the_training_is_said_and_a_container_starts_around_
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "key"),
     [
-        ((*PLAN, "--sbatch"), "Add --as PROGRAM"),
-        ((*PLAN, "--as", "megatron-lm", "--sbatch", "slurm.scheduler=pbs"), "slurm.scheduler = 'pbs': takes no file"),
+        ((*PLAN, "--sbatch"), "--as"),
+        ((*PLAN, "--as", "megatron-lm", "--sbatch", "slurm.scheduler=pbs"), "slurm.scheduler"),
         (
             ("model=llama-3.1-8b", "parallel.world_size=1", "--as", "megatron-lm", "--sbatch"),
-            "none was chosen. Add cluster=NAME.",
+            "",
         ),
     ],
 )
-def test_what_no_job_can_be_made_of_is_refused(refusal: Plan, arguments: tuple[str, ...], words: str) -> None:
-    assert words in refusal(*arguments)
+def test_what_no_job_can_be_made_of_is_refused(refusal: Plan, arguments: tuple[str, ...], key: str) -> None:
+    said(refusal(*arguments), key)

@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import SMOKE, Command
+from tests.messages import said
 
 
-@pytest.mark.parametrize(
-    ("content", "message"), [(b"", "empty"), (b"\x00\x01\x02\xff\xfe" * 400, "not text"), (None, "no text|empty")]
-)
+@pytest.mark.parametrize("content", [b"", b"\x00\x01\x02\xff\xfe" * 400, None], ids=["empty", "binary", "folder"])
 def test_data_that_is_empty_or_not_text_stops_the_sweep_at_once(
-    content: bytes | None, message: str, tmp_path: Path, trisweep: Command
+    content: bytes | None, tmp_path: Path, trisweep: Command
 ) -> None:
     data = tmp_path / "data"
     if content is None:
@@ -26,10 +25,7 @@ def test_data_that_is_empty_or_not_text_stops_the_sweep_at_once(
     work = tmp_path / "work"
     work.mkdir()
     done = trisweep("sweep", "smoke", "--here", f"data.path={data}", cwd=work)
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert re.search(message, done.stderr), done.stderr
-    assert "data.path" in done.stderr
-    assert "Traceback" not in done.stderr
+    said(done, "data.path")
     assert not list(work.rglob("*.json"))
 
 
@@ -37,9 +33,7 @@ def test_data_that_is_empty_or_not_text_stops_the_sweep_at_once(
 def test_an_output_folder_that_is_a_file_is_said_so(tmp_path: Path, trisweep: Command) -> None:
     (tmp_path / "taken").write_text("mine")
     done = trisweep("sweep", "smoke", "--here", "output_dir=taken", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "output_dir" in done.stderr
-    assert "Traceback" not in done.stderr
+    said(done, "output_dir")
     assert (tmp_path / "taken").read_text() == "mine"
 
 
@@ -52,10 +46,8 @@ def test_a_time_limit_of_jobs_is_said_to_hold_for_no_trial_of_this_machine(finis
 
 def test_a_sweep_without_a_proxy_names_the_cluster_to_choose_and_the_replay(tmp_path: Path, trisweep: Command) -> None:
     done = trisweep("sweep", "frontier-study", "--here", "--json", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("trisweep: sweep.proxy = None: the sweep has no proxy")
-    assert "cluster=NAME" in done.stderr
-    assert "`make sweep-frontier-study`" in done.stderr
+    assert done.stdout == ""
+    said(done, "sweep.proxy")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -115,7 +107,7 @@ def test_an_allocation_of_more_nodes_than_the_cluster_has_is_refused(tmp_path: P
     done = trisweep(
         "sweep", "175b", "cluster=selene", "launcher=allocation", "launcher.num_nodes=9999", "--dry-run", cwd=tmp_path
     )
-    assert re.search(r"launcher\.num_nodes = 9999: is more than cluster\.num_nodes = \d+\. Use \d+ or", done.stderr)
+    said(done, "launcher.num_nodes")
 
 
 def test_the_hours_of_a_small_allocation_are_not_rounded_to_none(tmp_path: Path, trisweep: Command) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Command
+from tests.messages import said
 
 pytestmark = [
     pytest.mark.slow,
@@ -137,20 +138,18 @@ def test_a_saved_file_gives_the_same_trials(work: Path, trisweep: Command) -> No
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("given", "key"),
     [
-        (["--command", "nowhere fit.py {lr}", "lr=1,2"], "--command = 'nowhere fit.py {lr}': names nowhere, and no"),
-        (["--command", "python fitt.py {lr}", "lr=1,2"], "Did you mean fit.py?"),
-        (["lr=1,2"], "give --command"),
-        (["--command", "python fit.py {lr}", "lr=1,2", "--maximize"], "--objective val_accuracy --maximize"),
-        (["smoke", "--save", "x.yaml"], "Give it with --command"),
+        (["--command", "nowhere fit.py {lr}", "lr=1,2"], "--command"),
+        (["--command", "python fitt.py {lr}", "lr=1,2"], ""),
+        (["lr=1,2"], "--command"),
+        (["--command", "python fit.py {lr}", "lr=1,2", "--maximize"], "--objective"),
+        (["smoke", "--save", "x.yaml"], "--command"),
     ],
 )
 def test_a_wrong_command_line_is_one_message_and_leaves_nothing(
-    work: Path, trisweep: Command, given: list[str], says: str
+    work: Path, trisweep: Command, given: list[str], key: str
 ) -> None:
     done = trisweep("sweep", "--here", *given, cwd=work)
-    assert done.returncode == 2
-    assert says in " ".join(done.stderr.split())
-    assert "Traceback" not in done.stderr
+    said(done, key)
     assert not (work / "runs").exists()

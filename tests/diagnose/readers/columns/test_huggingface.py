@@ -10,6 +10,7 @@ from diagnose.readers import missing_of, read_runs
 from diagnose.runs import SaidBy
 from tests.diagnose.made_up import Write
 from tests.diagnose.readers.columns.test_megatron import cells, the_run
+from tests.messages import refused
 
 LLAMA = {
     **{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336},
@@ -286,5 +287,5 @@ def test_a_cut_json_is_one_message(write: Write, cut: float) -> None:
     from conf.errors import ConfigError
 
     text = json.dumps(LLAMA, indent=1)
-    with pytest.raises(ConfigError, match="is not JSON"):
+    with refused(ConfigError, "run"):
         read_runs([write("config.json", text[: int(len(text) * cut)])])

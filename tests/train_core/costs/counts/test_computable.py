@@ -8,6 +8,7 @@ import pytest
 from conf.errors import ConfigError
 from conf.types.model_spec import ModelSpec
 from tests.composed import load
+from tests.messages import refused
 from train_core.costs import IMPLEMENTATIONS, Implementation, estimate
 from train_core.costs.counts.parameters import largest_micro_batch_size, require_computable
 from train_core.costs.price import peak_bytes
@@ -50,23 +51,23 @@ def test_a_micro_batch_beyond_it_is_refused_with_the_largest() -> None:
     spec = model("gpt-22b")
     most = largest_micro_batch_size(spec)
     require_computable(spec, most)
-    with pytest.raises(ConfigError, match=rf"micro_batch_size = {most + 1}: .* the largest of gpt-22b is {most:,}"):
+    with refused(ConfigError, "batch.micro_batch_size"):
         require_computable(spec, most + 1)
 
 
 def test_a_model_beyond_it_is_refused_whatever_the_micro_batch() -> None:
-    with pytest.raises(ConfigError, match=r"model\.hidden_size = 614400000000: .* beyond pricing"):
+    with refused(ConfigError, "model.hidden_size"):
         require_computable(model("gpt-22b", "model.hidden_size=614400000000"), 1)
 
 
 @pytest.mark.parametrize(
-    ("overrides", "refused"),
+    ("overrides", "key"),
     [
-        (["batch.micro_batch_size=536870912", "batch.global_batch_size=536870912"], r"batch\.micro_batch_size"),
-        (["model.seq_length=1099511627776"], r"model\.hidden_size"),
+        (["batch.micro_batch_size=536870912", "batch.global_batch_size=536870912"], "batch.micro_batch_size"),
+        (["model.seq_length=1099511627776"], "model.hidden_size"),
     ],
 )
-def test_an_experiment_beyond_it_gets_no_estimate(overrides: list[str], refused: str) -> None:
+def test_an_experiment_beyond_it_gets_no_estimate(overrides: list[str], key: str) -> None:
     experiment = load(["model=gpt-22b", *overrides]).experiment()
-    with pytest.raises(ConfigError, match=rf"{refused} = .* beyond pricing"):
+    with refused(ConfigError, key):
         estimate(experiment)
