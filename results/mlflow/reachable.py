@@ -117,7 +117,7 @@ def require_entry(client: MlflowClient, uri: str) -> None:
 
 
 class DamagedStore(UsageError):
-    """The SQLite store is torn, as after a full disk, and can be made anew from the sweeps' folders."""
+    """The SQLite store is torn, or was made in another folder, and can be made anew from the sweeps' folders."""
 
 
 def require_sqlite(path: Path) -> None:

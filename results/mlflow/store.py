@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING
 from conf.credentials import without_credentials
 from conf.errors import UsageError
 from conf.types.sites import TrackingSpec
-from results.mlflow.reachable import mlflow_command, require_database, require_entry, require_server, require_sqlite
+from results.mlflow.reachable import (
+    DamagedStore,
+    mlflow_command,
+    require_database,
+    require_entry,
+    require_server,
+    require_sqlite,
+)
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -181,7 +188,7 @@ def _require_beside(location: str, output_dir: Path) -> None:
     """Refuse to write into the folder from which a store was moved or copied: MLflow keeps the whole path."""
     here = artifact_dir(output_dir)
     if location.endswith(f"/{here.name}") and location != here.as_uri():
-        raise UsageError(
+        raise DamagedStore(
             f"The MLflow store {database_path(output_dir)} was made elsewhere: its files are in {location}",
             f"`trisweep reindex {shlex.quote(f'output_dir={here.parent}')}` makes it anew here, and keeps the old one.",
         )

@@ -534,7 +534,7 @@ class LatentAttention(nn.Module):
         query = self.query_up(x if self.short_query_norm is None else self.short_query_norm(query))
         pairs, key = self.pair_up(self.short_pair_norm(pair)), self.shared_key(key)
         heads = join_heads(query, pairs, key, (self.head_size, self.value_size), rotary)
-        return self.dropout(self.projection(self.core(*heads, documents)))
+        return self.dropout(self.projection(self.core(*heads, documents=documents)))
 
 
 def join_heads(

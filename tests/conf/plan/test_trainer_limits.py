@@ -243,7 +243,7 @@ def test_delayed_scaling_does_not_go_with_pointwise_recomputation_in_megatron_co
 @pytest.mark.parametrize("plain", [(), (*MIXTURE, "model.experts.num_dense_layers=1")])
 def test_megatron_core_makes_no_activation_again_but_that_of_experts(plain: tuple[str, ...]) -> None:
     """Its own file refuses this by the same list, so that no search proposes what `--as` does not print."""
-    assert "its module moe_act makes the activation of experts again" in refusal("megatron-core", *plain, AGAIN)
+    assert "its module moe_act recomputes the activations of experts alone" in refusal("megatron-core", *plain, AGAIN)
 
 
 def test_groups_of_interleaved_micro_batches_are_of_one_size_but_for_the_last() -> None:
@@ -252,7 +252,7 @@ def test_groups_of_interleaved_micro_batches_are_of_one_size_but_for_the_last() 
         price("megatron-core", *one_replica, f"batch.global_batch_size={size}")
     for size in (17, 18):
         said = refusal("megatron-core", *one_replica, f"batch.global_batch_size={size}")
-        assert "but the last are of one size" in said
+        assert "but the last have one size" in said
 
 
 def test_stages_of_unequal_layers_are_named_by_their_layers() -> None:
