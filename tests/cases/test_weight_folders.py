@@ -16,8 +16,9 @@ from conf.errors import ConfigError
 from conf.types.model_spec import ModelSpec
 from tests.composed import load
 from tests.messages import refused
-from train_core.checkpoints.huggingface import Weights, from_rows, source_of
+from train_core.checkpoints.huggingface import Weights
 from train_core.checkpoints.huggingface_config import warn_of_weights
+from train_core.checkpoints.huggingface_layout import from_rows, source_of
 from train_core.checkpoints.weight_files import is_weights
 from train_core.checkpoints.what_to_read import whole_checkpoint
 from train_core.model.transformer import Transformer

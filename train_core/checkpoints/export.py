@@ -18,7 +18,6 @@ from conf.errors import UsageError
 from conf.types.model_spec import ModelSpec
 from conf.types.schema import ROTARY_BASE, Dtype
 from train_core.checkpoints.checkpoint_folder import Facts, Unreadable, damage, last_whole, read_facts
-from train_core.checkpoints.huggingface import from_rows, require_layout, router_biases_of, source_of
 from train_core.checkpoints.huggingface_config import (
     DEEPSEEK_V3,
     GEMMA,
@@ -32,6 +31,7 @@ from train_core.checkpoints.huggingface_config import (
     QWEN3_MOE,
     model_type_of,
 )
+from train_core.checkpoints.huggingface_layout import from_rows, require_layout, router_biases_of, source_of
 from train_core.checkpoints.reader import Reader, read, read_metadata
 from train_core.model.initialize import DTYPES
 from train_core.model.transformer import Transformer

@@ -1,24 +1,11 @@
-"""Weights in Hugging Face's files (safetensors): GPT-2's layout for the GPT family, Llama's for the Llama family, where
-biases of queries, keys and values make it that of Qwen2, their norms that of Qwen3, and experts that of Mixtral, of
-Qwen3-MoE with norms, or of DeepSeek-V3 with latent attention. What `model.parts` lists may make it that of OLMo 2, of
-Gemma or Gemma 2, whose norms multiply by 1 + weight there and by the weight here, or of gpt-oss, where all experts'
-matrices are one tensor (E, in, out), whose columns take turns for gates and inputs.
-
-A parameter of the model corresponds to one tensor there or to several, whose rows stand in another order, as here for
-two query groups of two heads:
-
-    there    q0 q1 q2 q3  k0 k1  v0 v1      all queries, all keys, all values
-    here     q0 q1 k0 v0  q2 q3 k1 v1       group after group, so that a plain cut serves tensor parallelism
-
-Of the rows that DeepSeek's positions turn, neighbours turn together there, and here row i with row i + r/2 of r.
-"""
+"""Weights in Hugging Face's files (safetensors), read and held against a model; the places: `huggingface_layout`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -26,25 +13,17 @@ from torch import Tensor
 
 from conf.errors import ConfigError
 from conf.plan.experiment import Experiment
-from conf.types.model_spec import ExpertsSpec, LatentAttentionSpec, ModelSpec
-from conf.types.schema import Frozen
+from conf.types.model_spec import ModelSpec
 from train_core.checkpoints.checkpoint_folder import KEY
 from train_core.checkpoints.huggingface_config import (
     DEEPSEEK_V3,
-    GEMMA,
-    GEMMA2,
-    GPT_OSS,
-    MISTRAL,
-    MIXTRAL,
-    OLMO2,
-    PARTS_OF,
-    QWEN3_MOE,
     model_type_of,
     require_config,
     warn_of_weights,
 )
+from train_core.checkpoints.huggingface_layout import from_rows, require_layout, router_biases_of, source_of, to_rows
 from train_core.checkpoints.weight_files import INDEX, files_of, is_weights
-from train_core.model.transformer import Transformer, gate_block_size
+from train_core.model.transformer import Transformer
 from train_core.parallel.collectives import Axis
 from train_core.parallel.parallelize import FirstValue
 from train_core.process.world import result_of_first
@@ -65,309 +44,6 @@ LAYERS_OF_OTHERS = {
     ),
 }
 """What is wrong with files whose tensors have such names, and what to do."""
-
-
-class Source(NamedTuple):
-    """The tensors that make up one parameter, in the order in which their rows follow each other there.
-
-    Attributes:
-        rows: how this model orders them; `end_in_pairs` has such pairs at the end of all, `heads_end_in_pairs` of each
-            head; `experts` and `gated_experts` are all experts' in one tensor.
-        transposed: their matrices are (in, out), as in GPT-2's Conv1D.
-        shift: what is added to the values there.
-    """
-
-    names: tuple[str, ...]
-    rows: Literal["same", "groups", "gate", "end_in_pairs", "heads_end_in_pairs", "experts", "gated_experts"] = "same"
-    transposed: bool = False
-    shift: float = 0.0
-
-
-GPT_2 = {
-    "embedding.tokens": Source(("transformer.wte",)),
-    "embedding.positions": Source(("transformer.wpe",)),
-    "attention_norm": Source(("transformer.h.{}.ln_1",)),
-    "attention.qkv": Source(("transformer.h.{}.attn.c_attn",), "groups", transposed=True),
-    "attention.projection": Source(("transformer.h.{}.attn.c_proj",), transposed=True),
-    "feed_forward_norm": Source(("transformer.h.{}.ln_2",)),
-    "feed_forward.up": Source(("transformer.h.{}.mlp.c_fc",), transposed=True),
-    "feed_forward.down": Source(("transformer.h.{}.mlp.c_proj",), transposed=True),
-    "final_norm": Source(("transformer.ln_f",)),
-    "head": Source(("lm_head",)),
-}
-ATTENTION, FEED_FORWARD = "model.layers.{}.self_attn", "model.layers.{}.mlp"
-LLAMA = {
-    "embedding.tokens": Source(("model.embed_tokens",)),
-    "attention_norm": Source(("model.layers.{}.input_layernorm",)),
-    "attention.qkv": Source(tuple(f"{ATTENTION}.{part}_proj" for part in "qkv"), "groups"),
-    "attention.query_norm": Source((f"{ATTENTION}.q_norm",)),
-    "attention.key_norm": Source((f"{ATTENTION}.k_norm",)),
-    "attention.projection": Source((f"{ATTENTION}.o_proj",)),
-    "feed_forward_norm": Source(("model.layers.{}.post_attention_layernorm",)),
-    "feed_forward.up": Source((f"{FEED_FORWARD}.gate_proj", f"{FEED_FORWARD}.up_proj"), "gate"),
-    "feed_forward.down": Source((f"{FEED_FORWARD}.down_proj",)),
-    "final_norm": Source(("model.norm",)),
-    "head": Source(("lm_head",)),
-}
-
-
-def _shifted(module: str, name: str) -> dict[str, Source]:
-    return {module: Source((name,), shift=1.0)}
-
-
-FURTHER = {
-    GEMMA: {
-        **_shifted("attention_norm", "model.layers.{}.input_layernorm"),
-        **_shifted("feed_forward_norm", "model.layers.{}.post_attention_layernorm"),
-        **_shifted("final_norm", "model.norm"),
-    },
-    GEMMA2: {
-        **_shifted("attention_norm", "model.layers.{}.input_layernorm"),
-        **_shifted("post_attention_norm", "model.layers.{}.post_attention_layernorm"),
-        **_shifted("feed_forward_norm", "model.layers.{}.pre_feedforward_layernorm"),
-        **_shifted("post_feed_forward_norm", "model.layers.{}.post_feedforward_layernorm"),
-        **_shifted("final_norm", "model.norm"),
-    },
-    OLMO2: {
-        "post_attention_norm": Source(("model.layers.{}.post_attention_layernorm",)),
-        "post_feed_forward_norm": Source(("model.layers.{}.post_feedforward_layernorm",)),
-        "attention.queries_norm": Source((f"{ATTENTION}.q_norm",)),
-        "attention.keys_norm": Source((f"{ATTENTION}.k_norm",)),
-    },
-}
-"""What differs from Llama's layout."""
-
-
-class MixtureLayout(NamedTuple):
-    """The names of a layer's experts, whose matrices stand one below the other in the parameters here.
-
-    Attributes:
-        up: those of an expert's first product, the gate's first.
-    """
-
-    name: str
-    module: str
-    up: tuple[str, str]
-    down: str
-
-
-MIXTURES = {
-    MIXTRAL: MixtureLayout("Mixtral", "model.layers.{}.block_sparse_moe", ("w1", "w3"), "w2"),
-    QWEN3_MOE: MixtureLayout("Qwen3-MoE", FEED_FORWARD, ("gate_proj", "up_proj"), "down_proj"),
-    DEEPSEEK_V3: MixtureLayout("DeepSeek-V3", FEED_FORWARD, ("gate_proj", "up_proj"), "down_proj"),
-}
-SHARED_EXPERTS = f"{FEED_FORWARD}.shared_experts"
-SHARED = {
-    "feed_forward.shared.up": Source((f"{SHARED_EXPERTS}.gate_proj", f"{SHARED_EXPERTS}.up_proj"), "gate"),
-    "feed_forward.shared.down": Source((f"{SHARED_EXPERTS}.down_proj",)),
-}
-SHORT_NORM_EPSILON = 1e-6
-"""Of the norms of short vectors, whatever the others have. Source: transformers, DeepseekV3Attention."""
-ROUTER = "feed_forward.router"
-OF_GPT_OSS = {
-    "attention.sinks": Source((f"{ATTENTION}.sinks",)),
-    ROUTER: Source((f"{FEED_FORWARD}.router",)),
-    "feed_forward.experts.up": Source((f"{FEED_FORWARD}.experts.gate_up_proj",), "gated_experts"),
-    "feed_forward.experts.down": Source((f"{FEED_FORWARD}.experts.down_proj",), "experts"),
-}
-"""What differs from Llama's layout."""
-
-
-def source_of(name: str, spec: ModelSpec) -> Source:
-    """The source of the parameter with a global name; the names of its tensors are complete."""
-    module, _, leaf = name.rpartition(".")
-    parts = module.split(".")
-    index, module = (parts[1], ".".join(parts[2:])) if parts[0] == "layers" else ("", module)
-    source = _layout(spec)[module]
-    if module == ROUTER and leaf == "bias":  # which is no parameter, here or there
-        leaf = "e_score_correction_bias"
-    suffix = f".{leaf.removeprefix('score_')}"
-    if source.rows in ("experts", "gated_experts") or module == "attention.sinks":
-        suffix = "" if leaf == "weight" else f"_{leaf}"
-    return source._replace(names=tuple(f"{tensor.format(index)}{suffix}" for tensor in source.names))
-
-
-def _layout(spec: ModelSpec) -> dict[str, Source]:
-    """The source of each module of the model, by its name in a layer or in the model."""
-    if spec.experts is None:
-        return GPT_2 if spec.family == "gpt" else LLAMA | FURTHER.get(model_type_of(spec), {})
-    if model_type_of(spec) == GPT_OSS:
-        return LLAMA | OF_GPT_OSS
-    experts, there = range(spec.experts.num_experts), MIXTURES[model_type_of(spec)]
-    of_experts = {
-        module: Source(tuple(f"{there.module}.experts.{expert}.{part}" for expert in experts for part in parts))
-        for module, parts in (("feed_forward.experts.up", there.up), ("feed_forward.experts.down", (there.down,)))
-    }
-    layout = LLAMA | of_experts | {ROUTER: Source((f"{there.module}.gate",))}
-    return layout if spec.latent_attention is None else layout | SHARED | _of_short_vectors(spec.latent_attention)
-
-
-def _of_short_vectors(latent: LatentAttentionSpec) -> dict[str, Source]:
-    """The sources of the ways down and up of latent attention."""
-    is_short = latent.query_rank is not None
-    down = ("q_a_proj", "kv_a_proj_with_mqa") if is_short else ("kv_a_proj_with_mqa",)
-    return {
-        "attention.down": Source(tuple(f"{ATTENTION}.{part}" for part in down), "end_in_pairs"),
-        "attention.short_query_norm": Source((f"{ATTENTION}.q_a_layernorm",)),
-        "attention.short_pair_norm": Source((f"{ATTENTION}.kv_a_layernorm",)),
-        "attention.query_up": Source((f"{ATTENTION}.{'q_b_proj' if is_short else 'q_proj'}",), "heads_end_in_pairs"),
-        "attention.pair_up": Source((f"{ATTENTION}.kv_b_proj",)),
-    }
-
-
-def router_biases_of(spec: ModelSpec) -> list[str]:
-    """The names of the biases of routers for which the model's layout has a place."""
-    if spec.experts is None or model_type_of(spec) != DEEPSEEK_V3:
-        return []
-    return [f"layers.{index}.{ROUTER}.bias" for index in range(spec.num_dense_layers, spec.num_layers)]
-
-
-def require_layout(spec: ModelSpec) -> None:
-    """Raises ConfigError where no layout has a place for this model."""
-    gated = spec.family == "llama"
-    if spec.gated_mlp != gated:
-        problem = f"has no place in the Hugging Face layout of the {spec.family} family"
-        raise ConfigError("model.gated_mlp", spec.gated_mlp, problem, f"Use {str(gated).lower()}.")
-    if spec.family == "gpt" and spec.query_size + 2 * spec.key_value_size != 3 * spec.hidden_size:
-        problem = "has no place in GPT-2's layout, whose queries, keys and values are as wide as the model"
-        raise ConfigError("model.num_query_groups", spec.num_query_groups, problem, "Use one group for each head.")
-    _require_parts(spec)
-    kind = model_type_of(spec)
-    if spec.narrow_window is not None and kind not in (GEMMA2, GPT_OSS) and (spec.num_full_layers or kind != MISTRAL):
-        problem = (
-            "has no place in layouts but those of Gemma 2, gpt-oss, and in all layers without biases and norms Mistral"
-        )
-        value = spec.attention_window.model_dump() if spec.attention_window else None
-        raise ConfigError("model.attention_window", value, problem, "Use model.attention_window=null.")
-    if spec.latent_attention is not None:
-        _require_deepseek(spec, spec.experts)
-    elif spec.experts is not None:
-        _require_mixture(spec, spec.experts)
-    elif spec.qk_norm and spec.qkv_bias:
-        problem = "has no place in Qwen3's layout, whose queries and keys have norms and no biases"
-        raise ConfigError("model.qkv_bias", True, problem, "Use model.qkv_bias=false.")
-
-
-def _require_parts(spec: ModelSpec) -> None:
-    """Raises ConfigError for parts that no type has together, and for what goes with none of its own."""
-    kind = model_type_of(spec)
-    if spec.parts and kind not in PARTS_OF:
-        known = "; ".join(f"{name}: {','.join(sorted(parts))}" for name, parts in PARTS_OF.items())
-        problem = f"has no place together in a Hugging Face layout. Known: {known}"
-        raise ConfigError("model.parts", sorted(spec.parts), problem, "Use model.parts=[] or those of one type.")
-    for key in ("logits_cap", "scores_cap", "query_pre_attn_scalar"):
-        if kind != GEMMA2 and (value := getattr(spec, key)) is not None:
-            problem = "has no place in a layout but Gemma 2's"
-            raise ConfigError(f"model.{key}", value, problem, f"Use model.{key}=null.")
-    if kind == GPT_OSS and not (spec.qkv_bias and spec.experts):
-        problem = "is not enough for the layout of gpt_oss, which has model.qkv_bias = true and model.experts too"
-        raise ConfigError("model.parts", sorted(spec.parts), problem, "Give both, or use model.parts=[].")
-    for key in ("qk_norm", "latent_attention", *(() if kind == GPT_OSS else ("qkv_bias", "experts"))):
-        if kind in PARTS_OF and (value := getattr(spec, key)):
-            given = "given" if isinstance(value, Frozen) else value
-            remedy = f"Use model.{key}={'false' if value is True else 'null'}."
-            raise ConfigError(f"model.{key}", given, f"has no place in the layout of {kind}", remedy)
-
-
-def _require_mixture(spec: ModelSpec, experts: ExpertsSpec) -> None:
-    """Layouts with experts have them in every layer, and nothing beside them."""
-    if spec.family != "llama":
-        problem = "has no place in the Hugging Face layout of the gpt family"
-        raise ConfigError("model.experts", "given", problem, "Use model.experts=null.")
-    for key, value, plain in (
-        ("model.experts.shared_ffn_hidden_size", experts.shared_ffn_hidden_size, 0),
-        ("model.experts.num_dense_layers", experts.num_dense_layers, 0),
-        ("model.experts.balance_bias", experts.balance_bias, 0.0),
-        ("model.experts.scores", experts.scores, "softmax"),
-        ("model.experts.routed_scale", experts.routed_scale, 1.0),
-        ("model.experts.num_groups", experts.num_groups if experts.top_groups < experts.num_groups else 1, 1),
-        ("model.qkv_bias", spec.qkv_bias, model_type_of(spec) == GPT_OSS),
-    ):
-        if value != plain:
-            kind = model_type_of(spec)
-            name = MIXTURES[kind].name if kind in MIXTURES else kind
-            problem = f"has no place in {name}'s layout, whose layers are all experts"
-            raise ConfigError(key, value, problem, f"Use {key}={str(plain).lower()}.")
-
-
-def _require_deepseek(spec: ModelSpec, experts: ExpertsSpec | None) -> None:
-    """Latent attention has a layout beside experts with sigmoid scores and whole shared ones."""
-    there = "has no place in DeepSeek-V3's layout"
-    if experts is None:
-        raise ConfigError("model.experts", "null", f"{there}, the only one of latent attention", "Choose experts.")
-    width, shared = experts.ffn_hidden_size, experts.shared_ffn_hidden_size
-    if experts.scores != "sigmoid":
-        raise ConfigError("model.experts.scores", experts.scores, there, "Use model.experts.scores=sigmoid.")
-    if not shared or shared % width:
-        problem = f"{there}, which has whole shared experts as wide as model.experts.ffn_hidden_size = {width}"
-        remedy = f"Use model.experts.shared_ffn_hidden_size={max(shared // width, 1) * width}."
-        raise ConfigError("model.experts.shared_ffn_hidden_size", shared, problem, remedy)
-    if experts.num_experts < 2 * experts.num_groups:
-        problem = f"{there}, whose groups have two experts or more"
-        remedy = f"Use model.experts.num_groups={experts.num_experts // 2} or less."
-        raise ConfigError("model.experts.num_groups", experts.num_groups, problem, remedy)
-    if spec.norm_epsilon != SHORT_NORM_EPSILON:
-        problem = f"{there}, whose norms of short vectors have {SHORT_NORM_EPSILON}"
-        raise ConfigError("model.norm_epsilon", spec.norm_epsilon, problem, "Use model.norm_epsilon=1.0e-6.")
-
-
-def to_rows(tensors: list[Tensor], source: Source, spec: ModelSpec) -> Tensor:
-    """The parameter, from its tensors there; of experts in one tensor, from some of them."""
-    if source.rows in ("experts", "gated_experts"):
-        (whole,) = tensors
-        rows = whole.transpose(1, -1) if whole.dim() > 2 else whole  # (E, out, in), and (E, out) of biases
-        rows = rows.unflatten(1, (-1, 2)).transpose(1, 2).flatten(1, 2) if source.rows == "gated_experts" else rows
-        return rows.flatten(0, 1).contiguous()
-    whole = torch.cat([tensor.t() if source.transposed and tensor.dim() == 2 else tensor for tensor in tensors])
-    order = _order(source, spec, whole.size(0))
-    rows = whole.contiguous() if order is None else whole[order]
-    return rows + source.shift if source.shift else rows
-
-
-def from_rows(parameter: Tensor, source: Source, spec: ModelSpec) -> list[Tensor]:
-    """The tensors there, from the parameter: the reverse of `to_rows`."""
-    if source.rows in ("experts", "gated_experts"):
-        assert spec.experts is not None
-        rows = parameter.unflatten(0, (spec.experts.num_experts, -1))
-        rows = rows.unflatten(1, (2, -1)).transpose(1, 2).flatten(1, 2) if source.rows == "gated_experts" else rows
-        return [(rows.transpose(1, -1) if rows.dim() > 2 else rows).contiguous()]
-    order = _order(source, spec, parameter.size(0))
-    whole = parameter if order is None else parameter[order.argsort()]
-    whole = whole - source.shift if source.shift else whole
-    tensors = whole.split(_lengths(source, spec, parameter.size(0)))
-    return [(tensor.t() if source.transposed and tensor.dim() == 2 else tensor).contiguous() for tensor in tensors]
-
-
-def _order(source: Source, spec: ModelSpec, num_rows: int) -> Tensor | None:
-    """The place there of each row here; None of rows in the same order."""
-    places = torch.arange(num_rows)
-    if source.rows == "same":
-        return None
-    if source.rows.endswith("in_pairs"):  # neighbours turn together there
-        assert spec.latent_attention is not None
-        heads = places.view(spec.num_attention_heads if source.rows == "heads_end_in_pairs" else 1, -1)
-        size = spec.latent_attention.rotary_head_size
-        plain, ends = heads.split([heads.size(1) - size, size], 1)
-        return torch.cat((plain, ends[:, ::2], ends[:, 1::2]), 1).flatten()
-    if source.rows == "groups":  # of query heads, one key head and one value head
-        num_blocks, lengths = spec.num_query_groups, [spec.query_size, spec.key_value_size, spec.key_value_size]
-    else:  # the gate and the input, of the layer's feed-forward network or of the shared expert
-        width = num_rows // 2
-        num_blocks, lengths = width // gate_block_size(spec, width), [width, width]
-    # Parts that follow one another there take turns block by block here.
-    return torch.cat([part.view(num_blocks, -1) for part in places.split(lengths)], 1).flatten()
-
-
-def _lengths(source: Source, spec: ModelSpec, num_rows: int) -> list[int]:
-    """The rows of each tensor there."""
-    if source.rows == "groups" and len(source.names) > 1:
-        return [spec.query_size, spec.key_value_size, spec.key_value_size]
-    if source.rows == "end_in_pairs" and len(source.names) > 1:  # of a short query, and of a short key and value
-        assert spec.latent_attention is not None
-        rank = spec.latent_attention.query_rank or 0
-        return [rank, num_rows - rank]
-    # Experts are as large as each other, and so are the two matrices of an expert's first product.
-    return [num_rows // len(source.names)] * len(source.names)
 
 
 class StoredTensor(NamedTuple):

@@ -20,8 +20,9 @@ from tests.composed import load
 from tests.train_core.conftest import ExperimentOf, TrialOf, Worlds
 from train_core.axes import Layout
 from train_core.checkpoints.export import checkpoint_in, export, hugging_face_config
-from train_core.checkpoints.huggingface import Weights, from_rows, loaded_weights, require_layout, source_of, to_rows
+from train_core.checkpoints.huggingface import Weights, loaded_weights
 from train_core.checkpoints.huggingface_config import require_config, warn_of_weights
+from train_core.checkpoints.huggingface_layout import from_rows, require_layout, source_of, to_rows
 from train_core.checkpoints.weight_files import is_weights
 from train_core.data.byte_pairs import bytes_tokenizer
 from train_core.expert_load import RouterBiases
