@@ -72,6 +72,12 @@ class LastImport:
         except (KeyError, OSError, ValidationError):
             return None
 
+    @property
+    def was_elsewhere(self) -> bool:
+        """True if the sweep was last written into another store, or into this one before it was moved or copied."""
+        store = stored_values(self.memory).get("store")
+        return isinstance(store, list) and store[:1] != [str(self.place[0])]
+
     def parent_if_all_stored(self) -> StoredRun | None:
         """The sweep's run, where nothing has changed since the last import, neither on disk nor in the store."""
         is_same = stored_values(self.memory).get("files") == self.sight.digest

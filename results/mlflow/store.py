@@ -184,6 +184,20 @@ def experiment_id(client: MlflowClient, tracking: TrackingSpec, output_dir: Path
     return str(experiment.experiment_id)
 
 
+def require_made_here(tracking: TrackingSpec, output_dir: Path) -> None:
+    """Raises DamagedStore for a store that was moved or copied, which this process may replace afterwards.
+
+    MLflow keeps a store open that it knows by its address, so that another spelling of it is asked here.
+    """
+    from mlflow import MlflowClient
+
+    path = database_path(output_dir)
+    if path.exists():
+        experiment = MlflowClient(f"sqlite:///{path.parent}/./{path.name}").get_experiment_by_name(tracking.experiment)
+        if experiment is not None:
+            _require_beside(experiment.artifact_location, output_dir)
+
+
 def _require_beside(location: str, output_dir: Path) -> None:
     """Refuse to write into the folder from which a store was moved or copied: MLflow keeps the whole path."""
     here = artifact_dir(output_dir)

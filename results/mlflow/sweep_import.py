@@ -25,7 +25,7 @@ from conf.types.sites import TrackingSpec
 from results.mlflow.last_import import LastImport, StoredRun
 from results.mlflow.reachable import remedy_of, require_writable
 from results.mlflow.run_content import RunContent, log_sweep_files, log_trial_files, report_digest
-from results.mlflow.store import artifact_dir, database_path, flush, journals_of, tracking_uri
+from results.mlflow.store import artifact_dir, database_path, flush, journals_of, require_made_here, tracking_uri
 from results.mlflow.sweep_content import sweep_runs, training_run
 from results.mlflow.tensorboard import TENSORBOARD, write_events
 from results.mlflow.writer import RunWriter
@@ -68,12 +68,15 @@ def import_sweep(
 
     Raises:
         UsageError: the server does not answer or refuses, or another import holds the store for two minutes.
+        DamagedStore: the store was made in another folder.
     """
     with _lock_store(output_dir), _explain_failures(tracking, output_dir):
         sweep_id = _tracking_id(sweep.folder.tracking_id, tracking)
         last = None  # a server would have to be asked for all runs even so
         if tracking.kind == "sqlite":
             last = LastImport.of(sweep, database_path(output_dir), tracking.experiment, sweep_id)
+            if last.was_elsewhere:
+                require_made_here(tracking, output_dir)
         # Event files may be asked for after the sweep.
         has_events = TENSORBOARD not in tracking.also or (sweep.folder.path / TENSORBOARD).exists()
         if last and not anew and has_events and (parent := last.parent_if_all_stored()):
