@@ -329,7 +329,7 @@ class SweepFolder:
     notified.json   what the webhook was told last
     report.md, report.csv, report.html; those of a part of the sweep bear its values: report-micro_batch_size=1.html
     tracking_id     names this sweep in MLflow, wherever the folder is moved, and says where it was; a copy gets another
-    tensorboard/ID/ event files of a trial, where `tracking.also` asks for them
+    tensorboard/ID/ event files of a trial, where `tracking.also` asks for them; wandb/ likewise its offline runs
     reported.json   what the last report said, and of which files; of a part, report-KEY=VALUE.json
     imported.json   of which files the last import into MLflow was made, so that one with nothing new reads none
     ../tokens/      tokens of all sweeps beside each other, so that those over the same text share them

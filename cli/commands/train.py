@@ -93,6 +93,7 @@ def _train_best(overrides: Overrides, name: str | None, *, here: bool, dry_run: 
     from conf.compose.load import require_name
     from launcher.long_run import long_run, require_job, write_long_run
     from launcher.where import choose_place
+    from results.mlflow.trackers import require_trackers
     from train_core.costs import estimate
     from train_core.data.tokens import prepare, token_folder
     from train_core.job.training_folder import extension_lines
@@ -101,6 +102,7 @@ def _train_best(overrides: Overrides, name: str | None, *, here: bool, dry_run: 
     # The name becomes a folder, which must not lie outside of the output folder.
     require_name("--name", name)
     place = choose_place(overrides, here=here, dry_run=dry_run)
+    require_trackers(place.settings.tracking)
     sweep, own = str(overrides.stated_value("sweep")), overrides.without({"sweep"})
     if not place.folder.record.exists():
         again = same_command("sweep", sweep, own.of({"cluster", "output_dir"}))

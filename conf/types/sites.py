@@ -163,15 +163,15 @@ class TrackingSpec(Frozen):
         uri: of the database (`postgresql://user@host/name`) or the server (`https://host`); null for `sqlite`.
         experiment: MLflow's name for all runs together.
         live_seconds: how often a sweep that runs brings MLflow up to date; null does so only at its end.
-        also: what else is written whenever MLflow is: `tensorboard`, event files below `tensorboard/` in each sweep's
-            folder.
+        also: what else is written whenever MLflow is, into a folder of that name in each sweep's: `tensorboard`, event
+            files; `wandb`, offline runs for `wandb sync`, once a command ends.
     """
 
     kind: Literal["sqlite", "database", "server"]
     uri: str | None
     experiment: str
     live_seconds: Positive | None = 30.0
-    also: Annotated[tuple[Literal["tensorboard"], ...], Field(strict=False)] = ()
+    also: Annotated[tuple[Literal["tensorboard", "wandb"], ...], Field(strict=False)] = ()
 
     @model_validator(mode="after")
     def _server_has_uri(self) -> TrackingSpec:
@@ -179,6 +179,10 @@ class TrackingSpec(Frozen):
             problem = f"a tracking {self.kind} needs an address"
             raise ConfigError("tracking.uri", self.uri, problem, "Give tracking.uri=URL.")
         return self
+
+    def while_running(self) -> TrackingSpec:
+        """The store for imports while a sweep runs: runs of wandb can only be written whole, and wait for the end."""
+        return self.model_copy(update={"also": tuple(name for name in self.also if name != "wandb")})
 
     def without_credentials(self) -> TrackingSpec:
         """The store as records keep it, without a password in its address: others may read the records."""

@@ -89,7 +89,7 @@ def import_of(folder: Path, store: TrackingSpec) -> Callable[[], None]:
         from sweeps.sweep import Sweep
 
         with suppress(TrisweepError, FileNotFoundError):  # the import at the end of the sweep says what is wrong
-            import_sweep(Sweep.stored_in(SweepFolder(folder)), store, folder.parent)
+            import_sweep(Sweep.stored_in(SweepFolder(folder)), store.while_running(), folder.parent)
 
     return import_one
 
@@ -118,7 +118,7 @@ class UnfinishedSweeps:
                 is_ours = tracking.store_identity == self.store.store_identity
                 if is_ours and (folder.path in self._followed or not self._had_ended(sweep)):
                     self._followed.add(folder.path)
-                    import_sweep(sweep, tracking.signed_in_as(self.store), self.root)
+                    import_sweep(sweep, tracking.signed_in_as(self.store).while_running(), self.root)
 
     def _had_ended(self, sweep: Sweep) -> bool:
         from sweeps.sweep import glance_at, is_settled

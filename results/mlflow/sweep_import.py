@@ -27,7 +27,7 @@ from results.mlflow.reachable import remedy_of, require_writable
 from results.mlflow.run_content import RunContent, log_sweep_files, log_trial_files, report_digest
 from results.mlflow.store import artifact_dir, database_path, flush, journals_of, require_made_here, tracking_uri
 from results.mlflow.sweep_content import sweep_runs, training_run
-from results.mlflow.tensorboard import TENSORBOARD, write_events
+from results.mlflow.trackers import write_beside
 from results.mlflow.writer import RunWriter
 from sweeps.folder.journal import History
 from sweeps.reading import Reading, TrialReading
@@ -77,16 +77,16 @@ def import_sweep(
             last = LastImport.of(sweep, database_path(output_dir), tracking.experiment, sweep_id)
             if last.was_elsewhere:
                 require_made_here(tracking, output_dir)
-        # Event files may be asked for after the sweep.
-        has_events = TENSORBOARD not in tracking.also or (sweep.folder.path / TENSORBOARD).exists()
-        if last and not anew and has_events and (parent := last.parent_if_all_stored()):
+        # What else is written may be asked for after the sweep, and wandb's runs are not while it runs.
+        has_others = all(name != "wandb" and (sweep.folder.path / name).exists() for name in tracking.also)
+        if last and not anew and has_others and (parent := last.parent_if_all_stored()):
             return _summary_of_no_change(parent, 1 + len(sweep.record.trials), tracking, output_dir)
         results = read(sweep)
         ended = History.kept_in(sweep.folder).why_cut_short([each.outcome for each in results])
         contents = partial(sweep_runs, sweep.record, results, report_digest(sweep.folder), ended)
         writer = RunWriter(tracking, output_dir, sweep_id, last.runs() if last else None, anew=anew)
         done = _write(sweep, results, contents(), writer, tell)
-        write_events(contents(), tracking, sweep.folder.path)
+        write_beside(contents, tracking, sweep.folder.path, sweep_id)
         if last:
             last.remember(results, writer.stored)
             flush(database_path(output_dir))
@@ -131,7 +131,7 @@ def import_training(
     with _lock_store(output_dir), _explain_failures(tracking, output_dir):
         content = training_run(record, training, from_trial)
         training_id = _tracking_id(training.folder.tracking_id, tracking)
-        write_events([content], tracking, training.folder.path)
+        write_beside(lambda: [content], tracking, training.folder.path, training_id)
         writer = RunWriter(tracking, output_dir, training_id, anew=anew)
         run_id = writer.write(content, None, partial(log_trial_files, reading=training))
         return ImportSummary(writer.uri, writer.experiment_id, run_id, **writer.counts)

@@ -10,43 +10,25 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterable
-from importlib.util import find_spec
 from pathlib import Path
 
-from conf.errors import ConfigError
 from conf.types.sites import TrackingSpec
 from results.mlflow.metric_keys import RANK_MEMORY
 from results.mlflow.run_content import RunContent
 from train_core.trial.atomic import stored_values, write_atomically
 
-TENSORBOARD = "tensorboard"
-"""Its name in `tracking.also`, and the folder of its files in that of the sweep."""
 WRITTEN = "written.json"
 """What a trial's event files hold: the attempt, its last step, and the digest of the content."""
 
 MILLISECONDS = 1000
 
 
-def require_trackers(tracking: TrackingSpec) -> None:
-    """Refuse what could not be written once the trials have run, as the package for it is not installed.
-
-    Raises:
-        ConfigError: a package that `tracking.also` needs is not installed.
-    """
-    if TENSORBOARD in tracking.also and find_spec(TENSORBOARD) is None:
-        problem = "the package tensorboard is not installed"
-        raise ConfigError("tracking.also", [TENSORBOARD], problem, "Run pip install tensorboard, or leave it out.")
-
-
-def write_events(contents: Iterable[RunContent], tracking: TrackingSpec, folder: Path) -> None:
-    """Bring the event files of all runs up to date, if any are wanted; a run without steps gets none."""
-    if TENSORBOARD not in tracking.also:
-        return
-    require_trackers(tracking)
+def write_events(contents: Iterable[RunContent], tracking: TrackingSpec, folder: Path, tracking_id: str) -> None:
+    """Bring the event files of all runs up to date; a run without steps gets none."""
     for content in contents:
         if content.steps.lines:
             trial, _, _ = content.key.partition("/")
-            _write_run(content, folder / TENSORBOARD / trial)
+            _write_run(content, folder / trial)
 
 
 def _write_run(content: RunContent, folder: Path) -> None:

@@ -39,7 +39,7 @@ from launcher.local.machine import this_machine
 from launcher.sweep import dry_run_here, prepare_tokens, run_here
 from launcher.where import SweepPlace, choose_place
 from results.mlflow.follow import followed_in_mlflow
-from results.mlflow.tensorboard import require_trackers
+from results.mlflow.trackers import require_trackers
 from sweeps.folder.journal import History
 from sweeps.later_command import Restriction, restriction_of
 from sweeps.points.plan import plan_sweep

@@ -5,14 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from conf.errors import ConfigError
 from conf.types.sites import TrackingSpec
-from results.mlflow import tensorboard
 from results.mlflow.run_content import LoggedMetric, RunContent, StepHistory
-from results.mlflow.tensorboard import require_trackers, write_events
-from tests.messages import refused
+from results.mlflow.tensorboard import write_events
 
 EVENTS = TrackingSpec(kind="sqlite", uri=None, experiment="trisweep", also=("tensorboard",))
 
@@ -50,10 +45,10 @@ def losses(folder: Path) -> list[tuple[int, float]]:
 
 def test_a_trial_that_goes_on_gets_only_its_new_steps(tmp_path: Path) -> None:
     folder = tmp_path / "tensorboard" / "trial-7"
-    write_events([content(2)], EVENTS, tmp_path)
-    write_events([content(2)], EVENTS, tmp_path)
+    write_events([content(2)], EVENTS, tmp_path / "tensorboard", "")
+    write_events([content(2)], EVENTS, tmp_path / "tensorboard", "")
     assert len(list(folder.glob("events*"))) == 1, "nothing was new"
-    write_events([content(3, end_ms=4000)], EVENTS, tmp_path)
+    write_events([content(3, end_ms=4000)], EVENTS, tmp_path / "tensorboard", "")
     assert losses(folder) == [(1, 9.0), (2, 8.0), (3, 7.0)]
     assert [event.step for event in read(folder).Scalars("pred/step_s")] == [3], "the whole trial's, at its end"
     memory = [(event.step, event.value) for event in read(folder).Scalars("meas/rank_mem_GiB")]
@@ -62,21 +57,14 @@ def test_a_trial_that_goes_on_gets_only_its_new_steps(tmp_path: Path) -> None:
 
 
 def test_a_trial_that_started_over_keeps_no_step_of_before(tmp_path: Path) -> None:
-    write_events([content(5)], EVENTS, tmp_path)
-    write_events([content(1, attempt="second")], EVENTS, tmp_path)
+    write_events([content(5)], EVENTS, tmp_path / "tensorboard", "")
+    write_events([content(1, attempt="second")], EVENTS, tmp_path / "tensorboard", "")
     assert losses(tmp_path / "tensorboard" / "trial-7") == [(1, 9.0)]
 
 
 def test_a_damaged_note_of_what_was_written_has_the_files_written_anew(tmp_path: Path) -> None:
-    write_events([content(2)], EVENTS, tmp_path)
+    write_events([content(2)], EVENTS, tmp_path / "tensorboard", "")
     folder = tmp_path / "tensorboard" / "trial-7"
     (folder / "written.json").write_text("{")
-    write_events([content(2)], EVENTS, tmp_path)
+    write_events([content(2)], EVENTS, tmp_path / "tensorboard", "")
     assert losses(folder) == [(1, 9.0), (2, 8.0)]
-
-
-def test_what_is_not_installed_is_refused_before_trials_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    require_trackers(EVENTS)
-    monkeypatch.setattr(tensorboard, "find_spec", lambda name: None)
-    with refused(ConfigError, "tracking.also"):
-        require_trackers(EVENTS)
