@@ -6,6 +6,7 @@ import json
 import struct
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,7 @@ WHOLE, LAST = 1, 4
 
 def records(file: Path) -> Iterator[Any]:
     """The records of a run's file, which is a log of LevelDB's."""
-    from wandb.proto import wandb_internal_pb2
-
+    made: Any = import_module("wandb.proto.wandb_internal_pb2")  # its module is made at run time
     held, at, part = file.read_bytes(), HEADER_BYTES, b""
     while at + RECORD.size <= len(held):
         if (room := BLOCK_BYTES - at % BLOCK_BYTES) < RECORD.size:
@@ -34,7 +34,7 @@ def records(file: Path) -> Iterator[Any]:
         at += RECORD.size + size
         part += held[at - size : at]
         if kind in (WHOLE, LAST):
-            record = wandb_internal_pb2.Record()
+            record = made.Record()
             record.ParseFromString(part)
             yield record
             part = b""
