@@ -154,8 +154,10 @@ def _send(process: psutil.Process, number: int) -> None:
         process.send_signal(number)
 
 
-# A container's memory limit (cgroup version 2, then version 1). psutil tells only of the whole host.
-CGROUP_MEMORY = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+# Limits of memory, as of a container, a job or a user (cgroup version 2 or 1). psutil tells only of the whole host.
+CGROUPS, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+LIMIT_FILES = {"": "memory.max", "memory": "memory.limit_in_bytes"}
+"""The file of a limit by the name of its tree, of which version 1 has one for each resource."""
 # Here the kernel driver of AMD lists its devices, also where ROCm's own tools are not installed.
 KFD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
 VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
@@ -289,6 +291,10 @@ def _amd_devices() -> int:
 
 
 def _memory_bytes() -> int:
+    own = OWN_CGROUPS.read_text() if OWN_CGROUPS.exists() else ""
+    groups = ((tree, CGROUPS / tree / group) for tree, group in re.findall(r"^\d+:(|memory):/(.*)$", own, re.MULTILINE))
+    # The limits of all groups above its own hold for a process too.
+    files = [folder / LIMIT_FILES[tree] for tree, group in groups for folder in (group, *group.parents)]
     # Where there is no limit, version 2 says `max`, and version 1 a number larger than any memory.
-    limits = [path.read_text().strip() for path in CGROUP_MEMORY if path.exists()]
+    limits = [path.read_text().strip() for path in files if path.is_file()]
     return min([psutil.virtual_memory().total, *(int(limit) for limit in limits if limit.isdigit())])

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from launcher.local import machine as of_machine
 from launcher.local.machine import Ledger, MachineCapacity, Share, count_devices, this_machine, why_impossible
 from tests.conftest import RecordOf
 
@@ -67,3 +69,27 @@ def test_this_machine_has_cores_and_memory_and_holds_a_small_trial(record_of: Re
     (small,) = record_of([{"training.seed": 1}]).trials
     assert small.experiment is not None
     assert why_impossible(small.experiment, small.estimate, MachineCapacity(1, 2**40, 0)) is None
+
+
+@pytest.mark.parametrize(
+    ("own", "limited"),
+    [
+        ("0::/\n", "memory.max"),
+        ("0::/user.slice/user-7.slice/session-1.scope\n", "user.slice/user-7.slice/memory.max"),
+        ("4:memory:/slurm/uid_7/job_1\n1:cpu:/\n", "memory/slurm/uid_7/memory.limit_in_bytes"),
+        ("4:memory:/docker/abc\n", "memory/memory.limit_in_bytes"),
+    ],
+)
+def test_memory_is_what_a_container_a_user_or_a_job_may_have(
+    own: str, limited: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups, file = tmp_path / "own", tmp_path / "cgroup" / limited
+    groups.write_text(own)
+    file.parent.mkdir(parents=True)
+    monkeypatch.setattr(of_machine, "CGROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(of_machine, "OWN_CGROUPS", groups)
+    for text in ("max\n", "9223372036854771712\n"):
+        file.write_text(text)
+        assert this_machine().memory_bytes > 2**28
+    file.write_text(f"{2**28}\n")
+    assert this_machine().memory_bytes == 2**28
