@@ -61,5 +61,5 @@ def test_a_report_writes_event_files_of_a_sweep_that_was_run_without_them(
 
 
 def test_another_tracker_is_refused(tmp_path: Path, trisweep: Command) -> None:
-    done = trisweep("sweep", "smoke", "tracking.also=[wandb]", cwd=tmp_path)
+    done = trisweep("sweep", "smoke", "tracking.also=[comet]", cwd=tmp_path)
     said(done, "tracking.also")
