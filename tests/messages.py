@@ -197,6 +197,7 @@ VOLATILE = (
     (rf"{re.escape(str(Path.home()))}(?=[/\s'\"`.,:]|$)", "HOME"),
     (rf"(?<=\bon ){re.escape(HOST)}\b", "HOST"),
     (r"\b(process|[Pp]id|PID) \d+", r"\1 PID"),
+    (r"\b\d+(?=_\d+_log\.)", "PID"),
     (r"(localhost|127\.0\.0\.1|\[::1\]):\d+", r"\1:PORT"),
     (r"\b([Pp]ort[ =])\d+", r"\1PORT"),
     (r"(?<=-)(?=[a-f]*\d)[0-9a-f]{6,8}\b|\b[0-9a-f]{32}\b", "DIGEST"),

@@ -192,6 +192,7 @@ def require_made_here(tracking: TrackingSpec, output_dir: Path) -> None:
     from mlflow import MlflowClient
 
     path = database_path(output_dir)
+    require_sqlite(path)
     if path.exists():
         experiment = MlflowClient(f"sqlite:///{path.parent}/./{path.name}").get_experiment_by_name(tracking.experiment)
         if experiment is not None:
