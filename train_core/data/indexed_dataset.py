@@ -130,8 +130,9 @@ def _check_ids(data: DataSpec, model: ModelSpec, tokens: TokenFile, cache_dir: P
     # A type that cannot hold an id beyond the vocabulary spares reading the file through.
     if limits.min == 0 and limits.max < model.vocab_size:
         return
-    bounds = remembered(tokens.path, cache_dir, "indexed", partial(_bounds, tokens))
-    smallest, largest = int(bounds["smallest"]), int(bounds["largest"])
+    types = {"smallest": int, "largest": int}
+    bounds = remembered(tokens.path, cache_dir, "indexed", types, partial(_bounds, tokens))
+    smallest, largest = bounds["smallest"], bounds["largest"]
     if smallest < 0 or largest >= MOST_IDS:
         raise _damage_error(
             data, tokens.path, f"holds the id {smallest if smallest < 0 else largest}, which no vocabulary has"

@@ -72,8 +72,8 @@ def prepare_rows(data: DataSpec, model: ModelSpec, cache_dir: Path) -> TokenFile
     digest = hashlib.sha256(repr((FORMAT, tokenizer.content, tokenizer.end, data.text_field, data.max_bytes)).encode())
     states = [path.stat() for path in paths]
     for path in paths:
-        found = remembered(path.absolute(), cache_dir, "content", partial(_content_of, data, path))
-        digest.update(str(found["sha256"]).encode())
+        found = remembered(path.absolute(), cache_dir, "content", {"sha256": str}, partial(_content_of, data, path))
+        digest.update(found["sha256"].encode())
     path = cache_dir / f"tokens-{digest.hexdigest()[:16]}.npy"
     if not (kept := _kept(path)):
         with wait_for_lock(path.with_suffix(".lock")):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -103,17 +103,21 @@ def with_documents(tokens: TokenFile, starts: NDArray[np.int64], cache_dir: Path
     return replace(tokens, documents=path)
 
 
-def remembered(path: Path, cache_dir: Path, kind: str, find: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def remembered(
+    path: Path, cache_dir: Path, kind: str, types: Mapping[str, type], find: Callable[[], dict[str, Any]]
+) -> dict[str, Any]:
     """What is found in a file. It is read through once in each of its states, as that may take minutes.
 
     Args:
         kind: begins the name of the note in which it is kept.
+        types: of the values that are found; a note that holds others is damaged, and made anew.
     """
     state = path.stat()
     signature = hashlib.sha256(f"{path} {state.st_size} {state.st_mtime_ns}".encode()).hexdigest()[:16]
     sidecar = cache_dir / f"{kind}-{signature}.json"
     with wait_for_lock(sidecar.with_suffix(".lock")):
-        if known := stored_values(sidecar):
+        known = stored_values(sidecar)
+        if all(isinstance(known.get(name), kept) for name, kept in types.items()):
             return known
         found = find()
         write_atomically(sidecar, json.dumps(found))

@@ -57,6 +57,10 @@ def test_a_dataset_is_read_through_once_and_again_when_it_has_changed(
     with monkeypatch.context() as patched:
         patched.setattr("train_core.data.token_file.TokenFile.read", None)
         prepare(experiment, tmp_path / "cache")
+    for damaged in ('{"smallest": 0}', '{"smallest": 0, "largest": "255"}', "[]", ""):
+        sidecar.write_text(damaged)
+        prepare(experiment, tmp_path / "cache")
+        assert json.loads(sidecar.read_text()) == {"smallest": 0, "largest": 255}
     ids = np.memmap(f"{copied}.bin", dtype="<i4", mode="r+")
     ids[3] = 300
     ids.flush()
