@@ -12,7 +12,9 @@ import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -64,23 +66,26 @@ class LastImport:
         sight = sight_of(sweep, memory, FORMAT, experiment, report_digest(sweep.folder))
         return cls(memory, sight, (database, experiment, sweep_id))
 
+    @cached_property
+    def _kept(self) -> dict[str, Any]:
+        return stored_values(self.memory)  # once, as thousands of runs are in it
+
     def runs(self) -> dict[str, StoredRun] | None:
         """The runs of the sweep in the store, by their keys; None where somebody else may have written it since."""
-        kept = stored_values(self.memory)
         try:
-            return RUNS.validate_python(kept["runs"]) if kept["store"] == self._store() else None
+            return RUNS.validate_python(self._kept["runs"]) if self._kept["store"] == self._store() else None
         except (KeyError, OSError, ValidationError):
             return None
 
     @property
     def was_elsewhere(self) -> bool:
         """True if the sweep was last written into another store, or into this one before it was moved or copied."""
-        store = stored_values(self.memory).get("store")
+        store = self._kept.get("store")
         return isinstance(store, list) and store[:1] != [str(self.place[0])]
 
     def parent_if_all_stored(self) -> StoredRun | None:
         """The sweep's run, where nothing has changed since the last import, neither on disk nor in the store."""
-        is_same = stored_values(self.memory).get("files") == self.sight.digest
+        is_same = self._kept.get("files") == self.sight.digest
         return (self.runs() or {}).get(SWEEP) if is_same else None
 
     def remember(self, readings: Sequence[TrialReading], runs: Mapping[str, StoredRun]) -> None:
