@@ -52,6 +52,8 @@ EVERY_STEP = 10
 """What is saved at least every so many steps is saved too often for its steps to be told from it."""
 LESS_OFTEN = {"saving": "save less often, or beside the training", "evaluation": "evaluate less often"}
 READING = re.compile(r"batch[-_]generator|data[-_ ]?load|get[-_]batch|data[-_]time")
+HALVINGS = 20
+"""Of the logarithm of a share: the rest of a range of four decades is a hundred-thousandth of the share."""
 HIGH_WATTS, LEAST_POWER, MOST_POWER = 600, 0.5, 0.85
 """Devices of H100's class and above, whose sites may limit them, and the shares of their power that are asked about."""
 FRAGMENTED, NEARLY_FULL = 0.6, 0.9
@@ -142,17 +144,18 @@ def network_gigabits(cluster: ClusterSpec) -> float:
 
 def explaining_share(changed: Callable[[float], Configuration], seconds: float, least: float) -> float | None:
     """The share of something with which a step takes these seconds, all of it being faster; None where none does."""
+    return crossing(lambda share: price_of([changed(share)])[0].step_seconds - seconds, least, 1.0)
 
-    def price(share: float) -> float:
-        return price_of([changed(share)])[0].step_seconds
 
-    if not price(1.0) < seconds < price(least):
+def crossing(gap: Callable[[float], float], low: float, high: float) -> float | None:
+    """The share between two at which a gap changes its sign; None where both ends have the same one."""
+    at_low = gap(low)
+    if at_low * gap(high) >= 0:
         return None
-    low, high = least, 1.0
-    for _ in range(20):
+    for _ in range(HALVINGS):
         middle = sqrt(low * high)
-        low, high = (middle, high) if price(middle) > seconds else (low, middle)
-    return high
+        low, high = (middle, high) if gap(middle) * at_low > 0 else (low, middle)
+    return sqrt(low * high)
 
 
 def questions(measured: MeasuredSteps, case: Case) -> list[Suspect]:

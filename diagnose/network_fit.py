@@ -13,7 +13,7 @@ from itertools import product
 from math import sqrt
 
 from diagnose.diagnosis import Diagnosis, RunVerdict
-from diagnose.happenings import network_gigabits, slower_network
+from diagnose.happenings import crossing, network_gigabits, slower_network
 from diagnose.understood import price_of
 from sweeps.table.cells import text_of
 from sweeps.table.columns import MEASURED_COLUMNS
@@ -92,11 +92,4 @@ def _share(first: Configuration, second: Configuration, seconds: Sequence[float]
         )
         return one - other
 
-    low, high = LEAST, MOST
-    at_low = gap(low)
-    if at_low * gap(high) >= 0:
-        return None
-    for _ in range(24):
-        middle = sqrt(low * high)
-        low, high = (middle, high) if gap(middle) * at_low > 0 else (low, middle)
-    return sqrt(low * high)
+    return crossing(gap, LEAST, MOST)
