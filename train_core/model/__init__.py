@@ -2,7 +2,8 @@
 
 transformer   `Transformer` and the modules that it is made of
 mixture       experts in the place of a feed-forward network, and the router that chooses among them
-attention     by which kernel of a device attention is computed, and latent attention
+attention     by which kernel of a device attention is computed, and latent attention; `attention_blocks`: that to some
+              of the keys, with caps and sinks
 documents     what separates documents that a sequence is packed from: spans and positions
 elementwise   what lies between matrix products, with backward passes that keep little
 initialize    first weights from a seed and a parameter's name, rotary tables; torch's types by their configured names

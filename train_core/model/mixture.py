@@ -225,6 +225,9 @@ class Gating(NamedTuple):
         return gradients
 
 
+PLAIN = Gating()
+
+
 class _GatedAndWeighted(Function):
     """See `weighted_gated_product`; keeps only its arguments."""
 
@@ -246,7 +249,7 @@ class _GatedAndWeighted(Function):
         return gating.take_off_what_was_limited(whole, x), grad_weights, None
 
 
-def weighted_gated_product(x: Tensor, weights: Tensor, gating: Gating = Gating()) -> Tensor:  # noqa: B008
+def weighted_gated_product(x: Tensor, weights: Tensor, gating: Gating = PLAIN) -> Tensor:
     """activation(gate) * up * weight: (n, 2f) and (n) -> (n, f).
 
     Rows are weighted here and not when they are added up, because results would have to be kept for that: as many

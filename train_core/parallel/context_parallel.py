@@ -31,8 +31,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import Function
 
 from conf.types.schema import ContextExchange
-from train_core.model.attention import (
-    CausalAttention,
+from train_core.model.attention import CausalAttention
+from train_core.model.attention_blocks import (
     add_sinks,
     block_gradients,
     block_output,

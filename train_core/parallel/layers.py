@@ -27,7 +27,8 @@ from torch.utils.checkpoint import checkpoint
 from conf.errors import ConfigError
 from conf.types.recompute import MODES
 from conf.types.schema import ParallelPlan
-from train_core.model.attention import LatentAttention, takes_groups
+from train_core.model.attention import LatentAttention
+from train_core.model.attention_blocks import takes_groups
 from train_core.model.documents import Documents
 from train_core.model.elementwise import WideNorm
 from train_core.model.mixture import MixtureOfExperts

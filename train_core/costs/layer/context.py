@@ -207,7 +207,7 @@ def _causal_flops(setting: Setting, shard: Shard) -> Number:
 
 CAP_FORWARD, CAP_BACKWARD = 80, 140
 """Bytes of each score that this trainer reads and writes where it caps scores, operation by operation in fp32. Source:
-train_core/model/attention.py, `_capped_rows`, `_capped_output` and `_capped_gradients`."""
+train_core/model/attention_blocks.py, `_capped_rows`, `_capped_output` and `_capped_gradients`."""
 
 
 def _cap_seconds(setting: Setting, shard: Shard, bytes_of_score: int) -> Floats | float:

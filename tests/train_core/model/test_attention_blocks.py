@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from train_core.model import attention
-from train_core.model.attention import UNSEEN, block_gradients, block_output, near_mask
+from train_core.model import attention_blocks
+from train_core.model.attention_blocks import UNSEEN, block_gradients, block_output, near_mask
 from train_core.parallel.context_parallel import _merge
 
 aten = torch.ops.aten
@@ -39,10 +39,10 @@ def test_a_gpus_kernels_get_heads_of_a_multiple_of_eight_and_the_scale_of_the_he
         "_scaled_dot_product_flash_attention": flash,
         "_scaled_dot_product_flash_attention_backward": flash_backward,
     }
-    monkeypatch.setattr(attention, "aten", SimpleNamespace(**kernels))
-    monkeypatch.setattr(attention, "takes_groups", lambda *_: True)
-    gpu_out, gpu_log_sum_exp = attention._gpu_output(query, key, value, is_causal=True)
-    gpu_grads = attention._gpu_gradients(grad_out, query, out, log_sum_exp, key, value, is_causal=True)
+    monkeypatch.setattr(attention_blocks, "aten", SimpleNamespace(**kernels))
+    monkeypatch.setattr(attention_blocks, "takes_groups", lambda *_: True)
+    gpu_out, gpu_log_sum_exp = attention_blocks._gpu_output(query, key, value, is_causal=True)
+    gpu_grads = attention_blocks._gpu_gradients(grad_out, query, out, log_sum_exp, key, value, is_causal=True)
     torch.testing.assert_close((gpu_out, gpu_log_sum_exp, *gpu_grads), (out, log_sum_exp, *grads))
 
 
