@@ -135,10 +135,11 @@ def script_sweep(command: str, words: Sequence[str], name: str | None = None) ->
             sweep.axes[dotted] = axis
     sweep.command, sweep.flags = _templates(parts)
     gpus = next((word.removeprefix("gpus=").split(",") for word in others if word.startswith("gpus=")), [])
-    jobs = [list(_of_jobs([f"gpus={each}" if word.startswith("gpus=") else word for word in others])) for each in gpus]
-    if len(jobs) > 1:
-        sweep.axes |= {"parallel.world_size": [int(each) for each in gpus], "batch.global_batch_size": [WORLD]}
+    if len(gpus) > 1:
         others = [word for word in others if not word.startswith("gpus=")]
+        for each in gpus:
+            list(_of_jobs([*others, f"gpus={each}"]))  # refuses a number that a trial alone could not have
+        sweep.axes |= {"parallel.world_size": [int(each) for each in gpus], "batch.global_batch_size": [WORLD]}
     sweep.others = Overrides.parse(_of_jobs(others))
     return sweep
 
