@@ -16,12 +16,13 @@ from diagnose.runs import LogLine, SaidBy, UserRun
 
 FLAG = re.compile(r"--?([A-Za-z][\w./-]*)(?:=(.*))?", re.DOTALL)
 OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_][\w.-]*(?:/[\w.-]+)?(?:@[\w.:]+)?)=(.*)", re.DOTALL)
-FRONT_ENDS = "llamafactory-cli|swift|megatron|axolotl|xtuner|colossalai|accelerate|tune|litgpt|composer"
-"""Programs that start a training by a word of their own, as in `llamafactory-cli train x.yaml`."""
+OWN_TRAINERS = "llamafactory-cli|swift|megatron|axolotl|xtuner|litgpt|composer|tune"
+FRONT_ENDS = f"{OWN_TRAINERS}|colossalai|accelerate"
+"""Programs that start a training, theirs as in `llamafactory-cli train x.yaml`, or somebody's script."""
 LAUNCHERS = "torchrun|srun|deepspeed|mpirun|mpiexec|aprun|jsrun"
 LAUNCHES = re.compile(rf"(?:\S*/)?(?:{LAUNCHERS}|{FRONT_ENDS}|python[\d.]*|nemo|bash|\S+\.py)$")
 PROGRAM = re.compile(rf"\S+\.py$|(?:\S*/)?(?:torchrun|deepspeed|{FRONT_ENDS})$")
-NAMED_PROGRAM = re.compile(r"(?:\S*/)?(?:llamafactory-cli|swift|megatron|axolotl|xtuner|litgpt|composer|tune)$")
+NAMED_PROGRAM = re.compile(rf"(?:\S*/)?(?:{OWN_TRAINERS})$")
 SCHEDULED = re.compile(r"^#(?:SBATCH|PBS|BSUB)\s+(?:-l\s+)?(.+)$")
 SHORT_OF_SLURM = {"N": "nodes", "n": "ntasks", "G": "gpus", "np": "np", "ppn": "ppn"}
 SHORT_OF_MPI = {"n": "np", "np": "np", "N": "ntasks_per_node", "ppn": "ntasks_per_node", "npernode": "ntasks_per_node"}
