@@ -7,6 +7,7 @@ says which, for each type.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import replace
@@ -18,7 +19,7 @@ from conf.compose.model_types import OF_A_FIELD, ModelType, all_keys, model_type
 from conf.errors import ConfigError
 from conf.folders import at_home
 from conf.overrides import Override, Overrides, override_text
-from conf.types.model_spec import Scores
+from conf.types.model_spec import RotaryScaling, Scores
 from conf.types.schema import NORM_EPSILON, ROTARY_BASE
 
 KEY = "model_from"
@@ -27,7 +28,7 @@ MOST_TOKENS = 8192
 """Sequences are no longer than this unless model.seq_length says so: positions go far beyond those of pretraining."""
 
 FULL = "full_attention"
-STRETCHED = ("linear", "dynamic", "yarn", "longrope", "su")
+STRETCHED = ("linear", "dynamic", "longrope", "su")
 """Kinds of rotary positions that are stretched in ways that a model here does not hold."""
 
 LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
@@ -265,13 +266,42 @@ def _positions(config: HuggingFaceConfig) -> Shape:
         raise rotary.not_understood(unknown, f"Known of rotary positions: {', '.join(sorted(known))}.")
     base = rotary.number("rope_theta", config.number("rope_theta", ROTARY_BASE))
     stretched, kind = config.count("original_max_position_embeddings", tokens), config.rotary_type
-    if kind not in (None, "default", "llama3", *STRETCHED):
+    if kind not in (None, "default", "llama3", "yarn", *STRETCHED):
         raise rotary.not_understood(
-            "rope_type" if rotary.text("rope_type") else "type", f"Known: {', '.join(STRETCHED)}."
+            "rope_type" if rotary.text("rope_type") else "type", f"Known: llama3, yarn, {', '.join(STRETCHED)}."
         )
     trained = rotary.count("original_max_position_embeddings", 0) or stretched
-    scaling = {name: rotary.number(name) for name in LLAMA3[:3]} | {LLAMA3[3]: trained} if kind == "llama3" else None
+    scaling = None
+    if kind == "llama3":
+        scaling = {name: rotary.number(name) for name in LLAMA3[:3]} | {LLAMA3[3]: trained}
+    elif kind == "yarn":
+        scaling = _yarn(rotary, max(1.0, tokens / trained)) | {LLAMA3[3]: trained}
     return {"rotary_base": base, "rotary_scaling": scaling, "seq_length": min(tokens, trained, MOST_TOKENS)}
+
+
+def _yarn(rotary: HuggingFaceConfig, stretch: float) -> Shape:
+    """Source: transformers, modeling_rope_utils.py, _compute_yarn_parameters.
+
+    Args:
+        stretch: the longest sequence through the one of pretraining, for a file without a factor.
+    """
+    factor, of_scores = rotary.number("factor", stretch), rotary.number("mscale_all_dim", 0.0)
+
+    def grown(scale: float) -> float:
+        return 1 + 0.1 * scale * math.log(max(factor, 1))
+
+    scale = rotary.number("mscale", 0.0)
+    inferred = grown(scale) / grown(of_scores) if scale and of_scores else grown(1)
+    values = {
+        "factor": factor,
+        "low_freq_factor": rotary.number("beta_slow", 1.0),
+        "high_freq_factor": rotary.number("beta_fast", 32.0),
+        "kind": "yarn",
+        "truncate": rotary.value("truncate") is not False,
+        "attention_factor": rotary.number("attention_factor", inferred),
+        "mscale_all_dim": of_scores,
+    }
+    return {key: value for key, value in values.items() if value != RotaryScaling.model_fields[key].default}
 
 
 def _left_out(config: HuggingFaceConfig) -> list[str]:

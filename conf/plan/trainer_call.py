@@ -106,6 +106,7 @@ def plan_names(setup: Setup) -> dict[str, Plain]:
     model, parallel, layers = setup.model, setup.parallel, setup.layers_per_stage
     num_groups = setup.num_replicas // parallel.zero_group_size if parallel.zero_group_size else None
     base, scaling = model.rotary_base or ROTARY_BASE, model.rotary_scaling
+    scaling = None if scaling is None or scaling.kind == "yarn" else scaling  # which is said beside the flags
     return dict(flat(tree)) | {
         "world_size": parallel.world_size,
         "num_nodes": setup.num_nodes,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from conf.errors import ConfigError
 from conf.nearest import nearest_divisor
@@ -13,23 +13,38 @@ from conf.units import count_of
 
 
 class RotaryScaling(Frozen):
-    """The stretching of rotary positions for sequences longer than in pretraining: Hugging Face's type `llama3`.
+    """The stretching of rotary positions for sequences longer than in pretraining: Hugging Face's `llama3` or `yarn`.
 
     An angle that turns around less than `low_freq_factor` times in `original_max_position_embeddings` tokens grows
     `factor` times more slowly, one that turns more than `high_freq_factor` times stays, and between the two the speeds
-    are blended. Source: transformers, modeling_rope_utils.py, _compute_llama3_parameters.
+    are blended. Source: transformers, modeling_rope_utils.py, _compute_llama3_parameters, _compute_yarn_parameters.
 
     Attributes:
         factor: how many times more slowly the slow angles grow.
-        low_freq_factor: turns in the original length below which an angle is slow.
-        high_freq_factor: turns above which an angle stays as it is.
+        low_freq_factor: turns in the original length below which an angle is slow; yarn's `beta_slow`.
+        high_freq_factor: turns above which an angle stays as it is; yarn's `beta_fast`.
         original_max_position_embeddings: tokens of the sequences that the model was pretrained on.
+        kind: blend by the number of turns (llama3), or by the number of the angle (yarn).
+        truncate: yarn blends between whole numbers.
+        attention_factor: what yarn multiplies cosines and sines by.
+        mscale_all_dim: with latent attention, yarn multiplies scores by (1 + this / 10 * ln(factor))^2.
     """
 
     factor: AtLeastOne
     low_freq_factor: Positive
     high_freq_factor: Positive
     original_max_position_embeddings: Count
+    kind: Literal["llama3", "yarn"] = "llama3"
+    truncate: bool = True
+    attention_factor: Positive = 1.0
+    mscale_all_dim: NonNegative = 0.0
+
+    @model_serializer(mode="wrap")
+    def _without_defaults(self, serialize: SerializerFunctionWrapHandler) -> dict[str, object]:
+        """Llama 3.1's keys alone where the others have their defaults, as in folders that were written before."""
+        fields = type(self).model_fields
+        content: dict[str, object] = serialize(self)
+        return {key: value for key, value in content.items() if value != fields[key].default}
 
     @property
     def bounds(self) -> str:

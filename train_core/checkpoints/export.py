@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from conf.errors import UsageError
-from conf.types.model_spec import ModelSpec
+from conf.types.model_spec import ModelSpec, RotaryScaling
 from conf.types.schema import ROTARY_BASE, Dtype
 from train_core.checkpoints.checkpoint_folder import Facts, Unreadable, damage, last_whole, read_facts
 from train_core.checkpoints.huggingface_config import (
@@ -177,7 +177,7 @@ def hugging_face_config(spec: ModelSpec, dtype: Dtype) -> dict[str, Any]:
             "layer_norm_epsilon": spec.norm_epsilon,
         }
     if spec.rotary_scaling is not None:
-        shared["rope_scaling"] = {"rope_type": "llama3", **spec.rotary_scaling.model_dump()}
+        shared["rope_scaling"] = _stretching(spec.rotary_scaling)
     kind, width = model_type_of(spec), spec.ffn_hidden_size
     if spec.narrow_window is not None:
         shared["sliding_window"] = spec.narrow_window
@@ -211,12 +211,27 @@ def hugging_face_config(spec: ModelSpec, dtype: Dtype) -> dict[str, Any]:
     )
 
 
+def _stretching(scaling: RotaryScaling) -> dict[str, Any]:
+    if scaling.kind == "llama3":
+        return {"rope_type": "llama3", **scaling.model_dump()}
+    return {
+        "rope_type": "yarn",
+        "factor": scaling.factor,
+        "beta_slow": scaling.low_freq_factor,
+        "beta_fast": scaling.high_freq_factor,
+        "original_max_position_embeddings": scaling.original_max_position_embeddings,
+        "truncate": scaling.truncate,
+        "attention_factor": scaling.attention_factor,
+        "mscale_all_dim": scaling.mscale_all_dim,
+    }
+
+
 def _keys_of_parts(spec: ModelSpec, head_size: int) -> dict[str, Any]:
     """The activation, and the further keys of a model with windows or capped scores in some layers."""
     kind = model_type_of(spec)
     if kind == GPT_OSS:  # which stretches positions unless it is told not to
-        rope = {"rope_type": "default"} if (scaling := spec.rotary_scaling) is None else scaling.model_dump()
-        rope = {"rope_type": "llama3"} | rope | {"rope_theta": spec.rotary_base or ROTARY_BASE}
+        rope = {"rope_type": "default"} if (scaling := spec.rotary_scaling) is None else _stretching(scaling)
+        rope |= {"rope_theta": spec.rotary_base or ROTARY_BASE}
         return {"hidden_act": "silu", "attention_bias": True, "rope_parameters": rope, **_layer_types(spec)}
     if kind not in (GEMMA, GEMMA2):
         return {"hidden_act": "silu"}

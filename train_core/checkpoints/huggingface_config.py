@@ -150,9 +150,9 @@ def _require_computed_here(config: HuggingFaceConfig, spec: ModelSpec) -> None:
         if value is not None and value not in fixed.values and not is_part:
             remedy = f"Use weights with {key} = {json.dumps(fixed.values[0])}, or checkpoint.load=null for random ones."
             raise _other_model(config, key, value, fixed.computes, remedy)
-    if (kind := config.rotary_type) not in (None, "default", "llama3"):
+    if (kind := config.rotary_type) not in (None, "default", "llama3", "yarn"):
         remedy = "Use weights of a model with one of these, or checkpoint.load=null for random ones."
-        raise _other_model(config, "rope_type", kind, "rotary positions of the types default and llama3 alone", remedy)
+        raise _other_model(config, "rope_type", kind, "positions of types default, llama3 and yarn alone", remedy)
 
 
 def warn_of_weights(experiment: Experiment, tokenizer: Callable[[], str | None]) -> None:

@@ -9,6 +9,7 @@ Shapes: s sequence, b micro-batch, d head size, v head size of values.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -238,6 +239,9 @@ class LatentAttention(nn.Module):
         self.pair_up: nn.Module = nn.Linear(latent.key_value_rank, width, bias=False)
         self.shared_key: nn.Module = PlaceForSharedKey()
         self.core, self.is_in_a_block = CausalAttention(), True  # of a CPU's, whose values are narrower than queries
+        scaling = spec.rotary_scaling
+        grown = 1.0 if scaling is None else 1 + 0.1 * scaling.mscale_all_dim * math.log(scaling.factor)
+        self.query_scale = None if grown == 1 else grown**2
         self.projection: nn.Module = nn.Linear(spec.attended_size, spec.hidden_size, bias=False)
         self.dropout: nn.Module = PlaceForDropout()
 
@@ -245,8 +249,10 @@ class LatentAttention(nn.Module):
         query, pair, key = self.down(x).split(self.short_sizes, dim=-1)
         query = self.query_up(x if self.short_query_norm is None else self.short_query_norm(query))
         pairs, key = self.pair_up(self.short_pair_norm(pair)), self.shared_key(key)
-        heads = join_heads(query, pairs, key, (self.head_size, self.value_size), rotary)
-        return self.dropout(self.projection(self.core(*heads, documents=documents)))
+        query, *pair = join_heads(query, pairs, key, (self.head_size, self.value_size), rotary)
+        if self.query_scale is not None:
+            query = query * self.query_scale
+        return self.dropout(self.projection(self.core(query, *pair, documents=documents)))
 
 
 def join_heads(

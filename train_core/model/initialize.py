@@ -73,7 +73,8 @@ def rotary_table_of(spec: ModelSpec, device: torch.device | None = None) -> Tens
     """
     if spec.family == "gpt":
         return None
-    return rotary_table(spec.seq_length, rotary_frequencies(spec)).to(device)
+    table = rotary_table(spec.seq_length, rotary_frequencies(spec)).to(device)
+    return table if spec.rotary_scaling is None else table * spec.rotary_scaling.attention_factor
 
 
 def rotary_frequencies(spec: ModelSpec) -> Tensor:
@@ -85,17 +86,31 @@ def rotary_frequencies(spec: ModelSpec) -> Tensor:
     head_size = spec.query_size // spec.num_attention_heads if latent is None else latent.rotary_head_size
     base = spec.rotary_base or ROTARY_BASE
     frequencies = base ** (-torch.arange(0, head_size, 2, dtype=torch.float32) / head_size)
-    return frequencies if spec.rotary_scaling is None else _scaled_frequencies(frequencies, spec.rotary_scaling)
+    if (scaling := spec.rotary_scaling) is None:
+        return frequencies
+    kept = (
+        _kept_of_llama3(frequencies, scaling) if scaling.kind == "llama3" else _kept_of_yarn(base, head_size, scaling)
+    )
+    return torch.lerp(frequencies / scaling.factor, frequencies, kept.clamp(0, 1))
 
 
-def _scaled_frequencies(frequencies: Tensor, scaling: RotaryScaling) -> Tensor:
-    """Llama 3.1's frequencies. Source: transformers, modeling_rope_utils.py, _compute_llama3_parameters."""
-    # Pairs that turn often in the context of before keep their frequency, slow ones turn `factor` times slower, and
-    # those between the two bounds are mixed.
+def _kept_of_llama3(frequencies: Tensor, scaling: RotaryScaling) -> Tensor:
+    """How much of each frequency stays: by its turns in the length of pretraining, linearly between the bounds."""
     turns = frequencies * (scaling.original_max_position_embeddings / (2 * math.pi))
     between = max(scaling.high_freq_factor - scaling.low_freq_factor, 1e-9)  # 0 in Llama 4
-    kept = (turns - scaling.low_freq_factor) / between
-    return torch.lerp(frequencies / scaling.factor, frequencies, kept.clamp(0, 1))
+    return (turns - scaling.low_freq_factor) / between
+
+
+def _kept_of_yarn(base: float, head_size: int, scaling: RotaryScaling) -> Tensor:
+    """The same, linear in the number of the frequency, between those that turn as often as the bounds say."""
+    turns = (scaling.high_freq_factor, scaling.low_freq_factor)
+    lengths = (scaling.original_max_position_embeddings / (2 * math.pi * each) for each in turns)
+    first, last = (head_size * math.log(length) / (2 * math.log(base)) for length in lengths)
+    if scaling.truncate:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, head_size - 1)
+    last += 1e-3 if first == last else 0
+    return 1 - (torch.arange(head_size // 2, dtype=torch.float32) - first) / (last - first)
 
 
 def rotary_table(seq_length: int, frequencies: Tensor) -> Tensor:

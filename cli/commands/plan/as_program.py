@@ -235,6 +235,8 @@ def _comments(chosen: ChosenPlan) -> Iterator[str]:
         yield from _comment(note)
     if left_out := experiment.model.left_out:
         yield from _comment(f"The model's file says what is neither predicted nor in these flags: {left_out}.")
+    if (scaling := experiment.model.rotary_scaling) is not None and scaling.kind == "yarn":
+        yield from _comment("Not in these flags: the model's positions, which are stretched by yarn.")
     for limit in met_limits(trainer.differs, names, "trainer.differs"):
         yield from _comment(f"Differs from what is predicted: {limit.because}.")
     if unsaid := met_limits(trainer.unsaid, names, "trainer.unsaid"):

@@ -98,6 +98,13 @@ GPT_OSS: dict[str, Any] = MIXTRAL | {
 }
 OLMO2: dict[str, Any] = LLAMA | {"model.norm_epsilon": 1e-3, "model.parts": ["wide_qk_norm", "norms_behind"]}
 KINDS |= {"olmo2": OLMO2, "gemma": GEMMA, "gemma2": GEMMA2, "gpt-oss": GPT_OSS}
+YARN = {"kind": "yarn", "factor": 4.0, "low_freq_factor": 0.5, "high_freq_factor": 2.0, "truncate": False}
+YARN |= {"original_max_position_embeddings": 32, "attention_factor": 1.25, "mscale_all_dim": 0.0}
+OF_DEEPSEEK = {"truncate": True, "high_freq_factor": 8.0, "mscale_all_dim": 0.75}
+KINDS |= {
+    "gpt-oss, stretched": GPT_OSS | {"model.rotary_scaling": YARN},
+    "deepseek-v3, stretched": DEEPSEEK | {"model.rotary_scaling": YARN | OF_DEEPSEEK},
+}
 FAMILIES = pytest.mark.parametrize("values", KINDS.values(), ids=KINDS)
 
 
@@ -114,6 +121,9 @@ def theirs(values: dict[str, Any], vocab_size: int = 96, kind: str = "", **more:
     if values.get("model.family") == "llama":
         scaling = values.get("model.rotary_scaling")
         rope = {"rope_type": "default"} if scaling is None else {"rope_type": "llama3", **scaling}
+        if rope.pop("kind", None) is not None:
+            fast, slow = rope.pop("high_freq_factor"), rope.pop("low_freq_factor")
+            rope |= {"rope_type": "yarn", "beta_fast": fast, "beta_slow": slow}
         if (experts := values.get("model.experts")) is not None:
             kind = "Qwen3Moe" if values.get("model.qk_norm") else "Mixtral"
             more |= {"num_local_experts": experts["num_experts"], "num_experts_per_tok": experts["top_k"]}
@@ -540,8 +550,8 @@ def test_what_a_config_gives_as_null_it_does_not_say(experiment_of: ExperimentOf
         (LLAMA, {"mlp_bias": True}, "mlp_bias = true, .*without biases"),
         (LLAMA, {"partial_rotary_factor": 0.5}, r"partial_rotary_factor = 0\.5, .*whole heads"),
         (LLAMA, {"rope_parameters": {"rope_theta": 500.0, "partial_rotary_factor": 0.5}}, r"factor = 0\.5, "),
-        (LLAMA, {"rope_scaling": {"type": "linear"}, "rope_theta": 500.0}, 'rope_type = "linear", .*llama3 alone'),
-        (LLAMA, {"rope_scaling": {"rope_type": "yarn"}, "rope_theta": 500.0}, 'rope_type = "yarn", '),
+        (LLAMA, {"rope_scaling": {"type": "linear"}, "rope_theta": 500.0}, 'rope_type = "linear", .*yarn alone'),
+        (LLAMA, {"rope_scaling": {"rope_type": "longrope"}, "rope_theta": 500.0}, 'rope_type = "longrope", '),
         (LLAMA, {"quantization_config": {"quant_method": "fp8"}}, 'quantization_config.quant_method = "fp8", '),
         (GPT, {"model_type": "gpt_neo"}, 'model_type = "gpt_neo", '),
         (GPT, {"activation_function": "gelu"}, 'activation_function = "gelu", .*GELU in its tanh form'),
@@ -715,7 +725,7 @@ def test_what_deepseeks_layout_has_no_place_for_is_refused_by_its_key(
         ({"norm_topk_prob": False}, "norm_topk_prob = false, .*add up to one"),
         ({"rope_interleave": False}, "rope_interleave = false, .*turn neighbours"),
         ({"scoring_func": "softmax"}, 'scoring_func = "softmax", .*sigmoid'),
-        ({"rope_scaling": {"type": "yarn"}}, 'rope_type = "yarn", '),
+        ({"rope_scaling": {"type": "yarn", "factor": 40}}, r"rotary_scaling = None: is not the .*\"yarn\""),
     ],
 )
 def test_a_deepseek_of_another_kind_is_refused_by_the_key_that_says_so(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from conf.compose.model_from import expand_model_from
 from conf.errors import ConfigError
 from conf.types.model_spec import ModelSpec
 from tests.composed import load
@@ -34,6 +36,26 @@ def of_transformers(spec: ModelSpec) -> Tensor:
 def test_llama_3_1_turns_as_in_transformers(name: str) -> None:
     spec = load([f"model={name}"]).model
     torch.testing.assert_close(rotary_frequencies(spec), of_transformers(spec), rtol=2e-6, atol=0)
+
+
+@pytest.mark.parametrize("truncate", [False, True])
+@pytest.mark.parametrize(
+    "said", [{}, {"mscale": 1.0, "mscale_all_dim": 0.7}, {"attention_factor": 1.5}, {"beta_fast": 8}]
+)
+def test_yarn_is_read_and_turns_as_in_transformers(said: dict[str, float], truncate: bool, tmp_path: Path) -> None:
+    import transformers
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+    rope = {"rope_type": "yarn", "rope_theta": 5e5, "factor": 32.0, "original_max_position_embeddings": 4096}
+    rope |= said | {"truncate": truncate}
+    sizes = {"hidden_size": 256, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 64}
+    config: Any = transformers.LlamaConfig(**sizes, max_position_embeddings=131072, rope_parameters=rope)
+    config.save_pretrained(tmp_path)
+    spec = load(expand_model_from([f"model_from={tmp_path}"]).texts).model
+    assert spec.rotary_scaling
+    theirs = LlamaRotaryEmbedding(config)
+    torch.testing.assert_close(rotary_frequencies(spec), theirs.inv_freq, rtol=2e-6, atol=0)
+    assert spec.rotary_scaling.attention_factor == pytest.approx(theirs.attention_scaling)
 
 
 def test_fast_turns_stay_and_slow_ones_are_divided() -> None:
