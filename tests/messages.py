@@ -204,6 +204,7 @@ VOLATILE = (
     (r"\b20\d\d[-/]\d\d[-/]\d\d(?:[T ]\d\d:\d\d(?::\d\d)?(?:\.\d+)?Z?)?", "DATE"),
     (r"\$[\d,]*\d(?:\.\d+)?", "$FIGURE"),
     (r"\b[\d,]*\d\.\d+ (?=[GMT]iB|hours|days|seconds|s\b|TFLOP)", "FIGURE "),
+    (r"\b\d+ (?=GiB were free)", "FIGURE "),
 )
 """What another run, machine or cost model says otherwise, and how it is recorded."""
 

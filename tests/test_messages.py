@@ -71,6 +71,7 @@ def test_what_did_not_run_stays_and_what_is_gone_goes() -> None:
         ("FOLDER/runs/a.json cannot be read. Correct FOLDER.", "TMP/runs/a.json cannot be read. Correct TMP."),
         (f"{TESTS}/a, {Path.home()}/b on {HOST}", "CHECKOUT/tests/a, HOME/b on HOST"),
         ("used by process 4711 since 2026-11-29 10:00:00", "used by process PID since DATE"),
+        ("0.1 GiB, and 66 GiB were free", "FIGURE GiB, and FIGURE GiB were free"),
         ("3.5 GiB short, for $1,200 at 127.0.0.1:8080", "FIGURE GiB short, for $FIGURE at 127.0.0.1:PORT"),
         ("batch.micro_batch_size = 2", "batch.micro_batch_size = 2"),
     ],
