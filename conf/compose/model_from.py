@@ -96,10 +96,11 @@ class HuggingFaceConfig:
             raise ConfigError(asked_by, str(path), f"cannot be read ({error.strerror})", NAME_A_FILE) from None
         except (ValueError, RecursionError) as error:
             raise ConfigError(asked_by, str(path), f"is not JSON ({error})", "Give it Hugging Face's form.") from None
-        return cls._of_type(path, content if isinstance(content, dict) else {}, asked_by)
+        return cls.of(path, content if isinstance(content, dict) else {}, asked_by)
 
     @classmethod
-    def _of_type(cls, path: Path, content: dict[str, Any], asked_by: str) -> HuggingFaceConfig:
+    def of(cls, path: Path, content: dict[str, Any], asked_by: str) -> HuggingFaceConfig:
+        """What such a file says, with what its type says where it is silent."""
         name = content.get("model_type")
         kind = model_types().get(name) if isinstance(name, str) else None
         return cls(path, (kind.absent if kind else {}) | content, asked_by, kind)
@@ -112,7 +113,7 @@ class HuggingFaceConfig:
         found = self.mapping("text_config")
         if not found:
             raise self.not_understood("text_config", "Give the config.json of the whole model, or of its text part.")
-        return self._of_type(self.path, {"model_type": self.kind.text} | found, self.asked_by)
+        return self.of(self.path, {"model_type": self.kind.text} | found, self.asked_by)
 
     @property
     def rotary(self) -> HuggingFaceConfig:

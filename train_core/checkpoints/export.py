@@ -7,7 +7,6 @@ import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -15,38 +14,16 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from conf.errors import UsageError
-from conf.types.model_spec import ModelSpec, RotaryScaling
-from conf.types.schema import ROTARY_BASE, Dtype
+from conf.types.model_spec import ModelSpec
+from conf.types.schema import Dtype
 from train_core.checkpoints.checkpoint_folder import Facts, Unreadable, damage, last_whole, read_facts
-from train_core.checkpoints.huggingface_config import (
-    DEEPSEEK_V3,
-    GEMMA,
-    GEMMA2,
-    GPT_OSS,
-    MISTRAL,
-    MIXTRAL,
-    OLMO2,
-    QWEN2,
-    QWEN3,
-    QWEN3_MOE,
-    model_type_of,
-)
-from train_core.checkpoints.huggingface_layout import from_rows, require_layout, router_biases_of, source_of
+from train_core.checkpoints.huggingface_config import hugging_face_config, require_layout
+from train_core.checkpoints.huggingface_layout import from_rows, router_biases_of, source_of
 from train_core.checkpoints.reader import Reader, read, read_metadata
 from train_core.model.initialize import DTYPES
 from train_core.model.transformer import Transformer
 
 CONFIG = "config.json"
-CLASSES = {"llama": "Llama", QWEN2: "Qwen2", QWEN3: "Qwen3", MIXTRAL: "Mixtral", QWEN3_MOE: "Qwen3Moe"}
-CLASSES |= {
-    DEEPSEEK_V3: "DeepseekV3",
-    MISTRAL: "Mistral",
-    GEMMA: "Gemma",
-    GEMMA2: "Gemma2",
-    GPT_OSS: "GptOss",
-    OLMO2: "Olmo2",
-}
-"""The names in `transformers` of the Llamas that are written."""
 FILE_BYTES = 4 * 2**30
 """A file is written from memory in one piece, so that this is also about how much an export needs."""
 
@@ -152,131 +129,3 @@ def _write_files(folder: Path, tensors: Iterator[tuple[str, Tensor]]) -> None:
     write()
     written = {"metadata": {"total_size": total}, "weight_map": index}
     (folder / "model.safetensors.index.json").write_text(json.dumps(written, indent=2) + "\n")
-
-
-def hugging_face_config(spec: ModelSpec, dtype: Dtype) -> dict[str, Any]:
-    """The `config.json` from which `transformers` builds the model around the weights."""
-    shared = {
-        "vocab_size": spec.vocab_size,
-        "tie_word_embeddings": spec.tied_embeddings,
-        "torch_dtype": str(DTYPES[dtype]).removeprefix("torch."),
-        # Texts are one stream here: no id begins or ends one, and the defaults of `transformers` may lie outside.
-        "bos_token_id": None,
-        "eos_token_id": None,
-    }
-    if spec.family == "gpt":
-        return shared | {
-            "architectures": ["GPT2LMHeadModel"],
-            "model_type": "gpt2",
-            "n_positions": spec.seq_length,
-            "n_embd": spec.hidden_size,
-            "n_layer": spec.num_layers,
-            "n_head": spec.num_attention_heads,
-            "n_inner": spec.ffn_hidden_size,
-            "activation_function": "gelu_new",
-            "layer_norm_epsilon": spec.norm_epsilon,
-        }
-    if spec.rotary_scaling is not None:
-        shared["rope_scaling"] = _stretching(spec.rotary_scaling)
-    kind, width = model_type_of(spec), spec.ffn_hidden_size
-    if spec.narrow_window is not None:
-        shared["sliding_window"] = spec.narrow_window
-    if (experts := spec.experts) is not None:
-        shared["num_experts_per_tok"] = experts.top_k
-        if kind in (MIXTRAL, GPT_OSS):
-            shared["num_local_experts"], width = experts.num_experts, experts.ffn_hidden_size
-        elif spec.latent_attention is None:
-            shared |= {"num_experts": experts.num_experts, "moe_intermediate_size": experts.ffn_hidden_size}
-            shared["norm_topk_prob"] = True
-    # What DeepSeek's files call so is the part of a head that positions turn.
-    latent, head_size = spec.latent_attention, spec.query_size // spec.num_attention_heads
-    rotary_size = head_size if latent is None else latent.rotary_head_size
-    return (
-        shared
-        | _latent_keys(spec)
-        | _keys_of_parts(spec, head_size)
-        | {
-            "architectures": [f"{CLASSES[kind]}ForCausalLM"],
-            "model_type": kind,
-            "max_position_embeddings": spec.seq_length,
-            "hidden_size": spec.hidden_size,
-            "intermediate_size": width,
-            "num_hidden_layers": spec.num_layers,
-            "num_attention_heads": spec.num_attention_heads,
-            "num_key_value_heads": spec.num_query_groups,
-            "head_dim": rotary_size,
-            "rms_norm_eps": spec.norm_epsilon,
-            "rope_theta": spec.rotary_base or ROTARY_BASE,
-        }
-    )
-
-
-def _stretching(scaling: RotaryScaling) -> dict[str, Any]:
-    if scaling.kind == "llama3":
-        return {"rope_type": "llama3", **scaling.model_dump()}
-    return {
-        "rope_type": "yarn",
-        "factor": scaling.factor,
-        "beta_slow": scaling.low_freq_factor,
-        "beta_fast": scaling.high_freq_factor,
-        "original_max_position_embeddings": scaling.original_max_position_embeddings,
-        "truncate": scaling.truncate,
-        "attention_factor": scaling.attention_factor,
-        "mscale_all_dim": scaling.mscale_all_dim,
-    }
-
-
-def _keys_of_parts(spec: ModelSpec, head_size: int) -> dict[str, Any]:
-    """The activation, and the further keys of a model with windows or capped scores in some layers."""
-    kind = model_type_of(spec)
-    if kind == GPT_OSS:  # which stretches positions unless it is told not to
-        rope = {"rope_type": "default"} if (scaling := spec.rotary_scaling) is None else _stretching(scaling)
-        rope |= {"rope_theta": spec.rotary_base or ROTARY_BASE}
-        return {"hidden_act": "silu", "attention_bias": True, "rope_parameters": rope, **_layer_types(spec)}
-    if kind not in (GEMMA, GEMMA2):
-        return {"hidden_act": "silu"}
-    gelu = "gelu_pytorch_tanh"
-    if kind == GEMMA:
-        return {"hidden_act": gelu, "hidden_activation": gelu}
-    scalar = spec.query_pre_attn_scalar or head_size
-    return {
-        "hidden_activation": gelu,
-        "attn_logit_softcapping": spec.scores_cap,
-        "final_logit_softcapping": spec.logits_cap,
-        "query_pre_attn_scalar": int(scalar) if scalar == int(scalar) else scalar,
-        **_layer_types(spec),
-    }
-
-
-def _layer_types(spec: ModelSpec) -> dict[str, Any]:
-    kinds = [
-        "full_attention" if spec.window_of(layer) is None else "sliding_attention" for layer in range(spec.num_layers)
-    ]
-    return {"layer_types": kinds, "sliding_window": spec.narrow_window or spec.seq_length}
-
-
-def _latent_keys(spec: ModelSpec) -> dict[str, Any]:
-    """The keys of a DeepSeek-V3 alone; nothing of another model."""
-    latent, experts = spec.latent_attention, spec.experts
-    if latent is None or experts is None:
-        return {}
-    return {
-        "q_lora_rank": latent.query_rank,
-        "kv_lora_rank": latent.key_value_rank,
-        "qk_rope_head_dim": latent.rotary_head_size,
-        "qk_nope_head_dim": spec.query_size // spec.num_attention_heads - latent.rotary_head_size,
-        "v_head_dim": latent.value_head_size,
-        "rope_interleave": True,
-        "n_routed_experts": experts.num_experts,
-        "moe_intermediate_size": experts.ffn_hidden_size,
-        "n_shared_experts": experts.shared_ffn_hidden_size // experts.ffn_hidden_size,
-        "first_k_dense_replace": experts.num_dense_layers,
-        "moe_layer_freq": 1,
-        "scoring_func": "sigmoid",
-        "topk_method": "noaux_tc",
-        "norm_topk_prob": True,
-        "routed_scaling_factor": experts.routed_scale,
-        "n_group": experts.num_groups,
-        "topk_group": experts.top_groups,
-        "num_nextn_predict_layers": 0,
-    }

@@ -15,13 +15,8 @@ from conf.errors import ConfigError
 from conf.plan.experiment import Experiment
 from conf.types.model_spec import ModelSpec
 from train_core.checkpoints.checkpoint_folder import KEY
-from train_core.checkpoints.huggingface_config import (
-    DEEPSEEK_V3,
-    model_type_of,
-    require_config,
-    warn_of_weights,
-)
-from train_core.checkpoints.huggingface_layout import from_rows, require_layout, router_biases_of, source_of, to_rows
+from train_core.checkpoints.huggingface_config import model_type_of, require_config, require_layout, warn_of_weights
+from train_core.checkpoints.huggingface_layout import from_rows, router_biases_of, source_of, to_rows
 from train_core.checkpoints.weight_files import INDEX, files_of, is_weights
 from train_core.model.transformer import Transformer
 from train_core.parallel.collectives import Axis
@@ -77,7 +72,7 @@ class Weights:
         used |= self._require_router_biases()
         for name in self.places:
             if name not in used and not name.endswith(UNUSED):
-                if model_type_of(spec) == DEEPSEEK_V3 and name.startswith(f"model.layers.{spec.num_layers}."):
+                if model_type_of(spec) == "deepseek_v3" and name.startswith(f"model.layers.{spec.num_layers}."):
                     problem = (
                         f"holds {name}, of num_nextn_predict_layers, and multi-token prediction is not trained here"
                     )

@@ -9,36 +9,44 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from conf.compose.model_from import HuggingFaceConfig, Shape, shape_of
 from conf.errors import ConfigError
 from conf.overrides import for_a_shell
 from conf.plan.experiment import Experiment
-from conf.types.model_spec import ModelSpec, Part
-from conf.types.schema import ROTARY_BASE, Family
+from conf.types.model_spec import ModelSpec, Part, RotaryScaling
+from conf.types.schema import ROTARY_BASE, Dtype, Family
 from train_core.checkpoints.checkpoint_folder import KEY
 from train_core.checkpoints.weight_files import is_weights, left_aside
 
 LOGGER = logging.getLogger(__name__)
 
 
-MISTRAL, QWEN2, QWEN3, MIXTRAL = "mistral", "qwen2", "qwen3", "mixtral"
-QWEN3_MOE, DEEPSEEK_V3, GEMMA, GEMMA2 = "qwen3_moe", "deepseek_v3", "gemma", "gemma2"
-GPT_OSS, OLMO2 = "gpt_oss", "olmo2"
-FAMILIES = ("gpt2", "llama", MISTRAL, QWEN2, QWEN3, MIXTRAL, QWEN3_MOE, DEEPSEEK_V3, GEMMA, GEMMA2, GPT_OSS, OLMO2)
-"""The types of models whose weights have a layout here; a Mistral is a Llama with a window."""
-
+CLASSES = {
+    "gpt2": "GPT2LMHeadModel",
+    "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",  # a Llama with a window
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "mixtral": "MixtralForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
+    "deepseek_v3": "DeepseekV3ForCausalLM",
+    "gemma": "GemmaForCausalLM",
+    "gemma2": "Gemma2ForCausalLM",
+    "gpt_oss": "GptOssForCausalLM",
+    "olmo2": "Olmo2ForCausalLM",
+}
+"""The types of models whose weights have a layout here, and their classes in `transformers`."""
 PARTS_OF: dict[str, frozenset[Part]] = {
-    GEMMA: frozenset(("gelu", "scaled_embedding")),
-    GEMMA2: frozenset(("gelu", "scaled_embedding", "post_norms")),
-    OLMO2: frozenset(("norms_behind", "wide_qk_norm")),
-    GPT_OSS: frozenset(("sinks", "output_bias", "mlp_bias", "router_bias", "capped_activation")),
+    "gemma": frozenset(("gelu", "scaled_embedding")),
+    "gemma2": frozenset(("gelu", "scaled_embedding", "post_norms")),
+    "olmo2": frozenset(("norms_behind", "wide_qk_norm")),
+    "gpt_oss": frozenset(("sinks", "output_bias", "mlp_bias", "router_bias", "capped_activation")),
 }
 """The parts that all models of a type have, and none of another."""
-
 COMPARED = (
     *("family", "qkv_bias", "qk_norm", "latent_attention", "num_attention_heads", "num_query_groups"),
     *("tied_embeddings", "norm_epsilon", "rotary_base", "rotary_scaling"),
@@ -46,7 +54,12 @@ COMPARED = (
 )
 """Keys of the model that the shapes of tensors do not tell: 4 heads of 8 are as wide as 2 of 16."""
 
-COMPARED_OF_EXPERTS = ("num_experts", "top_k", "scores", "routed_scale", "num_groups", "top_groups")
+COMPARED_OF_EXPERTS = (
+    *("num_experts", "top_k", "shared_ffn_hidden_size", "num_dense_layers"),
+    *("scores", "routed_scale", "num_groups", "top_groups"),
+)
+PLAIN_ROUTING = {"scores": "softmax", "routed_scale": 1.0, "num_groups": 1, "top_groups": 1}
+"""Of types whose files do not name them."""
 
 
 class Fixed(NamedTuple):
@@ -81,11 +94,11 @@ def model_type_of(spec: ModelSpec) -> str:
     if (kind := next((kind for kind, parts in PARTS_OF.items() if parts == {*spec.parts}), None)) is not None:
         return kind
     if spec.latent_attention is not None:
-        return DEEPSEEK_V3
+        return "deepseek_v3"
     if spec.experts is not None:
-        return QWEN3_MOE if spec.qk_norm else MIXTRAL
-    plain = "llama" if spec.narrow_window is None else MISTRAL
-    return QWEN3 if spec.qk_norm else QWEN2 if spec.qkv_bias else plain
+        return "qwen3_moe" if spec.qk_norm else "mixtral"
+    plain = "llama" if spec.narrow_window is None else "mistral"
+    return "qwen3" if spec.qk_norm else "qwen2" if spec.qkv_bias else plain
 
 
 def require_config(weights: Path, spec: ModelSpec) -> HuggingFaceConfig | None:
@@ -106,9 +119,9 @@ def require_config(weights: Path, spec: ModelSpec) -> HuggingFaceConfig | None:
 def _require_layers(config: HuggingFaceConfig) -> None:
     """Its layers must have a layout here, and their weights must be whole."""
     kind = config.text("model_type")
-    if kind not in FAMILIES:
+    if kind not in CLASSES:
         remedy = "Use weights of one of these, or checkpoint.load=null for random ones."
-        raise _other_model(config, "model_type", kind, f"{', '.join(FAMILIES)} alone", remedy)
+        raise _other_model(config, "model_type", kind, f"{', '.join(CLASSES)} alone", remedy)
     if quantization := config.mapping("quantization_config"):
         remedy = "Use the weights that were not quantized, or convert these to bf16."
         method = quantization.get("quant_method")
@@ -117,36 +130,72 @@ def _require_layers(config: HuggingFaceConfig) -> None:
 
 def _require_same(shape: Shape, spec: ModelSpec, path: Path) -> None:
     """The keys of the model must be those that the file comes to."""
+    for key, ours, theirs in _compared(shape, spec):
+        if ours != theirs:
+            problem = f"is not the {json.dumps(theirs)} that {path} comes to"
+            raise ConfigError(key, ours, problem, f"Use {for_a_shell(key, theirs)}, or other weights.")
+
+
+def require_layout(spec: ModelSpec) -> None:
+    """Raises ConfigError where no layout has a place for this model: its config.json would come to another one."""
+    kind, experts = model_type_of(spec), spec.experts
+    problem = f"has no place in the Hugging Face layout of {kind}"
+    if experts is None and kind in ("deepseek_v3", "gpt_oss"):
+        raise ConfigError("model.experts", "null", f"{problem}, whose layers are experts", "Choose experts.")
+    shape = shape_of(HuggingFaceConfig.of(Path("config.json"), hugging_face_config(spec, "fp32"), KEY))
+    head_size = shape["head_size"] or shape["hidden_size"] // shape["num_attention_heads"]
+    compared = [
+        *_compared(shape, spec),
+        ("model.gated_mlp", spec.gated_mlp, shape["gated_mlp"]),
+        ("model.head_size", spec.query_size // spec.num_attention_heads, head_size),
+    ]
+    if experts is not None and kind != "deepseek_v3":
+        compared.append(("model.experts.balance_bias", experts.balance_bias, 0.0))
+    for key, ours, theirs in compared:
+        if ours != theirs:
+            known = "; ".join(f"{name}: {','.join(sorted(parts))}" for name, parts in PARTS_OF.items())
+            known = f". Known: {known}" if key == "model.parts" else ""
+            raise ConfigError(key, ours, f"{problem}{known}", f"Use {for_a_shell(key, theirs)}.")
+
+
+def _compared(shape: Shape, spec: ModelSpec) -> Iterator[tuple[str, object, object]]:
+    """Keys of the model that the shapes of tensors do not tell, with its values and those of a file."""
     ours = spec.model_dump()
-    ours["rotary_base"] = spec.rotary_base or (ROTARY_BASE if spec.family == "llama" else None)
+    ours["rotary_base"] = (spec.rotary_base or ROTARY_BASE) if spec.family == "llama" else None
+    if spec.query_pre_attn_scalar == spec.query_size // spec.num_attention_heads:
+        ours["query_pre_attn_scalar"] = None
     for key in COMPARED:
-        _require_equal(f"model.{key}", ours[key], shape.get(key), path)
-    _require_equal("model.parts", sorted(spec.parts), sorted(shape["parts"]), path)
-    # A window that sequences fit into computes nothing else than none.
-    window = shape.get("attention_window")
-    window = window if window is not None and window["size"] < spec.seq_length else None
-    _require_equal("model.attention_window", ours["attention_window"] if spec.narrow_window else None, window, path)
-    there, here = shape["experts"], ours["experts"]
-    if there is None or here is None:
-        _require_equal("model.experts", here, there, path)
+        yield f"model.{key}", ours[key], shape.get(key)
+    yield "model.parts", sorted(spec.parts), sorted(shape["parts"])
+    yield "model.attention_window", _narrow_window(ours, spec), _narrow_window(shape, spec)
+    here, there = ours["experts"], shape["experts"]
+    if here is None or there is None:
+        yield "model.experts", here, there
         return
+    here, there = _grouped(here), _grouped(PLAIN_ROUTING | there)
     for key in COMPARED_OF_EXPERTS:
-        # A file that does not name a key of routing is of a type that has none: plain softmax without groups.
-        if key in there:
-            _require_equal(f"model.experts.{key}", here[key], there[key], path)
+        yield f"model.experts.{key}", here[key], there[key]
 
 
-def _require_equal(key: str, ours: object, theirs: object, path: Path) -> None:
-    if ours != theirs:
-        problem = f"is not the {json.dumps(theirs)} that {path} comes to"
-        raise ConfigError(key, ours, problem, f"Use {for_a_shell(key, theirs)}, or other weights.")
+def _narrow_window(shape: Shape, spec: ModelSpec) -> Shape | None:
+    """The window; None where sequences fit into it, so that it computes nothing else than none."""
+    if (window := shape.get("attention_window")) is None or window["size"] >= spec.seq_length:
+        return None
+    has_full = window["full_every"] is not None and window["full_every"] <= spec.num_layers
+    return window if has_full else window | {"full_every": None}
+
+
+def _grouped(experts: Shape) -> Shape:
+    """Experts of which tokens choose among all groups have none."""
+    is_plain = experts["top_groups"] == experts["num_groups"]
+    return experts | {"num_groups": 1, "top_groups": 1} if is_plain else experts
 
 
 def _require_computed_here(config: HuggingFaceConfig, spec: ModelSpec) -> None:
     """What no key of the model says must be as this trainer computes it."""
     for key, fixed in FIXED[spec.family].items():
         value = config.content.get(key, config.rotary.content.get(key))
-        is_part = key.endswith("_bias") and model_type_of(spec) == GPT_OSS  # which has biases everywhere
+        is_part = key.endswith("_bias") and model_type_of(spec) == "gpt_oss"  # which has biases everywhere
         if value is not None and value not in fixed.values and not is_part:
             remedy = f"Use weights with {key} = {json.dumps(fixed.values[0])}, or checkpoint.load=null for random ones."
             raise _other_model(config, key, value, fixed.computes, remedy)
@@ -205,3 +254,139 @@ def _differences(config: HuggingFaceConfig, spec: ModelSpec) -> list[str]:
     if (window := config.window) is not None and window >= spec.seq_length:
         found.append(f"sliding_window = {window}; sequences here fit into it, and an export does not have it")
     return found
+
+
+SHORT_NORM_EPSILON = 1e-6
+"""Of the norms of short vectors, whatever the others have. Source: transformers, DeepseekV3Attention."""
+OF_EXPERTS = {
+    "mixtral": "num_local_experts",
+    "gpt_oss": "num_local_experts",
+    "qwen3_moe": "num_experts",
+    "deepseek_v3": "n_routed_experts",
+}
+"""The names of the number of experts."""
+TORCH_NAMES: dict[Dtype, str] = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+
+
+def hugging_face_config(spec: ModelSpec, dtype: Dtype) -> dict[str, Any]:
+    """The `config.json` from which `transformers` builds the model around the weights."""
+    shared = {
+        "vocab_size": spec.vocab_size,
+        "tie_word_embeddings": spec.tied_embeddings,
+        "torch_dtype": TORCH_NAMES[dtype],
+        # Texts are one stream here: no id begins or ends one, and the defaults of `transformers` may lie outside.
+        "bos_token_id": None,
+        "eos_token_id": None,
+    }
+    if spec.family == "gpt":
+        return shared | {
+            "architectures": [CLASSES["gpt2"]],
+            "model_type": "gpt2",
+            "n_positions": spec.seq_length,
+            "n_embd": spec.hidden_size,
+            "n_layer": spec.num_layers,
+            "n_head": spec.num_attention_heads,
+            "n_inner": spec.ffn_hidden_size,
+            "activation_function": "gelu_new",
+            "layer_norm_epsilon": spec.norm_epsilon,
+        }
+    if spec.rotary_scaling is not None:
+        shared["rope_scaling"] = _stretching(spec.rotary_scaling)
+    kind, width = model_type_of(spec), spec.ffn_hidden_size
+    if kind == "mistral":
+        shared["sliding_window"] = spec.narrow_window
+    if (experts := spec.experts) is not None and kind in OF_EXPERTS:
+        shared |= {OF_EXPERTS[kind]: experts.num_experts, "num_experts_per_tok": experts.top_k}
+        if kind in ("mixtral", "gpt_oss"):
+            width = experts.ffn_hidden_size
+        else:
+            shared |= {"moe_intermediate_size": experts.ffn_hidden_size, "norm_topk_prob": True}
+    head_size = spec.query_size // spec.num_attention_heads
+    return (
+        shared
+        | _keys_of_parts(spec, head_size)
+        | {
+            "architectures": [CLASSES[kind]],
+            "model_type": kind,
+            "max_position_embeddings": spec.seq_length,
+            "hidden_size": spec.hidden_size,
+            "intermediate_size": width,
+            "num_hidden_layers": spec.num_layers,
+            "num_attention_heads": spec.num_attention_heads,
+            "num_key_value_heads": spec.num_query_groups,
+            "head_dim": head_size,
+            "rms_norm_eps": spec.norm_epsilon,
+            "rope_theta": spec.rotary_base or ROTARY_BASE,
+        }
+        | (_latent_keys(spec) if kind == "deepseek_v3" else {})
+    )
+
+
+def _stretching(scaling: RotaryScaling) -> dict[str, Any]:
+    if scaling.kind == "llama3":
+        return {"rope_type": "llama3", **scaling.model_dump()}
+    return {
+        "rope_type": "yarn",
+        "factor": scaling.factor,
+        "beta_slow": scaling.low_freq_factor,
+        "beta_fast": scaling.high_freq_factor,
+        "original_max_position_embeddings": scaling.original_max_position_embeddings,
+        "truncate": scaling.truncate,
+        "attention_factor": scaling.attention_factor,
+        "mscale_all_dim": scaling.mscale_all_dim,
+    }
+
+
+def _keys_of_parts(spec: ModelSpec, head_size: int) -> dict[str, Any]:
+    """The activation, and the further keys of a model with windows or capped scores in some layers."""
+    kind = model_type_of(spec)
+    if kind == "gpt_oss":  # which stretches positions unless it is told not to
+        rope = {"rope_type": "default"} if (scaling := spec.rotary_scaling) is None else _stretching(scaling)
+        rope |= {"rope_theta": spec.rotary_base or ROTARY_BASE}
+        return {"hidden_act": "silu", "attention_bias": True, "rope_parameters": rope, **_layer_types(spec)}
+    if kind not in ("gemma", "gemma2"):
+        return {"hidden_act": "silu"}
+    gelu = "gelu_pytorch_tanh"
+    if kind == "gemma":
+        return {"hidden_act": gelu, "hidden_activation": gelu}
+    scalar = spec.query_pre_attn_scalar or head_size
+    return {
+        "hidden_activation": gelu,
+        "attn_logit_softcapping": spec.scores_cap,
+        "final_logit_softcapping": spec.logits_cap,
+        "query_pre_attn_scalar": int(scalar) if scalar == int(scalar) else scalar,
+        **_layer_types(spec),
+    }
+
+
+def _layer_types(spec: ModelSpec) -> dict[str, Any]:
+    kinds = [
+        "full_attention" if spec.window_of(layer) is None else "sliding_attention" for layer in range(spec.num_layers)
+    ]
+    return {"layer_types": kinds, "sliding_window": spec.narrow_window or spec.seq_length}
+
+
+def _latent_keys(spec: ModelSpec) -> dict[str, Any]:
+    """The keys of a DeepSeek-V3 alone, with the nearest values that it can have."""
+    latent, experts = spec.latent_attention, spec.experts
+    assert latent is not None
+    assert experts is not None
+    return {
+        "head_dim": latent.rotary_head_size,  # the part of a head that positions turn
+        "rms_norm_eps": SHORT_NORM_EPSILON,
+        "q_lora_rank": latent.query_rank,
+        "kv_lora_rank": latent.key_value_rank,
+        "qk_rope_head_dim": latent.rotary_head_size,
+        "qk_nope_head_dim": spec.query_size // spec.num_attention_heads - latent.rotary_head_size,
+        "v_head_dim": latent.value_head_size,
+        "rope_interleave": True,
+        "n_shared_experts": max(experts.shared_ffn_hidden_size // experts.ffn_hidden_size, 1),
+        "first_k_dense_replace": experts.num_dense_layers,
+        "moe_layer_freq": 1,
+        "scoring_func": "sigmoid",
+        "topk_method": "noaux_tc",
+        "routed_scaling_factor": experts.routed_scale,
+        "n_group": min(experts.num_groups, experts.num_experts // 2),  # as two experts speak for a group
+        "topk_group": experts.top_groups,
+        "num_nextn_predict_layers": 0,
+    }

@@ -20,21 +20,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from conf.errors import ConfigError
-from conf.types.model_spec import ExpertsSpec, LatentAttentionSpec, ModelSpec
-from conf.types.schema import Frozen
-from train_core.checkpoints.huggingface_config import (
-    DEEPSEEK_V3,
-    GEMMA,
-    GEMMA2,
-    GPT_OSS,
-    MISTRAL,
-    MIXTRAL,
-    OLMO2,
-    PARTS_OF,
-    QWEN3_MOE,
-    model_type_of,
-)
+from conf.types.model_spec import LatentAttentionSpec, ModelSpec
+from train_core.checkpoints.huggingface_config import model_type_of
 from train_core.model.transformer import gate_block_size
 
 
@@ -87,19 +74,19 @@ def _shifted(module: str, name: str) -> dict[str, Source]:
 
 
 FURTHER = {
-    GEMMA: {
+    "gemma": {
         **_shifted("attention_norm", "model.layers.{}.input_layernorm"),
         **_shifted("feed_forward_norm", "model.layers.{}.post_attention_layernorm"),
         **_shifted("final_norm", "model.norm"),
     },
-    GEMMA2: {
+    "gemma2": {
         **_shifted("attention_norm", "model.layers.{}.input_layernorm"),
         **_shifted("post_attention_norm", "model.layers.{}.post_attention_layernorm"),
         **_shifted("feed_forward_norm", "model.layers.{}.pre_feedforward_layernorm"),
         **_shifted("post_feed_forward_norm", "model.layers.{}.post_feedforward_layernorm"),
         **_shifted("final_norm", "model.norm"),
     },
-    OLMO2: {
+    "olmo2": {
         "post_attention_norm": Source(("model.layers.{}.post_attention_layernorm",)),
         "post_feed_forward_norm": Source(("model.layers.{}.post_feedforward_layernorm",)),
         "attention.queries_norm": Source((f"{ATTENTION}.q_norm",)),
@@ -116,24 +103,21 @@ class MixtureLayout(NamedTuple):
         up: those of an expert's first product, the gate's first.
     """
 
-    name: str
     module: str
     up: tuple[str, str]
     down: str
 
 
 MIXTURES = {
-    MIXTRAL: MixtureLayout("Mixtral", "model.layers.{}.block_sparse_moe", ("w1", "w3"), "w2"),
-    QWEN3_MOE: MixtureLayout("Qwen3-MoE", FEED_FORWARD, ("gate_proj", "up_proj"), "down_proj"),
-    DEEPSEEK_V3: MixtureLayout("DeepSeek-V3", FEED_FORWARD, ("gate_proj", "up_proj"), "down_proj"),
+    "mixtral": MixtureLayout("model.layers.{}.block_sparse_moe", ("w1", "w3"), "w2"),
+    "qwen3_moe": MixtureLayout(FEED_FORWARD, ("gate_proj", "up_proj"), "down_proj"),
+    "deepseek_v3": MixtureLayout(FEED_FORWARD, ("gate_proj", "up_proj"), "down_proj"),
 }
 SHARED_EXPERTS = f"{FEED_FORWARD}.shared_experts"
 SHARED = {
     "feed_forward.shared.up": Source((f"{SHARED_EXPERTS}.gate_proj", f"{SHARED_EXPERTS}.up_proj"), "gate"),
     "feed_forward.shared.down": Source((f"{SHARED_EXPERTS}.down_proj",)),
 }
-SHORT_NORM_EPSILON = 1e-6
-"""Of the norms of short vectors, whatever the others have. Source: transformers, DeepseekV3Attention."""
 ROUTER = "feed_forward.router"
 OF_GPT_OSS = {
     "attention.sinks": Source((f"{ATTENTION}.sinks",)),
@@ -162,7 +146,7 @@ def _layout(spec: ModelSpec) -> dict[str, Source]:
     """The source of each module of the model, by its name in a layer or in the model."""
     if spec.experts is None:
         return GPT_2 if spec.family == "gpt" else LLAMA | FURTHER.get(model_type_of(spec), {})
-    if model_type_of(spec) == GPT_OSS:
+    if model_type_of(spec) == "gpt_oss":
         return LLAMA | OF_GPT_OSS
     experts, there = range(spec.experts.num_experts), MIXTURES[model_type_of(spec)]
     of_experts = {
@@ -188,98 +172,9 @@ def _of_short_vectors(latent: LatentAttentionSpec) -> dict[str, Source]:
 
 def router_biases_of(spec: ModelSpec) -> list[str]:
     """The names of the biases of routers for which the model's layout has a place."""
-    if spec.experts is None or model_type_of(spec) != DEEPSEEK_V3:
+    if spec.experts is None or model_type_of(spec) != "deepseek_v3":
         return []
     return [f"layers.{index}.{ROUTER}.bias" for index in range(spec.num_dense_layers, spec.num_layers)]
-
-
-def require_layout(spec: ModelSpec) -> None:
-    """Raises ConfigError where no layout has a place for this model."""
-    gated = spec.family == "llama"
-    if spec.gated_mlp != gated:
-        problem = f"has no place in the Hugging Face layout of the {spec.family} family"
-        raise ConfigError("model.gated_mlp", spec.gated_mlp, problem, f"Use {str(gated).lower()}.")
-    if spec.family == "gpt" and spec.query_size + 2 * spec.key_value_size != 3 * spec.hidden_size:
-        problem = "has no place in GPT-2's layout, whose queries, keys and values are as wide as the model"
-        raise ConfigError("model.num_query_groups", spec.num_query_groups, problem, "Use one group for each head.")
-    _require_parts(spec)
-    kind = model_type_of(spec)
-    if spec.narrow_window is not None and kind not in (GEMMA2, GPT_OSS) and (spec.num_full_layers or kind != MISTRAL):
-        problem = (
-            "has no place in layouts but those of Gemma 2, gpt-oss, and in all layers without biases and norms Mistral"
-        )
-        value = spec.attention_window.model_dump() if spec.attention_window else None
-        raise ConfigError("model.attention_window", value, problem, "Use model.attention_window=null.")
-    if spec.latent_attention is not None:
-        _require_deepseek(spec, spec.experts)
-    elif spec.experts is not None:
-        _require_mixture(spec, spec.experts)
-    elif spec.qk_norm and spec.qkv_bias:
-        problem = "has no place in Qwen3's layout, whose queries and keys have norms and no biases"
-        raise ConfigError("model.qkv_bias", True, problem, "Use model.qkv_bias=false.")
-
-
-def _require_parts(spec: ModelSpec) -> None:
-    """Raises ConfigError for parts that no type has together, and for what goes with none of its own."""
-    kind = model_type_of(spec)
-    if spec.parts and kind not in PARTS_OF:
-        known = "; ".join(f"{name}: {','.join(sorted(parts))}" for name, parts in PARTS_OF.items())
-        problem = f"has no place together in a Hugging Face layout. Known: {known}"
-        raise ConfigError("model.parts", sorted(spec.parts), problem, "Use model.parts=[] or those of one type.")
-    for key in ("logits_cap", "scores_cap", "query_pre_attn_scalar"):
-        if kind != GEMMA2 and (value := getattr(spec, key)) is not None:
-            problem = "has no place in a layout but Gemma 2's"
-            raise ConfigError(f"model.{key}", value, problem, f"Use model.{key}=null.")
-    if kind == GPT_OSS and not (spec.qkv_bias and spec.experts):
-        problem = "is not enough for the layout of gpt_oss, which has model.qkv_bias = true and model.experts too"
-        raise ConfigError("model.parts", sorted(spec.parts), problem, "Give both, or use model.parts=[].")
-    for key in ("qk_norm", "latent_attention", *(() if kind == GPT_OSS else ("qkv_bias", "experts"))):
-        if kind in PARTS_OF and (value := getattr(spec, key)):
-            given = "given" if isinstance(value, Frozen) else value
-            remedy = f"Use model.{key}={'false' if value is True else 'null'}."
-            raise ConfigError(f"model.{key}", given, f"has no place in the layout of {kind}", remedy)
-
-
-def _require_mixture(spec: ModelSpec, experts: ExpertsSpec) -> None:
-    """Layouts with experts have them in every layer, and nothing beside them."""
-    if spec.family != "llama":
-        problem = "has no place in the Hugging Face layout of the gpt family"
-        raise ConfigError("model.experts", "given", problem, "Use model.experts=null.")
-    for key, value, plain in (
-        ("model.experts.shared_ffn_hidden_size", experts.shared_ffn_hidden_size, 0),
-        ("model.experts.num_dense_layers", experts.num_dense_layers, 0),
-        ("model.experts.balance_bias", experts.balance_bias, 0.0),
-        ("model.experts.scores", experts.scores, "softmax"),
-        ("model.experts.routed_scale", experts.routed_scale, 1.0),
-        ("model.experts.num_groups", experts.num_groups if experts.top_groups < experts.num_groups else 1, 1),
-        ("model.qkv_bias", spec.qkv_bias, model_type_of(spec) == GPT_OSS),
-    ):
-        if value != plain:
-            kind = model_type_of(spec)
-            name = MIXTURES[kind].name if kind in MIXTURES else kind
-            problem = f"has no place in {name}'s layout, whose layers are all experts"
-            raise ConfigError(key, value, problem, f"Use {key}={str(plain).lower()}.")
-
-
-def _require_deepseek(spec: ModelSpec, experts: ExpertsSpec | None) -> None:
-    """Latent attention has a layout beside experts with sigmoid scores and whole shared ones."""
-    there = "has no place in DeepSeek-V3's layout"
-    if experts is None:
-        raise ConfigError("model.experts", "null", f"{there}, the only one of latent attention", "Choose experts.")
-    width, shared = experts.ffn_hidden_size, experts.shared_ffn_hidden_size
-    if experts.scores != "sigmoid":
-        raise ConfigError("model.experts.scores", experts.scores, there, "Use model.experts.scores=sigmoid.")
-    if not shared or shared % width:
-        problem = f"{there}, which has whole shared experts as wide as model.experts.ffn_hidden_size = {width}"
-        remedy = f"Use model.experts.shared_ffn_hidden_size={max(shared // width, 1) * width}."
-        raise ConfigError("model.experts.shared_ffn_hidden_size", shared, problem, remedy)
-    if experts.num_experts < 2 * experts.num_groups:
-        problem = f"{there}, whose groups have two experts or more"
-        remedy = f"Use model.experts.num_groups={experts.num_experts // 2} or less."
-        raise ConfigError("model.experts.num_groups", experts.num_groups, problem, remedy)
-    if spec.norm_epsilon != SHORT_NORM_EPSILON:
-        problem = f"{there}, whose norms of short vectors have {SHORT_NORM_EPSILON}"
-        raise ConfigError("model.norm_epsilon", spec.norm_epsilon, problem, "Use model.norm_epsilon=1.0e-6.")
 
 
 def to_rows(tensors: list[Tensor], source: Source, spec: ModelSpec) -> Tensor:

@@ -19,10 +19,15 @@ from conf.types.schema import Value
 from tests.composed import load
 from tests.train_core.conftest import ExperimentOf, TrialOf, Worlds
 from train_core.axes import Layout
-from train_core.checkpoints.export import checkpoint_in, export, hugging_face_config
+from train_core.checkpoints.export import checkpoint_in, export
 from train_core.checkpoints.huggingface import Weights, loaded_weights
-from train_core.checkpoints.huggingface_config import require_config, warn_of_weights
-from train_core.checkpoints.huggingface_layout import from_rows, require_layout, source_of, to_rows
+from train_core.checkpoints.huggingface_config import (
+    hugging_face_config,
+    require_config,
+    require_layout,
+    warn_of_weights,
+)
+from train_core.checkpoints.huggingface_layout import from_rows, source_of, to_rows
 from train_core.checkpoints.weight_files import is_weights
 from train_core.data.byte_pairs import bytes_tokenizer
 from train_core.expert_load import RouterBiases
@@ -286,7 +291,7 @@ def test_a_mistral_has_the_window_of_transformers_and_so_has_its_export(
         ({"model.logits_cap": 30.0}, r"model\.logits_cap = 30\.0: has no place"),
         (
             {"model.parts": ["gelu"]},
-            r"model\.parts = \['gelu'\]: has no place together .*Known: gemma: gelu,",
+            r"model\.parts = \['gelu'\]: has no place .*Known: gemma: gelu,",
         ),
         ({"model.parts": GEMMA["model.parts"], "model.qk_norm": True}, r"qk_norm = True: .*layout of gemma.*=false"),
         ({"model.attention_window": {"size": 5, "full_every": 2}}, r"model\.attention_window = .*: has no place"),
@@ -399,9 +404,9 @@ def weight_of(world: World, experiment: Experiment, module: str) -> Tensor:
     [
         (
             {"shared_ffn_hidden_size": 64},
-            r"model\.experts\.shared_ffn_hidden_size = 64: has no place in Mixtral's layout",
+            r"model\.experts\.shared_ffn_hidden_size = 64: has no place in .* layout of mixtral",
         ),
-        ({"num_dense_layers": 1}, r"model\.experts\.num_dense_layers = 1: has no place in Mixtral's layout"),
+        ({"num_dense_layers": 1}, r"model\.experts\.num_dense_layers = 1: has no place in .* layout of mixtral"),
         ({"top_k": 3}, r"model\.experts\.top_k = 3: is not the 2 that .* comes to"),
         ({"num_experts": 8}, r"model\.experts\.num_experts = 8: is not the 4 that .* comes to"),
         ({"ffn_hidden_size": 32}, r"w1\.weight has shape \(64, 32\), and model=.* needs \(32, 32\)"),
@@ -685,25 +690,22 @@ def test_a_truncated_file_is_no_traceback(experiment_of: ExperimentOf, tmp_path:
 
 
 def test_a_model_without_a_place_in_either_layout_is_refused(experiment_of: ExperimentOf, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"model\.gated_mlp = True: .*Use false"):
+    with pytest.raises(ConfigError, match=r"model\.gated_mlp = True: .*Use model\.gated_mlp=false"):
         Weights(str(tmp_path), experiment_of(GPT | {"model.gated_mlp": True}).model)
 
 
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"model.experts": None}, r"experts = 'null': has no place in DeepSeek-V3's layout, the only one of latent"),
+        (
+            {"model.experts": None},
+            r"experts = 'null': has no place .* deepseek_v3, whose layers are experts",
+        ),
         ({"scores": "softmax"}, r"experts\.scores = 'softmax': .*Use model\.experts\.scores=sigmoid"),
         ({"shared_ffn_hidden_size": 0}, r"experts\.shared_ffn_hidden_size = 0: .*Use .*shared_ffn_hidden_size=24"),
-        (
-            {"shared_ffn_hidden_size": 60},
-            r"experts\.shared_ffn_hidden_size = 60: .*whole shared experts.*hidden_size=48",
-        ),
-        (
-            {"num_groups": 8, "top_groups": 3},
-            r"experts\.num_groups = 8: .*two experts or more\. .*num_groups=4 or less",
-        ),
-        ({"model.norm_epsilon": 1e-5}, r"norm_epsilon = 1e-05: .*Use model\.norm_epsilon=1\.0e-6"),
+        ({"shared_ffn_hidden_size": 60}, r"experts\.shared_ffn_hidden_size = 60: .*Use .*ffn_hidden_size=48"),
+        ({"num_groups": 8, "top_groups": 3}, r"experts\.num_groups = 8: .*Use model\.experts\.num_groups=4"),
+        ({"model.norm_epsilon": 1e-5}, r"norm_epsilon = 1e-05: .*Use model\.norm_epsilon=1e-06"),
     ],
 )
 def test_what_deepseeks_layout_has_no_place_for_is_refused_by_its_key(
