@@ -179,13 +179,13 @@ class Layer(nn.Module):
         self.attention = Attention(spec, index) if spec.latent_attention is None else LatentAttention(spec)
         self.feed_forward_norm = norm_of(spec) if before else nn.Identity()
         self.feed_forward = FeedForward(spec) if index < spec.num_dense_layers else mixture_of(spec)
-        self.post_attention_norm, self.post_feed_forward_norm = (
-            norm_of(spec) if behind else nn.Identity() for _ in range(2)
-        )
+        self.post_attention_norm, self.post_feed_forward_norm = (norm_of(spec) if behind else None for _ in range(2))
 
     def forward(self, x: Tensor, rotary: Tensor | None = None, documents: Documents | None = None) -> Tensor:
-        x = x + self.post_attention_norm(self.attention(self.attention_norm(x), rotary, documents))
-        return x + self.post_feed_forward_norm(self.feed_forward(self.feed_forward_norm(x)))
+        out = self.attention(self.attention_norm(x), rotary, documents)
+        x = x + (out if self.post_attention_norm is None else self.post_attention_norm(out))
+        out = self.feed_forward(self.feed_forward_norm(x))
+        return x + (out if self.post_feed_forward_norm is None else self.post_feed_forward_norm(out))
 
 
 def mixture_of(spec: ModelSpec) -> MixtureOfExperts:

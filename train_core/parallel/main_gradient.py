@@ -39,7 +39,7 @@ class Listener(Protocol):
 
 @dataclass(eq=False)
 class MainGradient:
-    """The buffer beside a weight.
+    """The buffer beside a weight; inside `with gradient as buffer:` one gradient is added to it.
 
     Attributes:
         is_wide: products and sums of narrower values are made in the buffer's type; see `narrow.has_wide_products`.
@@ -49,12 +49,13 @@ class MainGradient:
     listener: Listener
     is_wide: bool
 
-    @contextmanager
-    def addition(self) -> Iterator[Tensor]:
-        """Inside the block one gradient is added to the buffer."""
+    def __enter__(self) -> Tensor:
         self.listener.before_gradient()
-        yield self.buffer
-        self.listener.after_gradient()
+        return self.buffer
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        if error is None:
+            self.listener.after_gradient()
 
 
 def attach(parameter: nn.Parameter, buffer: Tensor, listener: Listener, *, is_wide: bool = False) -> None:
@@ -72,7 +73,7 @@ def main_gradient(parameter: Tensor) -> MainGradient | None:
 def _move_into_buffer(parameter: Tensor) -> None:
     """Add the gradient of a module that leaves it to autograd, such as LayerNorm."""
     if parameter.grad is not None and (gradient := main_gradient(parameter)) is not None:
-        with gradient.addition() as buffer:
+        with gradient as buffer:
             buffer.add_(parameter.grad)
             # Else autograd would add the next micro-batch's gradient to it, which would then count twice.
             parameter.grad = None
@@ -148,7 +149,7 @@ def add_product(
     gradient = main_gradient(weight)
     if gradient is None:
         return left @ right if multiply is None else multiply(left, right, weight.dtype)
-    with gradient.addition() as buffer:
+    with gradient as buffer:
         add_matrices(buffer, left, right, multiply, is_wide=gradient.is_wide)
     return None
 
@@ -160,7 +161,7 @@ def add_gradient(weight: Tensor, add_to: Callable[..., None]) -> Tensor | None:
         alone = torch.zeros_like(weight)
         add_to(alone, is_wide=False)
         return alone
-    with gradient.addition() as buffer:
+    with gradient as buffer:
         add_to(buffer, is_wide=gradient.is_wide)
     return None
 
@@ -191,7 +192,7 @@ def add_sum(bias: Tensor, grad_out: Tensor) -> Tensor | None:
     gradient, vectors = main_gradient(bias), grad_out.flatten(0, -2)
     if gradient is None:
         return vectors.sum(0)
-    with gradient.addition() as buffer:
+    with gradient as buffer:
         # In its own type a sum is added up in fp32 and then rounded; a CPU takes five times as long for a wider one.
         buffer.add_(vectors.sum(0, dtype=buffer.dtype if gradient.is_wide else None))
     return None

@@ -15,7 +15,7 @@ comes back as a detached alias without its main gradient, and the weight's gradi
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -32,14 +32,20 @@ from train_core.parallel.narrow import PLAIN, Products
 Gradients = tuple[Tensor | None, ...]
 
 
+class _Split(NamedTuple):
+    """How a linear layer is split. One argument and not three, as torch looks at each that a function takes."""
+
+    axis: Axis
+    sequence: bool
+    products: Products
+
+
 class _ColumnLinear(Function):
     """y = x w^T + b; with sequence parallelism x is a shard (s/t, b, h), kept as one and gathered anew in backward."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, axis: Axis, sequence: bool, products: Products
-    ) -> Tensor:
-        ctx.axis, ctx.sequence, ctx.weight, ctx.bias, ctx.products = axis, sequence, weight, bias, products
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, split: _Split) -> Tensor:
+        ctx.weight, ctx.bias, ctx.split, (axis, sequence, products) = weight, bias, split, split
         ctx.save_for_backward(x)
         whole = all_gather(x, axis).wait() if sequence else x
         ctx.largest = products.largest(axis, whole, weight)
@@ -47,30 +53,28 @@ class _ColumnLinear(Function):
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> Gradients:
-        (x,) = ctx.saved_tensors
+        (x,), (axis, sequence, products) = ctx.saved_tensors, ctx.split
         # A product that is put off will gather its input when it is made.
-        gathered = all_gather(x, ctx.axis) if ctx.sequence and not are_products_deferred() else Pending(x)
+        gathered = all_gather(x, axis) if sequence and not are_products_deferred() else Pending(x)
         of_x, of_weight = ctx.largest
-        (of_grad,) = ctx.products.largest(ctx.axis, grad_out)
-        grad_x = ctx.products.input_gradient(grad_out, ctx.weight, (of_grad, of_weight))
+        (of_grad,) = products.largest(axis, grad_out)
+        grad_x = products.input_gradient(grad_out, ctx.weight, (of_grad, of_weight))
         x = gathered.wait()
         # Started here, so that the product of the weight gradient below hides it; one collective travels at a time.
-        reduced = (reduce_scatter if ctx.sequence else all_reduce)(grad_x, ctx.axis)
-        axis_of_x = ctx.axis if ctx.sequence else ALONE
-        multiply = ctx.products.multiply((of_grad, of_x))
+        reduced = (reduce_scatter if sequence else all_reduce)(grad_x, axis)
+        axis_of_x = axis if sequence else ALONE
+        multiply = products.multiply((of_grad, of_x))
         grad_weight = add_product(ctx.weight, grad_out, x, axis_of_x=axis_of_x, multiply=multiply)
         grad_bias = None if ctx.bias is None else add_sum(ctx.bias, grad_out)
-        return reduced.wait(), grad_weight, grad_bias, None, None, None
+        return reduced.wait(), grad_weight, grad_bias, None
 
 
 class _RowLinear(Function):
     """y = sum over the axis of x w^T, plus b; with sequence parallelism y is a shard (s/t, b, h)."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, axis: Axis, sequence: bool, products: Products
-    ) -> Tensor:
-        ctx.axis, ctx.sequence, ctx.weight, ctx.bias, ctx.products = axis, sequence, weight, bias, products
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, split: _Split) -> Tensor:
+        ctx.weight, ctx.bias, ctx.split, (axis, sequence, products) = weight, bias, split, split
         ctx.save_for_backward(x)
         ctx.largest = products.largest(axis, x, weight)
         if axis.size == 1:
@@ -83,18 +87,18 @@ class _RowLinear(Function):
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> Gradients:
-        (x,) = ctx.saved_tensors
-        gathered = all_gather(grad_out, ctx.axis) if ctx.sequence else Pending(grad_out)
+        (x,), (axis, sequence, products) = ctx.saved_tensors, ctx.split
+        gathered = all_gather(grad_out, axis) if sequence else Pending(grad_out)
         # From the shard, while the whole is on its way: such a bias is summed over the tensor axis before the update.
         grad_bias = None if ctx.bias is None else add_sum(ctx.bias, grad_out)
         whole, (of_x, of_weight) = gathered.wait(), ctx.largest
-        (of_grad,) = ctx.products.largest(ALONE, whole)  # of which every rank has all
-        grad_x = ctx.products.input_gradient(whole, ctx.weight, (of_grad, of_weight))
+        (of_grad,) = products.largest(ALONE, whole)  # of which every rank has all
+        grad_x = products.input_gradient(whole, ctx.weight, (of_grad, of_weight))
         # A product that is put off keeps the shard, and gathers it anew when it is made.
-        kept, axis = (grad_out if are_products_deferred() else whole), (ctx.axis if ctx.sequence else ALONE)
-        multiply = ctx.products.multiply((of_grad, of_x))
-        grad_weight = add_product(ctx.weight, kept, x, axis_of_grad_out=axis, multiply=multiply)
-        return grad_x, grad_weight, grad_bias, None, None, None
+        kept, axis_of_kept = (grad_out if are_products_deferred() else whole), (axis if sequence else ALONE)
+        multiply = products.multiply((of_grad, of_x))
+        grad_weight = add_product(ctx.weight, kept, x, axis_of_grad_out=axis_of_kept, multiply=multiply)
+        return grad_x, grad_weight, grad_bias, None
 
 
 class _VocabularyEmbedding(Function):
@@ -197,13 +201,12 @@ class ColumnParallelLinear(nn.Module):
 
     def __init__(self, whole: nn.Linear, axis: Axis, sequence: bool, products: Products = PLAIN) -> None:
         super().__init__()
-        self.axis, self.sequence, self.products = axis, sequence, products
+        self.split = _Split(axis, sequence, products)
         self.weight = nn.Parameter(shard(whole.weight.detach(), axis))
         self.bias = nn.Parameter(shard(whole.bias.detach(), axis)) if whole.bias is not None else None
 
     def forward(self, x: Tensor) -> Tensor:
-        arguments = (self.weight, self.bias, self.axis, self.sequence, self.products)
-        return _ColumnLinear.apply(x, *arguments)  # type: ignore[no-untyped-call]
+        return _ColumnLinear.apply(x, self.weight, self.bias, self.split)  # type: ignore[no-untyped-call]
 
 
 class RowParallelLinear(nn.Module):
@@ -211,13 +214,12 @@ class RowParallelLinear(nn.Module):
 
     def __init__(self, whole: nn.Linear, axis: Axis, sequence: bool, products: Products = PLAIN) -> None:
         super().__init__()
-        self.axis, self.sequence, self.products = axis, sequence, products
+        self.split = _Split(axis, sequence, products)
         self.weight = nn.Parameter(shard(whole.weight.detach(), axis, dim=1))
         self.bias = whole.bias
 
     def forward(self, x: Tensor) -> Tensor:
-        arguments = (self.weight, self.bias, self.axis, self.sequence, self.products)
-        return _RowLinear.apply(x, *arguments)  # type: ignore[no-untyped-call]
+        return _RowLinear.apply(x, self.weight, self.bias, self.split)  # type: ignore[no-untyped-call]
 
 
 class SharedKey(nn.Module):
