@@ -22,6 +22,8 @@ from torch.nn import functional
 
 from conf.types.model_spec import ModelSpec
 from train_core.model.attention_blocks import (
+    Attended,
+    BlockMask,
     add_sinks,
     block_gradients,
     block_output,
@@ -65,24 +67,15 @@ def causal_attention(
     """
     # Without values, as in a rehearsal, a mask would take memory that a GPU's kernel does not.
     window, cap = (None, None) if isinstance(query, FakeTensor) else (window, cap)
+    attend = partial(_attend_near, dropout=dropout, window=window)
     if cap is not None or sinks is not None:
         attend = partial(_attend_in_a_block, sinks=sinks, cap=cap, window=window)
-        return (
-            attend(query, key, value) if documents is None else attend_separately(attend, query, key, value, documents)
-        )
-    if documents is None and window is None:
-        return _attend(query, key, value, dropout)
-    if not query.is_cuda:
-        attend = partial(_attend_near, dropout=dropout, window=window)
-        return (
-            attend(query, key, value) if documents is None else attend_separately(attend, query, key, value, documents)
-        )
-    if takes_flash(query, value):
+    elif query.is_cuda and takes_flash(query, value) and (documents is not None or window is not None):
         return attend_packed(query, key, value, dropout, documents, window)
-    if documents is None:
-        return _attend_near(query, key, value, dropout, window)
-    near = documents.mask if window is None else documents.mask & near_mask(*_places(query), window)
-    return _attend(query, key, value, dropout, near)
+    elif query.is_cuda and documents is not None:
+        mask = documents.mask if window is None else documents.mask & near_mask(*_places(query), window)
+        return _attend(query, key, value, dropout, mask)
+    return attend(query, key, value) if documents is None else attend_separately(attend, query, key, value, documents)
 
 
 def _places(query: Tensor) -> tuple[Tensor, Tensor]:
@@ -167,22 +160,21 @@ class _OneBlock(Function):
         ctx: Any, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None, cap: float | None, window: int | None
     ) -> Tensor:
         ctx.cap, ctx.window = cap, window if window is not None and window < query.size(2) else None
-        out, log_sum_exp = block_output(query, key, value, cap=cap, **_OneBlock.seen(ctx.window, query))
+        out, log_sum_exp = block_output(query, key, value, _OneBlock.seen(ctx, query))
         if sinks is not None:
             out, log_sum_exp = add_sinks(out, log_sum_exp, sinks)
         ctx.save_for_backward(query, out, log_sum_exp, key, value, sinks)
         return out
 
     @staticmethod
-    def seen(window: int | None, query: Tensor) -> dict[str, Any]:
-        if window is None:
-            return {"is_causal": True}
-        return {"is_causal": False, "unseen": unseen_of(near_mask(*_places(query), window), query)}
+    def seen(ctx: Any, query: Tensor) -> BlockMask:
+        unseen = None if ctx.window is None else unseen_of(near_mask(*_places(query), ctx.window), query)
+        return BlockMask(is_causal=unseen is None, unseen=unseen, cap=ctx.cap)
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         *saved, sinks = ctx.saved_tensors
-        gradients = block_gradients(grad_out, *saved, cap=ctx.cap, **_OneBlock.seen(ctx.window, saved[0]))
+        gradients = block_gradients(Attended(grad_out, *saved), _OneBlock.seen(ctx, saved[0]))
         of_sinks = None if sinks is None else sinks_gradient(grad_out, saved[1], saved[2], sinks)
         return *gradients, of_sinks, None, None
 
@@ -198,17 +190,15 @@ class CausalAttention(nn.Module):
         super().__init__()
         self.window, self.cap = window, cap
 
-    def forward(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        documents: Documents | None = None,
-        sinks: Tensor | None = None,
+    def forward(self, *heads: Tensor, documents: Documents | None = None, sinks: Tensor | None = None) -> Tensor:
+        """Takes the queries, keys and values that `causal_attention` takes -> (s, b, heads * head_size)."""
+        query, key, value = heads
+        return self.attend(query, key, value, documents, sinks).permute(2, 0, 1, 3).flatten(2)
+
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, documents: Documents | None, sinks: Tensor | None
     ) -> Tensor:
-        """Takes what `causal_attention` takes -> (s, b, heads * head_size)."""
-        out = causal_attention(query, key, value, documents=documents, window=self.window, cap=self.cap, sinks=sinks)
-        return out.permute(2, 0, 1, 3).flatten(2)
+        return causal_attention(query, key, value, documents=documents, window=self.window, cap=self.cap, sinks=sinks)
 
 
 class PlaceForSharedKey(nn.Identity):

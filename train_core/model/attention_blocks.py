@@ -78,6 +78,31 @@ def as_narrow(wide: Tensor, value: Tensor) -> Tensor:
     return wide.transpose(1, 2)[..., : value.size(-1)].contiguous().transpose(1, 2)
 
 
+class BlockMask(NamedTuple):
+    """Which keys of a block its queries see, and how: all of them, or as follows.
+
+    Attributes:
+        is_causal: a query sees those up to its own place in the block.
+        unseen: UNSEEN (n, m) where a query does not see a key, and else 0.
+        cap: as that of `causal_attention`, for which kernels have no place: see `_CappedRows`.
+    """
+
+    is_causal: bool = False
+    unseen: Tensor | None = None
+    cap: float | None = None
+
+
+class Attended(NamedTuple):
+    """What a block's gradients follow from: of queries over all keys that they see, those of other blocks included."""
+
+    grad_out: Tensor
+    query: Tensor
+    out: Tensor
+    log_sum_exp: Tensor
+    key: Tensor
+    value: Tensor
+
+
 UNSEEN = -3e4
 """What is added to the score of a key that a query does not see. Its exponential is 0 beside that of one which is seen,
 in every type, and a query of a block without any of these keeps a finite log-sum-exp."""
@@ -88,103 +113,65 @@ def unseen_of(seen: Tensor, like: Tensor) -> Tensor:
     return torch.zeros(seen.shape, dtype=like.dtype, device=like.device).masked_fill_(~seen, UNSEEN)
 
 
-def block_output(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    is_causal: bool,
-    unseen: Tensor | None = None,
-    cap: float | None = None,
-) -> tuple[Tensor, Tensor]:
+def block_output(query: Tensor, key: Tensor, value: Tensor, seen: BlockMask) -> tuple[Tensor, Tensor]:
     """One block by a device's fused kernel: queries (b, heads, n, d), keys (b, groups, m, d), values (b, groups, m, v).
 
     torch's `scaled_dot_product_attention` hands out neither the log-sum-exp, by which blocks are merged, nor gradients
     that follow from one over more keys than the block's, so that its kernels are called by their own names. v <= d.
 
-    Args:
-        unseen: UNSEEN (n, m) where a query does not see a key, and else 0; None where all are seen, or `is_causal`.
-        cap: as that of `causal_attention`, for which kernels have no place: see `_CappedRows`.
-
     Returns:
         The output (b, heads, n, v), and the log-sum-exp (b, heads, n).
     """
-    if cap is not None:
-        return _capped_output(query, key, value, cap, is_causal=is_causal, unseen=unseen)
+    if seen.cap is not None:
+        return _capped_output(query, key, value, seen, seen.cap)
     if query.is_cuda:
-        return _gpu_output(query, key, value, is_causal=is_causal, unseen=unseen)
+        return _gpu_output(query, key, value, seen)
     # The kernel takes values as wide as keys alone; narrower ones are padded for it.
     is_short = value.size(-1) < query.size(-1)
     padded = as_wide(value, query) if is_short else value
     out, log_sum_exp = aten._scaled_dot_product_flash_attention_for_cpu(
-        query, key, padded, 0.0, is_causal, attn_mask=unseen
+        query, key, padded, 0.0, seen.is_causal, attn_mask=seen.unseen
     )
     return as_narrow(out, value) if is_short else out, log_sum_exp
 
 
-def _gpu_output(
-    query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool, unseen: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    head_size, value_size = query.size(-1), value.size(-1)
-    scale = head_size**-0.5
-    has_flash = unseen is None and takes_flash(query, value)
+def _gpu_output(query: Tensor, key: Tensor, value: Tensor, seen: BlockMask) -> tuple[Tensor, Tensor]:
+    value_size, scale = value.size(-1), query.size(-1) ** -0.5
+    has_flash = seen.unseen is None and takes_flash(query, value)
     query, key, value = map(in_eights, (query, key, value))
     if has_flash:
-        out, log_sum_exp, *_ = aten._scaled_dot_product_flash_attention(query, key, value, 0.0, is_causal, scale=scale)
+        out, log_sum_exp, *_ = aten._scaled_dot_product_flash_attention(
+            query, key, value, 0.0, seen.is_causal, scale=scale
+        )
     else:
         key, value = (repeat_groups(heads, query) for heads in (key, value))
         # True asks for the log-sum-exp, which the kernel leaves out otherwise.
         out, log_sum_exp, *_ = aten._scaled_dot_product_efficient_attention(
-            query, key, value, _as_bias(unseen, query), True, 0.0, is_causal, scale=scale
+            query, key, value, _as_bias(seen.unseen, query), True, 0.0, seen.is_causal, scale=scale
         )
     # Without the queries by which the memory-efficient kernel rounds up.
     return out[..., :value_size], log_sum_exp[:, :, : query.size(2)]
 
 
-def block_gradients(
-    grad_out: Tensor,
-    query: Tensor,
-    out: Tensor,
-    log_sum_exp: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    is_causal: bool,
-    unseen: Tensor | None = None,
-    cap: float | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The block's summands of the gradients of queries, keys and values.
-
-    Args:
-        grad_out, out, log_sum_exp: over all keys that the queries see, those of other blocks included.
-        unseen, cap: as those of `block_output`.
-    """
-    if cap is not None:
-        every = (grad_out, query, out, log_sum_exp, key, value)
-        return _capped_gradients(*every, cap, is_causal=is_causal, unseen=unseen)
+def block_gradients(attended: Attended, seen: BlockMask) -> tuple[Tensor, Tensor, Tensor]:
+    """The block's summands of the gradients of queries, keys and values."""
+    grad_out, query, out, log_sum_exp, key, value = attended
+    if seen.cap is not None:
+        return _capped_gradients(attended, seen, seen.cap)
     if query.is_cuda:
-        return _gpu_gradients(grad_out, query, out, log_sum_exp, key, value, is_causal=is_causal, unseen=unseen)
+        return _gpu_gradients(attended, seen)
     is_short = value.size(-1) < query.size(-1)
     wide = [as_wide(each, query) if is_short else each for each in (grad_out, value, out)]
     of_query, of_key, of_value = aten._scaled_dot_product_flash_attention_for_cpu_backward(
-        wide[0], query, key, *wide[1:], log_sum_exp, 0.0, is_causal, attn_mask=unseen
+        wide[0], query, key, *wide[1:], log_sum_exp, 0.0, seen.is_causal, attn_mask=seen.unseen
     )
     return of_query, of_key, as_narrow(of_value, value) if is_short else of_value
 
 
-def _gpu_gradients(
-    grad_out: Tensor,
-    query: Tensor,
-    out: Tensor,
-    log_sum_exp: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    is_causal: bool,
-    unseen: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    head_size, value_size, has_flash = query.size(-1), value.size(-1), unseen is None and takes_flash(query, value)
-    scale = head_size**-0.5
+def _gpu_gradients(attended: Attended, seen: BlockMask) -> tuple[Tensor, Tensor, Tensor]:
+    grad_out, query, out, log_sum_exp, key, value = attended
+    head_size, value_size, is_causal = query.size(-1), value.size(-1), seen.is_causal
+    has_flash, scale = seen.unseen is None and takes_flash(query, value), head_size**-0.5
     grad_out, query, out, key, value = map(in_eights, (grad_out, query, out, key, value))
     if has_flash:
         grads = aten._scaled_dot_product_flash_attention_backward(
@@ -200,7 +187,7 @@ def _gpu_gradients(
         # exp(score - inf) is 0, so that queries which do not exist give keys and values no gradient.
         padded = functional.pad(log_sum_exp, (0, padding), value=torch.inf)
         of_query, *of_pairs, _ = aten._scaled_dot_product_efficient_attention_backward(
-            *(grad_out, query, key, value, _as_bias(unseen, query), out, padded, *_no_randomness(query)),
+            *(grad_out, query, key, value, _as_bias(seen.unseen, query), out, padded, *_no_randomness(query)),
             *(0.0, [True, True, True, False], is_causal),
             scale=scale,
         )
@@ -233,9 +220,8 @@ def _of_groups(heads: Tensor, rows: slice, num_groups: int) -> Tensor:
     return heads[:, :, rows].unflatten(1, (num_groups, -1)).flatten(2, 3)
 
 
-def _capped_rows(
-    query: Tensor, key: Tensor, cap: float, *, is_causal: bool, unseen: Tensor | None
-) -> Iterator[_CappedRows]:
+def _capped_rows(query: Tensor, key: Tensor, seen: BlockMask, cap: float) -> Iterator[_CappedRows]:
+    is_causal, hidden = seen.is_causal, seen.unseen
     wide = torch.promote_types(query.dtype, torch.float32)
     places = torch.arange(key.size(2), device=key.device)
     for start in range(0, query.size(2), ROWS):
@@ -243,18 +229,15 @@ def _capped_rows(
         # Of a causal block nobody sees the keys behind these queries.
         some, keys = _of_groups(query, rows, key.size(1)), key[:, :, : rows.stop] if is_causal else key
         scores = (some @ keys.transpose(-1, -2)).to(wide).mul_(query.size(-1) ** -0.5 / cap).tanh_().mul_(cap)
-        hidden = unseen_of(places[rows, None] >= places[: rows.stop], query) if is_causal else unseen
-        if hidden is not None:
-            of_rows = hidden if is_causal else hidden[rows]
+        if is_causal or hidden is not None:
+            of_rows = unseen_of(places[rows, None] >= places[: rows.stop], query) if hidden is None else hidden[rows]
             scores.unflatten(2, (-1, of_rows.size(0))).add_(of_rows)
         yield _CappedRows(rows, some, scores)
 
 
-def _capped_output(
-    query: Tensor, key: Tensor, value: Tensor, cap: float, *, is_causal: bool, unseen: Tensor | None
-) -> tuple[Tensor, Tensor]:
+def _capped_output(query: Tensor, key: Tensor, value: Tensor, seen: BlockMask, cap: float) -> tuple[Tensor, Tensor]:
     outs, sums = [], []
-    for rows, _, scores in _capped_rows(query, key, cap, is_causal=is_causal, unseen=unseen):
+    for rows, _, scores in _capped_rows(query, key, seen, cap):
         of_heads = (query.size(0), query.size(1), rows.stop - rows.start)
         log_sum_exp = scores.logsumexp(-1, keepdim=True)
         weights = scores.sub_(log_sum_exp).exp_().to(value.dtype)
@@ -263,23 +246,13 @@ def _capped_output(
     return torch.cat(outs, dim=2), torch.cat(sums, dim=2)
 
 
-def _capped_gradients(
-    grad_out: Tensor,
-    query: Tensor,
-    out: Tensor,
-    log_sum_exp: Tensor,
-    key: Tensor,
-    value: Tensor,
-    cap: float,
-    *,
-    is_causal: bool,
-    unseen: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor]:
+def _capped_gradients(attended: Attended, seen: BlockMask, cap: float) -> tuple[Tensor, Tensor, Tensor]:
+    grad_out, query, out, log_sum_exp, key, value = attended
     groups, of_query = key.size(1), torch.empty_like(query)
     of_key, of_value = (torch.zeros_like(each, dtype=log_sum_exp.dtype) for each in (key, value))
     # What a query's weights have in common moves nothing, as they add up to one.
     common = (grad_out * out).sum(-1, keepdim=True, dtype=log_sum_exp.dtype)
-    for rows, some, scores in _capped_rows(query, key, cap, is_causal=is_causal, unseen=unseen):
+    for rows, some, scores in _capped_rows(query, key, seen, cap):
         keys = slice(scores.size(-1))
         ones, known = (_of_groups(each, rows, groups) for each in (grad_out.to(value.dtype), common))
         weights = (scores - _of_groups(log_sum_exp[..., None], rows, groups)).exp_()

@@ -98,32 +98,24 @@ class AttentionWithDropout(CausalAttention):
         super().__init__()
         self.site, self.part, self.dropping = site, part, dropping
 
-    def forward(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        documents: Documents | None = None,
-        sinks: Tensor | None = None,
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, documents: Documents | None, sinks: Tensor | None
     ) -> Tensor:
         assert sinks is None, "dropout is refused beside sinks and capped scores"
         if not torch.is_grad_enabled():  # as in an evaluation
-            return super().forward(query, key, value, documents)
+            return super().attend(query, key, value, documents, sinks)
         shared = query.size(1) // key.size(1)
         count = 1 if takes_all_heads(query) else query.size(1)
         queries = query.chunk(count, dim=1)
         # Where each query head is a call of its own, it takes the key and value head of its group along.
-        pairs = (
-            [(key, value)]
-            if count == 1
-            else [(key[:, i // shared, None], value[:, i // shared, None]) for i in range(count)]
-        )
-        outs = [self._attend(self.part * count + i, queries[i], *pairs[i], documents) for i in range(count)]
+        pairs = [(key, value)]
+        if count > 1:
+            pairs = [(key[:, i // shared, None], value[:, i // shared, None]) for i in range(count)]
+        outs = [self._drop(self.part * count + i, queries[i], *pairs[i], documents) for i in range(count)]
         # torch.cat would copy even a single one, and keep the copy for backward.
-        out = outs[0] if count == 1 else torch.cat(outs, dim=1)
-        return out.permute(2, 0, 1, 3).flatten(2)
+        return outs[0] if count == 1 else torch.cat(outs, dim=1)
 
-    def _attend(self, part: int, query: Tensor, key: Tensor, value: Tensor, documents: Documents | None) -> Tensor:
+    def _drop(self, part: int, query: Tensor, key: Tensor, value: Tensor, documents: Documents | None) -> Tensor:
         if isinstance(query, FakeTensor):  # a GPU's kernel keeps no mask, and a CPU's would store the scores
             return causal_attention(query, key, value, documents=documents, window=self.window)
         # The kernels draw from the device's default generator.

@@ -33,6 +33,8 @@ from torch.autograd import Function
 from conf.types.schema import ContextExchange
 from train_core.model.attention import CausalAttention
 from train_core.model.attention_blocks import (
+    Attended,
+    BlockMask,
     add_sinks,
     block_gradients,
     block_output,
@@ -206,20 +208,20 @@ class Reach(NamedTuple):
     window: int | None
     cap: float | None = None
 
-    def blocks(self, owner: int, query: Tensor) -> Iterator[tuple[Block, Tensor | None]]:
-        """Those with the keys of a rank but for what no window reaches, and what `block_output` calls unseen."""
+    def blocks(self, owner: int, query: Tensor) -> Iterator[tuple[Block, BlockMask]]:
+        """Those with the keys of a rank, but for what no window reaches."""
         num_tokens, rank = query.size(2), self.axis.rank
         for block in Block.all_of(owner, rank, num_tokens, self.documents):
             # Without values, as in a rehearsal, a mask would take memory.
             if self.window is None or isinstance(query, FakeTensor):
-                yield block, None
+                yield block, BlockMask(block.is_causal, cap=self.cap)
                 continue
             # On the host, which must not wait for the device.
             first, last = (places_of(each, self.axis, num_tokens) for each in (rank, owner))
             if int(first[block.queries][0] - last[block.keys][-1]) < self.window:
                 own, others = (places_of(each, self.axis, num_tokens, query.device) for each in (rank, owner))
                 is_near = near_mask(own[block.queries], others[block.keys], self.window)
-                yield block._replace(is_causal=False), unseen_of(is_near, query)
+                yield block, BlockMask(unseen=unseen_of(is_near, query), cap=self.cap)
 
 
 def _overlap(span: slice, other: slice, num_tokens: int) -> slice:
@@ -266,10 +268,9 @@ class _BlockwiseAttention(Function):
             log_sum_exp = query.new_empty(query.shape[:-1], dtype=torch.float32)
         for owner, piece in exchange.visits(own.together(), axis):
             pairs = own.apart(piece)
-            for (queries, keys, is_causal, rows), unseen in reach.blocks(owner, query):
-                seen = (heads[rows, :, keys] for heads in pairs)
+            for (queries, keys, _, rows), seen in reach.blocks(owner, query):
                 of_block, its_log_sum_exp = block_output(
-                    query[rows, :, queries], *seen, is_causal=is_causal, unseen=unseen, cap=reach.cap
+                    query[rows, :, queries], pairs.key[rows, :, keys], pairs.value[rows, :, keys], seen
                 )
                 if owner != axis.rank:
                     _merge(out[rows, :, queries], log_sum_exp[rows, :, queries], of_block, its_log_sum_exp)
@@ -297,21 +298,18 @@ class _BlockwiseAttention(Function):
         for owner, piece, gradient in ctx.exchange.visits_for_gradients(own.together(), ctx.reach.axis):
             # The first visit is this rank's own, and its sum is complete only after the last visit.
             complete, sums, pairs = gradient.tensor if complete is None else complete, None, own.apart(piece)
-            for (queries, keys, is_causal, rows), unseen in ctx.reach.blocks(owner, query):
-                seen = [tensor[rows, :, queries] for tensor in (grad_out, query, out, log_sum_exp)]
+            for (queries, keys, _, rows), seen in ctx.reach.blocks(owner, query):
+                own_side = (tensor[rows, :, queries] for tensor in (grad_out, query, out, log_sum_exp))
                 others = (heads[rows, :, keys] for heads in pairs)
-                of_query, of_key, of_value = block_gradients(
-                    *seen, *others, is_causal=is_causal, unseen=unseen, cap=ctx.reach.cap
-                )
+                of_query, of_key, of_value = block_gradients(Attended(*own_side, *others), seen)
                 grad_query[rows, :, queries] += of_query
                 sums = own.apart(gradient.wait()) if sums is None else sums
                 sums.key[rows, :, keys] += of_key
                 sums.value[rows, :, keys] += of_value
                 # Else they would still be there beside those of the next block.
                 del of_query, of_key, of_value
-            if (
-                sums is None
-            ):  # no document has tokens on both sides, or no window reaches so far, and the sum goes on as it came
+            # No document has tokens on both sides, or no window reaches so far: the sum goes on as it came.
+            if sums is None:
                 gradient.wait()
         assert complete is not None
         of_sinks = None if sinks is None else sinks_gradient(grad_out, out, log_sum_exp, sinks)
@@ -327,22 +325,17 @@ def _merge(out: Tensor, log_sum_exp: Tensor, of_block: Tensor, its_log_sum_exp: 
 
 
 class ContextAttention(CausalAttention):
-    """Takes the queries, keys and values of this rank's tokens -> (n, b, heads * head_size)."""
+    """The queries, keys and values are those of this rank's tokens."""
 
     def __init__(self, axis: Axis, exchange: ContextExchange, whole: CausalAttention) -> None:
         super().__init__(whole.window, whole.cap)
         self.axis, self.exchange = axis, EXCHANGES[exchange]
 
-    def forward(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        documents: Documents | None = None,
-        sinks: Tensor | None = None,
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, documents: Documents | None, sinks: Tensor | None
     ) -> Tensor:
         # Without values, as in a rehearsal, scores are those of a kernel.
         cap = None if isinstance(query, FakeTensor) else self.cap
         reach = Reach(self.axis, documents, self.window, cap)
         out: Tensor = _BlockwiseAttention.apply(query, key, value, sinks, self.exchange, reach)  # type: ignore[no-untyped-call]
-        return out.permute(2, 0, 1, 3).flatten(2)
+        return out

@@ -345,7 +345,7 @@ def test_activation_bytes_of_a_layer_that_drops_values_equal_the_trainers(
     recompute: Recompute, tensor: int, sequence: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With attention as a fused kernel has it, which draws its mask anew in backward; a CPU has none with dropout."""
-    monkeypatch.setattr(AttentionWithDropout, "forward", CausalAttention.forward)
+    monkeypatch.setattr(AttentionWithDropout, "attend", CausalAttention.attend)
     overrides = [f"parallel.sequence_parallel={str(sequence).lower()}", f"parallel.recompute={recompute}"]
     experiment = experiment_of("gpt-175b", tensor, 1, "model.num_layers=1", "training.dropout=0.1", *overrides)
     assert_bytes_are_those_of_the_trainer(experiment)

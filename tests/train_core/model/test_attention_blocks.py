@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from train_core.model import attention_blocks
-from train_core.model.attention_blocks import UNSEEN, block_gradients, block_output, near_mask
+from train_core.model.attention_blocks import UNSEEN, Attended, BlockMask, block_gradients, block_output, near_mask
 from train_core.parallel.context_parallel import _merge
 
 aten = torch.ops.aten
@@ -33,16 +33,17 @@ def test_a_gpus_kernels_get_heads_of_a_multiple_of_eight_and_the_scale_of_the_he
 ) -> None:
     torch.manual_seed(0)
     query, key, value, grad_out = (torch.randn(2, 3, 5, head_size) for _ in range(4))
-    out, log_sum_exp = block_output(query, key, value, is_causal=True)
-    grads = block_gradients(grad_out, query, out, log_sum_exp, key, value, is_causal=True)
+    out, log_sum_exp = block_output(query, key, value, BlockMask(is_causal=True))
+    attended = Attended(grad_out, query, out, log_sum_exp, key, value)
+    grads = block_gradients(attended, BlockMask(is_causal=True))
     kernels = {
         "_scaled_dot_product_flash_attention": flash,
         "_scaled_dot_product_flash_attention_backward": flash_backward,
     }
     monkeypatch.setattr(attention_blocks, "aten", SimpleNamespace(**kernels))
     monkeypatch.setattr(attention_blocks, "takes_groups", lambda *_: True)
-    gpu_out, gpu_log_sum_exp = attention_blocks._gpu_output(query, key, value, is_causal=True)
-    gpu_grads = attention_blocks._gpu_gradients(grad_out, query, out, log_sum_exp, key, value, is_causal=True)
+    gpu_out, gpu_log_sum_exp = attention_blocks._gpu_output(query, key, value, BlockMask(is_causal=True))
+    gpu_grads = attention_blocks._gpu_gradients(attended, BlockMask(is_causal=True))
     torch.testing.assert_close((gpu_out, gpu_log_sum_exp, *gpu_grads), (out, log_sum_exp, *grads))
 
 
@@ -58,16 +59,15 @@ def test_a_query_that_sees_no_key_of_a_block_gets_and_gives_nothing() -> None:
     unseen = torch.zeros(6, 6, dtype=torch.float64).masked_fill_(~is_near, UNSEEN)
     halves = [slice(3), slice(3, 6)]
     blocks = [
-        block_output(query, key[:, :, half], value[:, :, half], is_causal=False, unseen=unseen[:, half])
-        for half in halves
+        block_output(query, key[:, :, half], value[:, :, half], BlockMask(unseen=unseen[:, half])) for half in halves
     ]
     merged, log_sum_exp = blocks[0][0].clone().float(), blocks[0][1].clone().float()
     _merge(merged, log_sum_exp, blocks[1][0], blocks[1][1].float())
     torch.testing.assert_close(merged, expected.float())
     of_query = torch.zeros_like(query)
     for half in halves:
-        seen = (torch.ones_like(query), query, expected, log_sum_exp.double(), key[:, :, half], value[:, :, half])
-        own, of_key, of_value = block_gradients(*seen, is_causal=False, unseen=unseen[:, half])
+        attended = (torch.ones_like(query), query, expected, log_sum_exp.double(), key[:, :, half], value[:, :, half])
+        own, of_key, of_value = block_gradients(Attended(*attended), BlockMask(unseen=unseen[:, half]))
         of_query = of_query + own
         torch.testing.assert_close(of_key, grads[1][:, :, half], rtol=1e-5, atol=1e-6)
         torch.testing.assert_close(of_value, grads[2][:, :, half], rtol=1e-5, atol=1e-6)

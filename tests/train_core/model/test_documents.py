@@ -39,12 +39,12 @@ def test_a_document_that_fills_its_sequence_has_the_bits_of_one_that_is_not_sepa
 def test_scores_are_dropped_alike_on_whichever_tensor_rank_a_head_is() -> None:
     documents, dropping = Documents.of(NUMBERS, torch.from_numpy), Dropping(0.5, Randomness(1, 0, 2))
     query, key, value = heads(4), heads(4), heads(4)
-    whole = AttentionWithDropout("core", 0, dropping)(query, key, value, documents)
+    whole = AttentionWithDropout("core", 0, dropping)(query, key, value, documents=documents)
     halves = [
         AttentionWithDropout("core", part, dropping)(
-            *(each.chunk(2, dim=1)[part] for each in (query, key, value)), documents
+            *(each.chunk(2, dim=1)[part] for each in (query, key, value)), documents=documents
         )
         for part in range(2)
     ]
     assert torch.equal(whole, torch.cat(halves, dim=2))
-    assert not torch.equal(whole, AttentionWithDropout("core", 1, dropping)(query, key, value, documents))
+    assert not torch.equal(whole, AttentionWithDropout("core", 1, dropping)(query, key, value, documents=documents))
