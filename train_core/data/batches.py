@@ -19,18 +19,11 @@ from numpy.typing import NDArray
 
 from conf.plan.experiment import Experiment
 from train_core.data.token_file import TokenFile
-from train_core.data.tokens import Window, open_held_out_sets, open_windows, prepare
+from train_core.data.tokens import HELD_OUT, TRAINING, Window, open_windows, prepare
 from train_core.model.documents import Documents
 from train_core.parallel.mesh import Mesh
 from train_core.parallel.pipeline_parallel import MicroBatch
 from train_core.process.world import result_of_first
-
-TRAINING, HELD_OUT = "training:", "held out:"
-"""Names of the parts of what trains, which no set can bear."""
-
-
-def _all_windows(parts: tuple[Window, Window], sets: dict[str, Window]) -> dict[str, Window]:
-    return dict(zip((TRAINING, HELD_OUT), parts, strict=True)) | sets
 
 
 class Batches:
@@ -51,12 +44,10 @@ class Batches:
         find = partial(prepare, experiment, cache_dir)  # on rank 0 alone, for it reads a text through
         self.tokens = tokens = None if experiment.data.source == "synthetic" else result_of_first(find, mesh.world)
         if mesh.is_first_stage or mesh.is_last_stage or experiment.data.separate_documents:
-            self.windows = _all_windows(open_windows(experiment, tokens), open_held_out_sets(experiment, tokens))
+            self.windows = open_windows(experiment, tokens)
         self.documents: dict[str, Window] | None = None
         if experiment.data.separate_documents:
-            read = TokenFile.document_numbers
-            parts = open_windows(experiment, tokens, read), open_held_out_sets(experiment, tokens, read)
-            self.documents = _all_windows(*parts)
+            self.documents = open_windows(experiment, tokens, TokenFile.document_numbers)
         # What is evaluated: the part that is held out, where there is one, and the sets that are.
         own = [] if tokens and not experiment.data.held_out_fraction else [HELD_OUT]
         self.evaluated = [*own, *(tokens.held_out if tokens else ())]

@@ -9,7 +9,7 @@ and Rackoff 1988 (the network); Black and Rogaway 2002, "Ciphers with Arbitrary 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from hashlib import sha256
@@ -214,42 +214,36 @@ Window = Callable[[int], NDArray[np.int64]]
 """From the number of a sample, counted over all steps, to its seq_length + 1 token ids."""
 
 
+TRAINING, HELD_OUT = "training:", "held out:"
+"""Names of the parts of what trains, which no set can bear."""
+
+
 def open_windows(
     experiment: Experiment,
     tokens: TokenSets | None,
     read: Callable[[TokenFile], Ids | DocumentNumbers] = TokenFile.read,
-) -> tuple[Window, Window]:
-    """The windows of the training and of the held-out part, of a mixture blended in either."""
-    if tokens is None:
-        return synthetic_windows(experiment, 0), synthetic_windows(experiment, 1)
-    opened = {name: _read_here(experiment, partial(read, file)) for name, file in tokens.training.items()}
-    windows = [stream_windows(experiment, ids, name) for name, ids in opened.items()]
-    if not experiment.data.mixture:
-        return windows[0]
-    blend = _blend(experiment)
-    return _blended(blend, [training for training, _ in windows]), _blended(
-        blend, [held_out for _, held_out in windows]
-    )
-
-
-def open_held_out_sets(
-    experiment: Experiment,
-    tokens: TokenSets | None,
-    read: Callable[[TokenFile], Ids | DocumentNumbers] = TokenFile.read,
 ) -> dict[str, Window]:
-    """The windows of each set of `data.held_out`, in order."""
-    files = tokens.held_out if tokens is not None else {}
+    """The windows of the training and of the held-out part, of a mixture blended in either, and of held-out sets."""
+    if tokens is None:
+        return {name: synthetic_windows(experiment, part) for part, name in enumerate((TRAINING, HELD_OUT))}
+    training, held_out = (
+        {name: _read_here(experiment, partial(read, file)) for name, file in files.items()} for files in tokens
+    )
+    parts = list(zip(*(stream_windows(experiment, ids, name) for name, ids in training.items()), strict=True))
+    if experiment.data.mixture:
+        windows = [_blended(_blend(experiment), part) for part in parts]
+    else:
+        windows = [part[0] for part in parts]
     length = experiment.model.seq_length
-    return {
-        name: partial(_sequence, _read_here(experiment, partial(read, file)), length) for name, file in files.items()
-    }
+    sets = {name: partial(_sequence, ids, length) for name, ids in held_out.items()}
+    return {TRAINING: windows[0], HELD_OUT: windows[1], **sets}
 
 
 def _blend(experiment: Experiment) -> Blend:
     return blend_of(tuple(each.weight for _, each in sorted(experiment.data.mixture.items())))
 
 
-def _blended(blend: Blend, windows: list[Window]) -> Window:
+def _blended(blend: Blend, windows: Sequence[Window]) -> Window:
     def window(sample: int) -> NDArray[np.int64]:
         chosen, place = blend.place(sample)
         return windows[chosen](place)

@@ -27,7 +27,8 @@ from train_core.costs import (
     model_flops,
     num_parameters,
 )
-from train_core.data.batches import HELD_OUT, TRAINING, Batches
+from train_core.data.batches import Batches
+from train_core.data.tokens import HELD_OUT, TRAINING
 from train_core.expert_load import ExpertLoads, StepLoad
 from train_core.model.initialize import DTYPES
 from train_core.optimizers.optimizer import StepResult

@@ -26,7 +26,7 @@ LENGTH = 16
 
 
 def windows_of(experiment: Experiment, cache: Path) -> Any:
-    return open_windows(experiment, prepare(experiment, cache))
+    return tuple(open_windows(experiment, prepare(experiment, cache)).values())
 
 
 @pytest.fixture

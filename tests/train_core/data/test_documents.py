@@ -15,7 +15,7 @@ from tests.composed import load
 from tests.train_core.conftest import ExperimentOf
 from train_core.data.byte_pairs import learnt_beside
 from train_core.data.token_file import DocumentNumbers, TokenFile
-from train_core.data.tokens import open_windows, prepare
+from train_core.data.tokens import TRAINING, open_windows, prepare
 from train_core.model.documents import Documents
 
 DOCUMENT_NUMBERS = TokenFile.document_numbers
@@ -71,11 +71,12 @@ def test_byte_pairs_across_two_files_belong_to_the_first(
 def test_document_numbers_travel_with_the_tokens(experiment_of: ExperimentOf, folder: Path, tmp_path: Path) -> None:
     experiment = experiment_of({"data.path": str(folder), "data.separate_documents": True})
     tokens = prepare(experiment, tmp_path)
-    (training, _), windows = open_windows(experiment, tokens), open_windows(experiment, tokens, DOCUMENT_NUMBERS)
+    training = open_windows(experiment, tokens)[TRAINING]
+    of_documents = open_windows(experiment, tokens, DOCUMENT_NUMBERS)[TRAINING]
     text = "".join(TEXTS).encode()
     of_byte = np.repeat(np.arange(len(TEXTS)), [len(text.encode()) for text in TEXTS])
     for sample in range(8):
-        ids, numbers = training(sample), windows[0](sample)
+        ids, numbers = training(sample), of_documents(sample)
         start = text.index(bytes(ids.astype(np.uint8)))
         is_same = np.diff(of_byte[start : start + len(ids)]) == 0
         assert ((np.diff(numbers) == 0) == is_same).all()

@@ -15,7 +15,7 @@ from conf.errors import ConfigError
 from tests.composed import load
 from tests.messages import refused
 from tests.train_core.conftest import ExperimentOf
-from train_core.data.tokens import open_windows, prepare
+from train_core.data.tokens import TRAINING, open_windows, prepare
 
 WRITTEN = Path(__file__).parent / "megatron"
 
@@ -42,7 +42,7 @@ def test_ids_are_those_that_megatron_reads_back(experiment_of: ExperimentOf, tmp
 def test_sequences_are_packed_across_documents(experiment_of: ExperimentOf, tmp_path: Path) -> None:
     experiment = on(experiment_of, WRITTEN / "uint16")
     stream = json.loads((WRITTEN / "expected.json").read_text())["uint16"]
-    training, _ = open_windows(experiment, prepare(experiment, tmp_path))
+    training = open_windows(experiment, prepare(experiment, tmp_path))[TRAINING]
     seen = sorted(training(sample).tolist() for sample in range(13))
     assert seen == sorted(stream[start : start + 17] for start in range(0, 13 * 16, 16))
 

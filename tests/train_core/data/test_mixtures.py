@@ -18,7 +18,7 @@ from tests.train_core.conftest import ExperimentOf, Worlds
 from train_core.axes import Coordinates, Layout
 from train_core.data.batches import Batches
 from train_core.data.token_file import TokenFile
-from train_core.data.tokens import figures_of_mixture, open_held_out_sets, open_windows, prepare
+from train_core.data.tokens import HELD_OUT, TRAINING, figures_of_mixture, open_windows, prepare
 from train_core.parallel.groups import build_mesh
 from train_core.process.world import World
 
@@ -42,7 +42,7 @@ def mixed(experiment_of: ExperimentOf, tmp_path: Path) -> Mixed:
     return build
 
 
-def numbers(experiment: Experiment, cache: Path, samples: int, part: int = 0) -> list[tuple[str, int]]:
+def numbers(experiment: Experiment, cache: Path, samples: int, part: str = TRAINING) -> list[tuple[str, int]]:
     """The sets and numbers of the sequences of the first samples."""
     window = open_windows(experiment, prepare(experiment, cache))[part]
     firsts = [int(window(sample)[0]) - 1 for sample in range(samples)]
@@ -73,7 +73,7 @@ def test_a_sets_own_order_stays_whatever_is_mixed_in_and_in_whatever_order(mixed
 
 def test_the_last_part_of_every_set_is_held_out_in_the_same_shares(mixed: Mixed, tmp_path: Path) -> None:
     experiment = mixed({"data.held_out_fraction": 0.25}, code=1, web=1)
-    trained, held_out = (numbers(experiment, tmp_path / "cache", 40, part) for part in (0, 1))
+    trained, held_out = (numbers(experiment, tmp_path / "cache", 40, part) for part in (TRAINING, HELD_OUT))
     assert not set(trained) & set(held_out)
     assert set(held_out) == {("code", n) for n in range(9, 12)} | {("web", 40 + n) for n in range(15, 20)}
     assert Counter(name for name, _ in held_out) == {"code": 20, "web": 20}
@@ -87,8 +87,8 @@ def test_documents_of_every_set_stay_separate(experiment_of: ExperimentOf, tmp_p
     mixture = {name: {"path": str(tmp_path / name), "weight": 1} for name in "ab"}
     experiment = experiment_of({"data.mixture": mixture, "data.separate_documents": True})
     tokens = prepare(experiment, tmp_path / "cache")
-    (training, _), (documents, _) = (
-        open_windows(experiment, tokens, read) for read in (TokenFile.read, TokenFile.document_numbers)
+    training, documents = (
+        open_windows(experiment, tokens, read)[TRAINING] for read in (TokenFile.read, TokenFile.document_numbers)
     )
     changes = [(np.diff(training(sample)) != 0, np.diff(documents(sample)) != 0) for sample in range(8)]
     assert all((of_ids == of_documents).all() for of_ids, of_documents in changes)
@@ -129,7 +129,7 @@ def test_a_set_that_is_held_out_is_read_in_order(mixed: Mixed, tmp_path: Path) -
     held_out = {"of_code": {"path": str(tmp_path / "code.txt")}}
     values = {"data.held_out": held_out, "training.evaluate_every": 1, "training.num_evaluation_batches": 1}
     experiment = mixed(values, web=1)
-    windows = open_held_out_sets(experiment, prepare(experiment, tmp_path / "cache"))
+    windows = open_windows(experiment, prepare(experiment, tmp_path / "cache"))
     assert [int(windows["of_code"](sample)[0]) - 1 for sample in range(SIZES["code"])] == list(range(SIZES["code"]))
 
 

@@ -20,7 +20,7 @@ from tests.composed import load
 from tests.train_core.conftest import ExperimentOf
 from train_core.data.byte_pairs import keep_tokenizer
 from train_core.data.token_file import TokenFile
-from train_core.data.tokens import open_windows, prepare
+from train_core.data.tokens import TRAINING, open_windows, prepare
 
 TEXTS = ["Größe zählt, meistens.", "", "a second row\nof two lines " * 20, None, "the end 😀"]
 KEPT = [text for text in TEXTS if text]
@@ -136,7 +136,7 @@ def test_sets_of_rows_are_mixed(experiment_of: ExperimentOf, tmp_path: Path) -> 
     paths = {name: write_rows(tmp_path / name / "train.parquet", [name[0] * 200]) for name in ("web", "code")}
     mixture = {name: {"path": str(path), "weight": 1} for name, path in paths.items()}
     experiment = asked(experiment_of, tmp_path, "bytes", data__path=None, data__mixture=mixture)
-    training, _ = open_windows(experiment, prepare(experiment, tmp_path / "cache"))
+    training = open_windows(experiment, prepare(experiment, tmp_path / "cache"))[TRAINING]
     assert {chr(training(sample)[0]) for sample in range(2)} == {"w", "c"}
 
 
