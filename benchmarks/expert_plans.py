@@ -31,10 +31,10 @@ PAGE = Path(__file__).parents[1] / "docs" / "plans.md"
 HEADER = """<!-- Written by `python -m benchmarks.expert_plans`; do not edit. -->
 # Plans beside practice
 
-Would an expert sign what the search proposes? This page is for readers who judge the method: questions that somebody
-has answered on real machines, the plan that the search finds, the plan that was run, both priced by the same
-arithmetic, and what explains the difference. Times are predicted where nothing else is said; *measured* is what the
-source of the practice reports. `trisweep plan --search` with the shown words repeats a search.
+Would an expert sign what the search proposes? This page is for readers who judge the method: the plan that the search
+finds for a question, the plan that somebody has run, and what explains the difference. Both are predicted; *measured*
+is what the source of the practice reports. In brackets: by how much the ratio of two predictions for one machine is off
+in four pairs of five.
 """
 IN_WORDS = {
     "compute_seconds": "computing",
@@ -237,7 +237,7 @@ def _difference(ours: PricedPlan, theirs: PricedPlan) -> str:
     longer = "less" if ratio < 0 else "longer"
     return (
         f"On paper its step takes {abs(ratio):.0%} {longer} than that of the plan found, which is {sure} than two"
-        f" predictions for one machine are off against each other ({ours.interval.rivals:.0%})."
+        f" predictions differ by ({ours.interval.rivals:.0%})."
     )
 
 

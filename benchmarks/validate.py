@@ -28,24 +28,20 @@ HEADING = """\
 <!-- Written by `python -m benchmarks.validate`; do not edit. -->
 # Validation
 
-Can a prediction be trusted? Published steps are predicted by constants that were fitted without them, as if they were
-of your cluster: some before anybody had looked at them, the others without their table, source or generation of
-devices.
+Can a prediction be trusted? Published steps are predicted by constants that were fitted without them: some before
+anybody had looked at them, the others without their table, source or generation of devices.
 """
 LEFT_OUT = """\
-**Left out** is the figure to go by: for each table all constants are fitted again, from what is known of them without
-any table (benchmarks/fitting/constants.py), to the rows of all *other* tables on *other* machines, and then predict it.
-Fitted errors, <sub>in small print</sub>, are those of the constants as they are in the tree, which have seen the table.
-*Constant* is what no model at all would score: one rate per device, the best for those very rows. *Inside* is the share
-of rows in their interval of 80 %, which goes by who measured. *Regret*: how much slower the layout is
-that is predicted fastest than the best one measured (the mean of those that are predicted within 0.1 % of it), in the
-mean over all jobs of the table with at least four layouts. *Rank corr.*: Spearman's, of predicted and measured steps
-per second.
+**Left out** is the figure to go by: all constants are fitted again, from what is known of them without any table
+(benchmarks/fitting/constants.py), to the rows of all *other* tables on *other* machines, and then predict the table.
+Errors <sub>in small print</sub> are those of the constants in the tree, which have seen the table. *Constant* is one
+rate per device, the best for those very rows. *Inside* is the share of rows in their interval of 80 %. *Regret*: how
+much slower the layout that is predicted fastest is than the best one measured (the mean of those predicted within 0.1 %
+of it), over all jobs of the table with at least four layouts. *Rank corr.*: Spearman's, of steps per second.
 
-Where the tables are from: *sc21* is the Megatron-LM paper of 2021 (Narayanan et al.), *frontier* Dash et al. 2023,
-*bloom* BigScience's notes on BLOOM-176B, *dgxc* NVIDIA's dgxc-benchmarking; *vTrain*, *SimuMax* and *tprimat* are
-measurements that the authors of these simulators published; the others bear the names of their trainer or machine.
-The columns `source` and `table` of both files have repository and commit, or the paper.
+*sc21* is the Megatron-LM paper of 2021 (Narayanan et al.), *frontier* Dash et al. 2023, *bloom* BigScience's notes on
+BLOOM-176B, *dgxc* NVIDIA's dgxc-benchmarking; *vTrain*, *SimuMax* and *tprimat* are simulators whose authors published
+measurements; the others bear the names of their trainer or machine. Both files have each source.
 """
 REMEMBERED = """\
 *Figures* are rows that state how much memory a device held, *error* is the mean of theirs. *Fits or not* is of all
@@ -53,13 +49,11 @@ rows that tell: what was measured did fit, and some rows say that memory ran out
 """
 PROMISED = "What was promised before the fit, and what is seen. What was missed is missed, and stays in the list."
 MADE = """\
-Rows: `benchmarks/published.csv`, `benchmarks/published_2.csv` and, of the forward tests, `benchmarks/published_3.csv`
-to `benchmarks/published_5.csv`, each with its source; how a row is read is in [estimate.md](estimate.md), what rates
-count in [metrics.md](metrics.md), formulas and constants in [cost-model.md](cost-model.md).
-`python -m benchmarks.fitting --residuals` fits anew (minutes) and writes each row's figures into
-`benchmarks/left_out.csv` and `benchmarks/levels.csv`; `python -m benchmarks.who_measured --replay` replays own rows of
-tables into `benchmarks/own_rows.csv`; `make bench` writes this page from them and from today's
-predictions.
+`benchmarks/published.csv` and `published_2.csv` have the rows, `published_3.csv` to `published_5.csv` those of the
+forward tests ([how a row is read](estimate.md)). `python -m benchmarks.fitting --residuals` fits anew (minutes) and
+writes each row's figures into `benchmarks/left_out.csv` and `benchmarks/levels.csv`; `python -m
+benchmarks.who_measured --replay` replays own rows of tables into `benchmarks/own_rows.csv`; `make bench` writes this
+page.
 """
 COLUMNS = ("table", "rows", "left out %", "", "constant %", "inside %", "regret %", "rank corr.")
 MISSES = ("table", "model", "layout", "measured s", "left out s", "error %", "")
@@ -98,46 +92,41 @@ def page(found: Validation) -> str:
 WHO_COLUMNS = ("who", "tables", "rows", "off by %", "10 %", "half", "90 %", "inside %", "upper over lower end")
 WHO_MORE = ("who", "validated: off by %", "inside %", "outside: off by %", "inside %", "jobs", "regret %")
 WHO_SAID = """\
-Whether somebody's run is tuned, nothing in its configuration says; who measured it does in part. *Users* ran a trainer
-that others make, on machines at hand; *makers* of a device, a trainer or a cloud published what it reaches; authors of
-*papers* laid runs out to compare them. Rows are those of `benchmarks/published_3.csv` to `published_5.csv`, to which no
-constant is fitted; a table is one trainer on one device of one group of sources, and means are over tables. *10 %*,
-*half* and *90 %* took less than so many times what was predicted, which is where intervals end
-(`python -m benchmarks.who_measured`); *inside* is the share of rows in an interval that was learned without their group
-of sources. *Outside* are rows that lie outside of what was validated. *Regret* is that of today's predictions, over
-jobs of at least four layouts; without vTrain's, which are most of the jobs there are."""
+*Users* ran a trainer that others make, on machines at hand; *makers* of a device, a trainer or a cloud published what
+it reaches; authors of *papers* laid runs out to compare them. No constant is fitted to these rows
+(`benchmarks/published_3.csv` to `published_5.csv`). A table is one trainer on one device of one group of sources, and
+means are over tables. *10 %*, *half* and *90 %* took less than so many times what was predicted, which is where
+intervals end (`python -m benchmarks.who_measured`); *inside* is the share of rows in an interval that was learned
+without their group of sources. *Outside* are rows that lie outside of what was validated. *Regret* is over jobs of at
+least four layouts, without vTrain's, which are most of them."""
 OWN_SAID = """\
-What rows of their own bring tables of users: every trainer on a machine with two rows or more. *Before*: no row of the
-table's group of sources is known. *One*: the mean error of all other rows after each in turn. *Five*: after
-`trisweep calibrate --from-csv` on five, in the mean of three draws, where at least two others are left."""
+Every trainer on a machine with two rows of users or more. *Before*: no row of the table's group of sources is known.
+*One*: the mean error of all other rows after each in turn. *Five*: after `trisweep calibrate --from-csv` on five, in
+the mean of three draws, where at least two others are left."""
 OWN_COLUMNS = ("table", "rows", "before %", "one %", "before five, the others %", "five %")
 LEVEL_COLUMNS = ("left out", "groups", "tables", "rows", "off by %", "inside %", "upper over lower end")
 LEVELS_SAID = """\
-Errors have levels: rows of a table err together, so do tables of a source (its machine, its release, the hand that
-tuned it), and sources on one generation of devices. Each level leaves all rows of a group out, fits without them, and
-predicts them. *Inside* is the share of rows in the interval of 80 % of their practice, which the forward files taught;
-means are over tables, that of the widths is geometric. The wider the level, the fewer groups there are: five
-generations are little to stand on.
+Rows of a table err together, so do tables of a source (its machine, its release, the hand that tuned it), and sources
+on one generation of devices. Each level leaves all rows of a group out, fits without them, and predicts them. *Inside*
+is the share of rows in the interval of 80 % of their practice, which the forward files taught; means are over tables,
+that of the widths is geometric. Five generations are little to stand on.
 
-*Forward* are rows that a commit predicted before anybody here had looked at them: `benchmarks/published_3.csv`, later
-`benchmarks/published_4.csv`, of which many were measured by users and not by makers of devices or trainers, and last
-`benchmarks/published_5.csv`. No constant is fitted to any. The rule of the widths of that day was chosen between the
-first two, so that the second is the first blind test of it and the third another. The same rows as they are predicted
-today are no blind test, because some mechanisms and readings were chosen by what they showed, and today's widths were
-learned from the other groups of sources in these files. A table is there what one group of sources measured on one
-device. The noise floor, as a review of the first three files counted it (it is not computed here): 99 configurations
-that two sources or more print (releases, submitters) differ by 1.7 % in the median and 3.9 % in the mean."""
+*Forward* are rows that a commit predicted before anybody here had looked at them: `benchmarks/published_3.csv`, then
+`published_4.csv`, of which users measured many, and last `published_5.csv`. No constant is fitted to any. The second
+and third are blind tests of that day's widths, which were chosen between the first two. The same rows as predicted
+today are no blind test, because some mechanisms and readings were chosen by what they showed. A table is there what one
+group of sources measured on one device. The noise floor, as a review of the first three files counted it: 99
+configurations that two sources or more print differ by 1.7 % in the median and 3.9 % in the mean."""
 TRAINER_COLUMNS = ("trainer", "devices", "tables", "rows", "left out %", "worst table %")
 BY_TRAINER = """\
 How far tables like your plan were off. A trainer that is not here, `trisweep` among them, has no published row: its
 predictions rest on the constants of the devices and on what its code does."""
 CALIBRATED = """\
 `trisweep calibrate` on five rows of a table (half of one that has fewer than ten), begun with constants fitted without
-that table and its machine: the mean error on the rest of the table before and after. *Chosen*: the five that say most
-of the constants, one after another the row whose step is least certain yet; no measured time is looked at. *Random*:
-five that were drawn, in the mean of five draws. *All others*: each fifth of the table, once the four other fifths are
-known; what is left there is no matter of constants, and five runs cannot undo it. A table of more than 60 rows is
-represented by 60."""
+that table and its machine: the mean error on the rest before and after. *Chosen*: the five that say most of the
+constants, one after another the row whose step is least certain yet; no measured time is looked at. *Random*: in the
+mean of five draws. *All others*: each fifth of the table, once the four other fifths are known; what is left there no
+five runs can undo. A table of more than 60 rows is represented by 60."""
 MISSED = "The largest of all, at most two of a table."
 
 

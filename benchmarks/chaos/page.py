@@ -21,22 +21,20 @@ HEADING = """\
 <!-- Written by `make chaos`; do not edit. -->
 # Reliability
 
-What goes wrong on clusters, done to real sweeps on a real Slurm: the test cluster of
-[slurm.md](slurm.md#a-slurm-cluster-on-your-own-machine), four emulated nodes on one machine. The training alone is
-made up: it sleeps, and counts its executions; a job's start, its claim on the folder, its attempts and how its end is
-written are the real ones. After each fault the sweep is carried on until nothing more is to come, with the commands in
-the second column and no others: `sweep` is the command by which it was begun.
+What goes wrong on clusters, done to real sweeps on a real Slurm: [four emulated nodes on one
+machine](slurm.md#a-slurm-cluster-on-your-own-machine). The training alone is made up: it sleeps, and counts its
+executions. After each fault the sweep is carried on with the commands in the second column and no others, until nothing
+more is to come; `sweep` is the command by which it was begun.
 
 "Lost" are trials that have no end although nothing more will be done, and finished ones whose result is gone; "run
-twice" are those that ran to completion more than once; "wrong" those whose end, numbers or row in the report are not
-what was done to them. A traceback counts as one wrong more, and so does code of somebody else's that ran, a refused
-command that changed a file, or an answer that is not true. "Broken off" are repetitions in which the harm itself could
-not be done, which say nothing of the sweep. The judge reads files, and counts what the programs themselves wrote down
-beside the folder; it shares no code with what it judges.
+twice" those that ran to completion more than once; "wrong" those whose end, numbers or row in the report are not what
+was done to them. A traceback, code of somebody else's that ran, a refused command that changed a file, or an answer
+that is not true counts as one wrong more. "Broken off" are repetitions in which the harm itself could not be done. The
+judge shares no code with what it judges: it reads files, and counts what the programs wrote down beside the folder.
 
-The harms come in an order that a seed shuffles, each on a cluster whose daemons run and whose nodes are all up. A run
-of `make chaos` adds itself to those at the same commit; at another one it begins the page anew.
-`make chaos OPTIONS="--seed N"` repeats one. Several may run at once, each on a cluster of its own.
+Each harm begins on a cluster whose daemons run and whose nodes are all up, in an order that a seed shuffles. A run of
+`make chaos` adds itself to those at the same commit; at another one it begins the page anew.
+`make chaos OPTIONS="--seed N"` repeats one.
 
 Not done here: network file systems, cgroups, real GPUs, power failures of a whole machine.
 """
