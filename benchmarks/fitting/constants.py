@@ -251,13 +251,13 @@ class WrittenPlace:
     """A number in a text file of the project.
 
     Attributes:
-        declared_as: the name in whose declaration it stands, of several in the file; empty where there is one.
+        part: the name of the part in which it stands, of several in the file; empty where there is one.
     """
 
     path: Path
     field: str
     value: float
-    declared_as: str = ""
+    part: str = ""
 
 
 def write_constants(values: Values) -> list[WrittenPlace]:
@@ -266,7 +266,7 @@ def write_constants(values: Values) -> list[WrittenPlace]:
     texts: dict[Path, str] = {}
     for place in places:
         text = texts.get(place.path) or place.path.read_text()
-        texts[place.path] = with_number(text, place.field, place.value, place.declared_as)
+        texts[place.path] = with_number(text, place.field, place.value, place.part)
     for path, text in texts.items():
         write_atomically(path, text)
     return places
@@ -286,18 +286,18 @@ def places_of(values: Values) -> Iterator[WrittenPlace]:
         if each.group == SCALE:
             yield WrittenPlace(COSTS / "setting.py", each.field, values[each.name])
         elif each.group not in (GPUS, OTHERS, BLACKWELL, NETWORK, *chips):
-            trainer = each.group.replace("-", "_").upper()
-            yield WrittenPlace(COSTS / "trainers.py", each.field, values[each.name], trainer)
+            yield WrittenPlace(COSTS / "trainers.yaml", each.field, values[each.name], each.group)
 
 
-def with_number(text: str, field: str, value: float, declared_as: str = "") -> str:
+def with_number(text: str, field: str, value: float, part: str = "") -> str:
     """The text with the one number replaced that stands behind `field:`, `field=` or `"field":`.
 
     Args:
-        declared_as: the name whose declaration alone is looked through.
+        part: of a YAML file, the only one that is looked through, up to a blank line.
     """
-    start = text.index(f"\n{declared_as} = ") if declared_as else 0
-    end = text.index("\n)\n", start) if declared_as else len(text)
+    start = text.index(f"\n{part}:\n") if part else 0
+    end = text.find("\n\n", start) if part else -1
+    end = len(text) if end < 0 else end
     stated = re.compile(rf'(?<![\w.])("?{re.escape(field)}"?(?::|=)\s?)-?\d[\d._]*(?:e-?\d+)?')
     declaration, times = stated.subn(lambda match: match.group(1) + number_text(value), text[start:end])
     assert times == 1, f"{field} is stated {times} times, and has to be stated once"

@@ -32,7 +32,7 @@ def setting_on(cluster: str, trainer: str) -> Setting:
 @pytest.mark.slow
 def test_every_constant_is_stated_once_in_the_place_where_it_is_written() -> None:
     for place in places_of(prior_values()):
-        with_number(place.path.read_text(), place.field, place.value, place.declared_as)
+        with_number(place.path.read_text(), place.field, place.value, place.part)
 
 
 def test_a_chip_that_no_table_shows_has_what_all_gpus_share() -> None:
@@ -103,8 +103,8 @@ def test_a_number_is_replaced_and_nothing_else() -> None:
     assert with_number('{"memory_traffic": 2.0,}', "memory_traffic", 1.234) == '{"memory_traffic": 1.23,}'
     assert with_number("Scale(shown=0.65, latency=1.6)", "latency", 2.0) == "Scale(shown=0.65, latency=2.0)"
     assert with_number("kernel_seconds: 5.0e-6\n", "kernel_seconds", 7e-6) == "kernel_seconds: 7.0e-6\n"
-    two = "\nONE = dict(\n    rate=1.0,\n)\n\nTWO = dict(\n    rate=1.0,\n)\n"
-    assert with_number(two, "rate", 2.0, "TWO") == "\nONE = dict(\n    rate=1.0,\n)\n\nTWO = dict(\n    rate=2.0,\n)\n"
+    three = "# All.\none:\n  rate: 1.0\n\ntwo:\n  rate: 1.0 # so\n\nthree:\n  rate: 1.0\n"
+    assert with_number(three, "rate", 2.0, "two") == three.replace("1.0 # so", "2.0 # so")
     with pytest.raises(AssertionError, match="stated 0 times"):
         with_number("memory: 0.7", "matmul", 0.5)
     assert number_text(0.1) == "0.1"
