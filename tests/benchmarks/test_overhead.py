@@ -18,6 +18,7 @@ print(*answers_of_ranks(experiment_of(WATCHED | small), share_of_rank))
 """
 
 
+@pytest.mark.thorough  # than train_core/watch/test_watchdog
 @pytest.mark.slow
 def test_the_share_that_watching_takes_is_measured_in_a_training() -> None:
     """In a process of its own, since ranks are forked, which a process whose torch has run backward cannot do."""

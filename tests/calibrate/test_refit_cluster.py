@@ -97,6 +97,7 @@ def test_noise_moves_the_constants_little_and_leaving_one_out_shows_it(
     assert noisy.error_after < noisy.error_left_out < noisy.error_before
 
 
+@pytest.mark.thorough  # than test_the_constants_that_made_the_times
 @pytest.mark.slow
 def test_one_trial_that_went_wrong_does_not_spoil_the_fit(cluster: ClusterSpec, experiments: list[Experiment]) -> None:
     trials = measured(experiments)

@@ -262,6 +262,7 @@ def told(trainer: str, overrides: Sequence[str]) -> tuple[object, ...] | None:
     return (call.words, call.files, call.environment, differs)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("trainer", TRAINERS)
 @pytest.mark.parametrize("key", OF_PRECISION)
 def test_a_key_of_precision_is_passed_on_or_refused_or_said(trainer: str, key: str) -> None:

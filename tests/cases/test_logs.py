@@ -196,6 +196,7 @@ def test_corrected_patterns_read_the_logs_that_are_there_and_nothing_runs_twice(
     assert [step.loss for step in after[0].steps] == [0.749, 0.649, 0.549]
 
 
+@pytest.mark.thorough  # than test_corrected_patterns above
 def test_points_that_a_search_has_chosen_are_read_again_too(given: Given, tmp_path: Path) -> None:
     before = given(chosen=True)
     assert [each.outcome for each in before] == [Outcome.FAILED] * 2
@@ -205,6 +206,7 @@ def test_points_that_a_search_has_chosen_are_read_again_too(given: Given, tmp_pa
     assert (tmp_path / "starts").read_text() == "x" * 4
 
 
+@pytest.mark.thorough  # than test_corrected_patterns above
 def test_a_log_that_still_tells_nothing_stays_failed_with_the_new_reason(given: Given, tmp_path: Path) -> None:
     given()
     after = given(r"trainer.log.patterns.step='\[(?P<step>\d+)/'")

@@ -80,6 +80,7 @@ def test_all_words_about_memory_count_whatever_the_state(log: str, state: str | 
     assert ended(f"some line\n{log}\n", state) is MEMORY
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     "before", ["", "{bar}", "{bar}  ", "\r{bar}\r", "40/100 [====>.....] - ETA: 1:20 - loss: 2.31"]
 )

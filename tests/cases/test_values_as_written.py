@@ -49,6 +49,7 @@ LIMITS = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("written", "minutes"), LIMITS.items())
 def test_a_limit_is_what_sbatch_would_take_it_for(site: Site, written: str, minutes: int) -> None:
     assert site(f"time_limit_minutes: {written}").time_limit_minutes == minutes
@@ -68,6 +69,7 @@ def test_a_limit_in_quotes_is_the_same(site: Site, written: str) -> None:
     assert load([f"slurm.time_limit_minutes='{written}'"]).slurm.time_limit_minutes == LIMITS[written]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "written", ["UNLIMITED", "2h", "90min", "infinite", "12:00:00:00", "1-", "", "0", "0:00", "-5"]
 )
@@ -82,6 +84,7 @@ TEXTS = ["3090", "0123", "12.10", "1e5", "1_000", "0x1F", "1.0", "true", "no", "
 KEYS_OF_TEXTS = ("partition", "account", "qos", "gpu_type", "constraint")
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("written", TEXTS)
 def test_digits_are_a_text_where_a_key_takes_texts(site: Site, written: str) -> None:
     in_a_file = site("\n".join(f"{key}: {written}" for key in KEYS_OF_TEXTS))

@@ -81,6 +81,7 @@ def _command(sweep: Sweep, slurm: SlurmSpec, *, retry_failed: bool = False, reme
     return SweepCommand(sweep, slurm_rules(slurm), orders)
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("state", [new, begun, cancelled])
 @pytest.mark.parametrize(
     "command",

@@ -155,6 +155,7 @@ def test_trials_never_share_a_core(
     assert all(one[1] <= two[0] for one, two in pairwise(wide))
 
 
+@pytest.mark.thorough  # than test_trials_never_share_a_core
 @pytest.mark.slow
 def test_no_two_trials_share_a_device_and_one_that_needs_more_is_infeasible(
     folder: SweepFolder, record_of: RecordOf, progress: Silent, monkeypatch: pytest.MonkeyPatch
@@ -260,6 +261,7 @@ def jobs_of(folder: SweepFolder) -> list[psutil.Process]:
     ]
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "moment"), [(signal.SIGINT, "while a job starts"), (signal.SIGTERM, "while jobs run")]

@@ -179,6 +179,7 @@ def are_side_by_side(one: Seen, other: Seen) -> bool:
     return together and one.host == other.host and not set(one.gpus.split(",")) & set(other.gpus.split(","))
 
 
+@pytest.mark.thorough  # than test_after_the_loss_of_a_node_every_trial_ends_elsewhere
 def test_after_the_death_of_its_controller_the_next_allocation_goes_on(
     folder: SweepFolder, build_record: BuildRecord, slurm: SlurmSpec, wait_until: WaitUntil
 ) -> None:
@@ -274,6 +275,7 @@ def test_after_scancel_of_an_allocation_only_a_further_command_goes_on(
     assert [each.submission.attempt for each in both if each.submission] == [2, 1]
 
 
+@pytest.mark.thorough  # than test_after_scancel_of_an_allocation
 def test_an_allocation_that_meets_another_command_is_run_again_and_goes_on(
     folder: SweepFolder, build_record: BuildRecord, slurm: SlurmSpec, wait_until: WaitUntil
 ) -> None:

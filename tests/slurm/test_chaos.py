@@ -25,6 +25,7 @@ SHORT = {
 """Each with as few trials as show its harm, of both shapes; `make chaos` has more."""
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", SHORT)
 def test_a_sweep_survives(slurm_cluster: Path, tmp_path: Path, name: str) -> None:
     link, path = os.link, os.environ["PATH"]

@@ -101,6 +101,7 @@ def test_a_job_that_waits_is_cancelled_with_its_sweep(
     assert ended.outcome is Outcome.CANCELLED, ended.cause
 
 
+@pytest.mark.thorough  # than test_other_trainer
 def test_other_programs_are_measured_however_they_are_started(
     tmp_path: Path, folder: SweepFolder, record_of: RecordOf, pbs: SlurmSpec, wait_until: WaitUntil
 ) -> None:

@@ -128,6 +128,7 @@ def test_a_table_is_priced_alike_from_a_file_a_frame_and_rows(tmp_path: Path) ->
         face.estimate([{"gpu": "A100-80GB"}])
 
 
+@pytest.mark.thorough  # than docs/test_python
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")  # MLflow's own
 def test_a_sweep_is_measured_and_loaded_with_its_ranking_and_frames(

@@ -132,7 +132,7 @@ def test_what_a_program_refuses_of_a_plan_a_search_for_its_trainer_reads(file: s
     assert [key for key, limit in of_plans.items() if key not in read or read[key].other_than != limit.other_than] == []
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("trainer", ["trisweep", "megatron-lm", "torchtitan"])
 @pytest.mark.parametrize("plan", PLANS)
 def test_a_search_leaves_out_what_a_composed_experiment_refuses(trainer: str, plan: str) -> None:

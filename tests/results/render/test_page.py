@@ -49,6 +49,7 @@ def test_the_page_itself_never_scrolls_sideways(wide: Visit, phone: Visit) -> No
     assert widths == [1400, 390]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("width", [390, 700, 1280])
 def test_long_names_in_a_legend_stay_within_their_plot(browser: Browser, tmp_path: Path, width: int) -> None:
     names = [f"lr={number}.593e-4 warmup=4 steps=128 wd=0.2581" for number in range(8)]

@@ -49,6 +49,7 @@ CASES = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_the_page_opens_and_says_what_is_wrong(write_sweep: WriteSweep, visit: Open, name: str) -> None:

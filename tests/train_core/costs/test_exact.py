@@ -86,6 +86,7 @@ def test_model_flops_of_all_layers_equal_the_real_models(name: str) -> None:
         assert_exact(Transformer(spec), spec)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "override",
     ["model.num_query_groups=2", "model.head_size=64", "model.gated_mlp=false", "model.tied_embeddings=true"],
@@ -267,7 +268,7 @@ def test_activation_bytes_of_a_layer_with_norms_of_heads_equal_the_trainers(
     assert_bytes_are_those_of_the_trainer(experiment)
 
 
-@pytest.mark.covering
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
 @pytest.mark.parametrize(("tensor", "sequence"), [(1, False), (4, False), (4, True)])
 @pytest.mark.parametrize("rank", ["1536", "null"])
@@ -280,7 +281,7 @@ def test_activation_bytes_of_a_layer_with_latent_attention_equal_the_trainers(
     assert_bytes_are_those_of_the_trainer(experiment)
 
 
-@pytest.mark.covering
+@pytest.mark.one_in(24)
 @pytest.mark.parametrize("recompute", RECOMPUTES)
 @pytest.mark.parametrize(("tensor", "sequence"), [(1, False), (4, True)])
 @pytest.mark.parametrize(("context", "exchange"), [(2, "ring"), (4, "gather"), (8, "ring")])
@@ -316,7 +317,7 @@ def test_activation_bytes_of_a_layer_of_context_ranks_with_latent_attention_equa
     assert_bytes_are_those_of_the_trainer(experiment)
 
 
-@pytest.mark.covering
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
 @pytest.mark.parametrize(("tensor", "expert"), [(1, 1), (1, 8), (4, 8)])
 @pytest.mark.parametrize("shared", [0, 14336])

@@ -157,6 +157,7 @@ def test_pointwise_recomputation_holds_one_output_that_it_makes_again(sequence: 
     assert counted.memory.total_bytes == pytest.approx(predicted.allocated_bytes, rel=1e-3)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("recompute", "sequence", "stage"), [("none", False, 0), ("full", True, 1), ("none", True, 2), ("full", False, 3)]
@@ -280,6 +281,7 @@ CONTEXT_RANKS = [
 ]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(("exchange", "overrides"), CONTEXT_RANKS)
 def test_context_ranks_exchange_and_hold_what_the_cost_model_says(exchange: str, overrides: list[str]) -> None:
@@ -308,6 +310,7 @@ LATENT_CONTEXT_RANKS = [
 """The core is the fullest moment of all of them, with a feed-forward layer and a head that are small beside it."""
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(("exchange", "overrides"), LATENT_CONTEXT_RANKS)
 def test_values_narrower_than_keys_go_between_context_ranks_as_they_are(exchange: str, overrides: list[str]) -> None:
@@ -363,6 +366,7 @@ EXPERT_RANKS = [
 ]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("overrides", EXPERT_RANKS)
 def test_ranks_that_share_out_experts_exchange_and_hold_what_the_cost_model_says(overrides: list[str]) -> None:

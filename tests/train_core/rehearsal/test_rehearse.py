@@ -27,6 +27,7 @@ def two_stages(*more: str) -> Experiment:
     return load([*SMALL, *sizes, *more]).experiment()
 
 
+@pytest.mark.thorough  # than costs/test_rehearsal
 @pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("every", [1, 2])

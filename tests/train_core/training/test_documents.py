@@ -113,7 +113,7 @@ def test_windows_capped_scores_and_sinks_stay_inside_documents(
     require_like(assembled(answers), train_separately(experiment))
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(10)
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: "-".join(map(str, layout)))
 def test_each_document_trains_as_if_alone(

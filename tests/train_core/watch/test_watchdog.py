@@ -47,6 +47,7 @@ def test_the_rank_that_sleeps_is_the_cause_and_not_those_that_wait_for_it(trial_
     assert "in sleep_for_ever" in (measurement.traceback or "")
 
 
+@pytest.mark.thorough  # than test_the_rank_that_sleeps_is_the_cause
 @pytest.mark.slow
 def test_the_rank_that_sleeps_is_found_under_fully_sharded_weights_too(trial_of: TrialOf, at_step: AtStep) -> None:
     at_step(1, 2, sleep_for_ever)

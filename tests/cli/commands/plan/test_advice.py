@@ -55,7 +55,7 @@ def advised(said: str) -> list[list[str]]:
     return [shlex.split(line)[1:] for line in said.splitlines() if line.startswith("  trisweep ")]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("asked", [*AWKWARD, *options("sweep")])
 def test_every_command_that_a_plan_advises_answers_what_the_plan_says(
     asked: str, here: Path, trisweep: Command

@@ -57,6 +57,7 @@ def ran(script: str, folder: Path, program: str) -> tuple[list[str], dict[str, s
     return started["words"], started["environment"], json.loads((folder / "srun.json").read_text())
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("program", ["megatron-lm", "torchtitan", "deepspeed", "hf-trainer", "hf-deepspeed"])
 def test_a_job_starts_each_program_as_its_command_says(plan: Plan, tmp_path: Path, program: str) -> None:
     zero = f"parallel.zero_stage={ZERO.get(program, '1')}"

@@ -53,6 +53,7 @@ def test_listed_points_come_before_any_draw() -> None:
     ]
 
 
+@pytest.mark.thorough  # than test_every_sampler_goes_on_from_the_trials_alone
 @pytest.mark.slow
 def test_another_process_that_knows_only_the_trials_asks_for_the_same() -> None:
     first, second = LossSweep(*LOSS, "search=bayes"), LossSweep(*LOSS, "search=bayes")
@@ -72,6 +73,7 @@ def test_what_was_measured_leads_to_better_points_than_chance() -> None:
     assert found["bayes"] < found["random"]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("sampler", [name for name in get_args(Sampler) if name not in ("auto", "CmaEsSampler")])
 def test_every_sampler_goes_on_from_the_trials_alone_and_tries_no_point_twice(sampler: str) -> None:

@@ -82,6 +82,7 @@ def test_what_it_finds_is_better_than_the_baseline(searched: tuple[list[Replayed
     assert max(rates) > 1.1 * rates[0]
 
 
+@pytest.mark.thorough  # than test_no_plan_is_asked_twice
 @pytest.mark.slow
 def test_another_process_that_knows_only_the_trials_asks_for_the_same(
     replay: Replay, searched: tuple[list[ReplayedReading], str]
