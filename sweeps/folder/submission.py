@@ -10,7 +10,7 @@ import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
@@ -155,29 +155,10 @@ class Submission(Frozen):
         return Path(pattern.replace("%t", str(rank)).replace("%j", self.job_id or "%j"))
 
 
-def new_submission(
-    attempt: int,
-    shape: JobShape,
-    logs: Path,
-    stem: str,
-    *,
-    executor: Literal["slurm", "pbs", "local"],
-    job_id: str | None = None,
-    job_name: str | None = None,
-    cluster: str | None = None,
-    element: int | None = None,
-    inside: SurroundingJob | None = None,
-    hostname: str | None = None,
-) -> Submission:
+def new_submission(attempt: int, shape: JobShape, logs: Path, stem: str, **fields: Any) -> Submission:
     """A submission of now, from this machine unless a host is named, whose ranks' logs begin with the stem."""
     return Submission(
-        executor=executor,
-        job_id=job_id,
-        job_name=job_name,
-        cluster=cluster,
-        element=element,
-        inside=inside,
-        hostname=hostname or socket.gethostname(),
+        **{"job_id": None, "hostname": socket.gethostname()} | fields,
         attempt=attempt,
         submitted=time.time(),
         shape=shape,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import Annotated, Any, Self, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -136,8 +136,32 @@ def repeats(setting: Setting, recompute: Integers, *parts: Repeated) -> Booleans
     return by_mode[recompute]
 
 
+class InColumns:
+    """Entries side by side: the fields of a dataclass are arrays of n entries, (n, ...), or columns themselves."""
+
+    __slots__ = ()
+
+    def rows(self, selection: Integers | Booleans | slice) -> Self:
+        """The selected entries; what is one object stays one."""
+        made: dict[int, Any] = {}
+        for column in self.columns():
+            is_whole = isinstance(column, InColumns)
+            if id(column) not in made:
+                made[id(column)] = column.rows(selection) if is_whole else column[selection]
+        return type(self)(*(made[id(column)] for column in self.columns()))
+
+    @classmethod
+    def join(cls, parts: Sequence[Self]) -> Self:
+        """The entries of all of them, one after another."""
+        columns = zip(*(part.columns() for part in parts), strict=True)
+        return cls(*(type(of[0]).join(of) if isinstance(of[0], InColumns) else np.concatenate(of) for of in columns))
+
+    def columns(self) -> list[Any]:
+        return [getattr(self, field.name) for field in fields(self)]  # type: ignore[arg-type]
+
+
 @dataclass(frozen=True, slots=True)
-class Plans:
+class Plans(InColumns):
     """Plans in columns: every array has one entry for each of n plans, (n,). Nothing is checked here.
 
     Columns let numpy price thousands of plans with the same formulas that price one. A search gives them several axes,
@@ -179,9 +203,6 @@ class Plans:
     def num_replicas(self) -> Integers:
         """Ranks that hold the same weights, and among which gradients are reduced and ZeRO shares out."""
         return self.data_parallel_size * self.context_parallel_size
-
-    def rows(self, selection: Integers | Booleans | slice) -> Plans:
-        return replace(self, **{field.name: getattr(self, field.name)[selection] for field in fields(self)})
 
 
 WORTH_LOOKING_UP = 16

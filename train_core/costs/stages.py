@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby, pairwise
 
 import numpy as np
 
-from train_core.costs.setting import Booleans, Integers, Plans, Size
+from train_core.costs.setting import Booleans, InColumns, Integers, Plans, Size
 
 
 @dataclass(frozen=True, slots=True)
-class StageGroup:
+class StageGroup(InColumns):
     """Consecutive equal stages, in columns, (n,). An empty group has count 0.
 
     Attributes:
@@ -28,14 +27,6 @@ class StageGroup:
     layers: Integers
     is_first: Booleans
     is_last: Booleans
-
-    def rows(self, selection: Integers | slice) -> StageGroup:
-        return StageGroup(*(getattr(self, name)[selection] for name in self.__slots__))
-
-    @classmethod
-    def join(cls, groups: Sequence[StageGroup]) -> StageGroup:
-        """The entries of all of them, one after another."""
-        return cls(*(np.concatenate([getattr(group, name) for group in groups]) for name in cls.__slots__))
 
 
 def recomputed_layers(layers: Size, num_chunks: Size, every: Size) -> Size:

@@ -6,7 +6,6 @@ The head is the output projection with its loss; of it the last stage also holds
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -24,13 +23,11 @@ from train_core.costs.layer.experts import expert_layer_costs
 from train_core.costs.layer.layer_bytes import norm_bytes
 from train_core.costs.layer.layer_costs import LayerCosts, layer_costs
 from train_core.costs.layer.shard import NONE, Shard, held_tokens_of, hidden_bytes_of, tokens_of
-from train_core.costs.setting import Booleans, Floats, Integers, Plans, Setting
-
-NESTED = ("layer", "plain_layer", "dense_layer", "plain_dense_layer", "loss", "head", "last")  # columns of columns
+from train_core.costs.setting import Booleans, Floats, InColumns, Integers, Plans, Setting
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class Work(InColumns):
     """The work and the memory of a rank of each shard, in columns, (n,).
 
     Attributes:
@@ -72,16 +69,6 @@ class Work:
     kept_logits_bytes: Integers
     hidden_bytes: Integers
     held_hidden_bytes: Integers
-
-    def rows(self, selection: Integers) -> Work:
-        columns = {name: getattr(self, name)[selection] for name in self.__slots__ if name not in NESTED}
-        moments = (self.loss, self.head, self.last)
-        loss, head, last = (EndBytes(*(column[selection] for column in moment)) for moment in moments)
-        layers = (self.layer, self.plain_layer, self.dense_layer, self.plain_dense_layer)
-        different = {id(each): each for each in layers}  # what is one object stays one
-        rows = {key: each.rows(selection) for key, each in different.items()}
-        layer, plain, dense, plain_dense = (rows[id(each)] for each in layers)
-        return Work(layer, plain, dense, plain_dense, loss=loss, head=head, last=last, **columns)
 
 
 def work_of(setting: Setting, plans: Plans) -> Work:
@@ -189,7 +176,8 @@ def head_costs(setting: Setting, shard: Shard) -> tuple[Floats, Floats, Floats, 
     )
 
 
-class EndBytes(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class EndBytes(InColumns):
     """The bytes that the last stage holds beside its layers' activations at one of its moments, in columns, (n,).
 
     Attributes:
@@ -214,7 +202,9 @@ class EndBytes(NamedTuple):
         """The other moment for some plans."""
         if not np.any(is_other):
             return self
-        return EndBytes(*(np.where(is_other, *columns) for columns in zip(other, self, strict=True)))
+        return EndBytes(
+            *(np.where(is_other, *columns) for columns in zip(other.columns(), self.columns(), strict=True))
+        )
 
 
 def end_bytes(setting: Setting, shard: Shard, layer: LayerCosts) -> tuple[EndBytes, EndBytes, EndBytes]:

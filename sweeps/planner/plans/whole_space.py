@@ -377,12 +377,8 @@ def _joined(parts: Sequence[Ranked]) -> Ranked:
     order = np.argsort(counted, kind="stable")
     settings = [setting for part in parts for setting in part.settings]
     return Ranked(
-        concatenate_plans([part.plans for part in parts]).rows(order),
+        Plans.join([part.plans for part in parts]).rows(order),
         np.concatenate([part.step_seconds for part in parts])[order],
         counted[order],
         tuple(settings[place] for place in order.tolist()),
     )
-
-
-def concatenate_plans(parts: list[Plans]) -> Plans:
-    return Plans(*(np.concatenate([getattr(part, name) for part in parts]) for name in Plans.__slots__))

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from conf.errors import ConfigError
 from conf.types.cluster_spec import ClusterSpec
 from conf.types.sweep_spec import Objective, is_of_time
-from sweeps.planner.plans.whole_space import concatenate_plans
 from train_core.costs.counts.flops import model_flops
 from train_core.costs.price import price, price_step
-from train_core.costs.setting import Booleans, Floats, Integers, Plans, Setting, plain_columns
+from train_core.costs.setting import Floats, InColumns, Plans, Setting, plain_columns
 from train_core.costs.terms import STEP_TERMS, StepColumns
 from train_core.costs.work import work_of
 
@@ -24,8 +22,8 @@ MOST_LINKS = 3  # tiers of links whose constants are told apart, from the widest
 
 
 @dataclass(frozen=True, slots=True)
-class Priced:
-    """Plans in columns of n entries.
+class Priced(InColumns):
+    """Plans with what is predicted of them.
 
     Attributes:
         terms: predicted seconds of a step by term, in the order of STEP_TERMS, (n, 7).
@@ -49,15 +47,9 @@ class Priced:
     def step_seconds(self) -> Floats:
         return self.terms.sum(axis=1)
 
-    def rows(self, selection: Integers | Booleans | slice) -> Priced:
-        columns = {column.name: getattr(self, column.name)[selection] for column in _columns()}
-        return Priced(self.plans.rows(selection), **columns)
-
 
 def join_plans(parts: list[Priced]) -> Priced:
-    parts = parts or [_no_plans()]
-    columns = {column.name: np.concatenate([getattr(part, column.name) for part in parts]) for column in _columns()}
-    return Priced(concatenate_plans([part.plans for part in parts]), **columns)
+    return Priced.join(parts or [_no_plans()])
 
 
 def _no_plans() -> Priced:
@@ -71,10 +63,6 @@ def _no_plans() -> Priced:
         room_bytes=none,
         flops=none,
     )
-
-
-def _columns() -> list[Any]:
-    return [column for column in fields(Priced) if column.name != "plans"]
 
 
 def price_with_slopes(setting: Setting, plans: Plans, global_batch_size: int) -> Priced:

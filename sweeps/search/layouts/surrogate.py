@@ -16,7 +16,7 @@ import numpy as np
 
 from sweeps.search.layouts.priced import CONSTANTS, Priced
 from train_core.axes import MEASURED_TERMS, PREDICTED_TERMS, WORLD
-from train_core.costs.setting import Floats, Integers, Plans
+from train_core.costs.setting import Floats, InColumns, Integers, Plans
 from train_core.costs.terms import STEP_TERMS
 
 TERM_SPREADS = {
@@ -63,7 +63,7 @@ PRIOR = np.array([*TERM_SPREADS.values(), *[CONSTANT_SPREAD] * len(CONSTANTS), W
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(InColumns):
     """Measured steps.
 
     Attributes:
@@ -76,10 +76,6 @@ class Seen:
     log_seconds: Floats
     noise: Floats
     log_parts: Floats
-
-    def rows(self, selection: Integers) -> Seen:
-        columns = (self.log_seconds[selection], self.noise[selection], self.log_parts[selection])
-        return Seen(self.priced.rows(selection), *columns)
 
 
 @dataclass(frozen=True, slots=True)

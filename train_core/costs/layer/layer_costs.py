@@ -31,12 +31,12 @@ from train_core.costs.layer.shard import (
     num_gathered,
     products_of,
 )
-from train_core.costs.setting import Booleans, Floats, Integers, Setting, repeats
+from train_core.costs.setting import Booleans, Floats, InColumns, Integers, Setting, repeats
 
 
 @dataclass(frozen=True, slots=True)
-class LayerCosts:
-    """Columns, (n,): seconds of one micro-batch in one layer, and bytes it keeps from forward to backward.
+class LayerCosts(InColumns):
+    """Seconds of one micro-batch in one layer, and bytes it keeps from forward to backward.
 
     Attributes:
         forward_seconds: forward computation without collectives; so are the next two.
@@ -61,9 +61,6 @@ class LayerCosts:
     deferred_bytes: Integers
     working_bytes: Integers
     gathered_bytes: Integers
-
-    def rows(self, selection: Integers) -> LayerCosts:
-        return LayerCosts(*(getattr(self, name)[selection] for name in self.__slots__))
 
 
 def layer_costs(setting: Setting, shard: Shard) -> LayerCosts:

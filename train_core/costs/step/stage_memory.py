@@ -92,7 +92,7 @@ def _end(stage: PricedStage, at_work: Integers, of_layers: Integers) -> tuple[En
     loss, last, width = stage.work.loss, stage.work.last, stage.setting.gradient_bytes
     if not np.any(stage.group.is_last):
         return loss, in_backward, at_work
-    last = last._replace(working=last.working - stage.work.layer.working_bytes + of_layers)
+    last = replace(last, working=last.working - stage.work.layer.working_bytes + of_layers)
     end = stage.work.head.chosen(last.total > stage.work.head.total, last)
     is_cut = stage.plans.virtual_pipeline_size > 1
     if stage.setting.implementation.counted_moments and np.any(is_cut):
