@@ -15,7 +15,7 @@ from typing import Literal
 from playwright.sync_api import Browser, Page, sync_playwright
 
 PICTURES = Path(__file__).parent.parent
-DESK, PHONE = (1280, 960), (390, 844)
+WIDTH, HEIGHT = 1280, 960
 BELOW_TITLE = 24
 
 
@@ -23,7 +23,6 @@ BELOW_TITLE = 24
 class Picture:
     """What is shown: a section of the report alone, or the first screen where `section` is empty."""
 
-    size: tuple[int, int] = DESK
     scheme: Literal["light", "dark"] = "light"
     section: str = ""
 
@@ -31,7 +30,6 @@ class Picture:
 SHOWN: Mapping[str, Picture] = {
     "report.png": Picture(),
     "report-dark.png": Picture(scheme="dark"),
-    "report-phone.png": Picture(size=PHONE),
     "report-predicted.png": Picture(section="predicted"),
     "report-timeline.png": Picture(section="timeline"),
 }
@@ -50,8 +48,7 @@ def make_pictures(report: Path, folder: Path) -> None:
 
 
 def _open_page(browser: Browser, report: Path, picture: Picture) -> Page:
-    width, height = picture.size
-    page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=picture.scheme)
+    page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme=picture.scheme)
     page.goto(report.absolute().as_uri())
     page.wait_for_selector("html[data-plots=drawn]")
     return page
@@ -63,8 +60,8 @@ def _take(page: Page, picture: Picture, path: Path) -> None:
     elif page.locator(f"#{picture.section}").count():
         box = page.locator(f"#{picture.section}").bounding_box()
         assert box is not None
-        height = min(box["height"] + 2 * BELOW_TITLE, picture.size[1])
-        clip = {"x": 0.0, "y": box["y"] - BELOW_TITLE, "width": float(picture.size[0]), "height": height}
+        height = min(box["height"] + 2 * BELOW_TITLE, HEIGHT)
+        clip = {"x": 0.0, "y": box["y"] - BELOW_TITLE, "width": float(WIDTH), "height": height}
         page.screenshot(path=path, full_page=True, clip=clip)  # type: ignore[arg-type]
     page.close()
 
