@@ -16,8 +16,7 @@ from conf.yaml_text import file_text, yaml_content
 from diagnose.readers.said import text_of
 from diagnose.readers.unknown import USUAL
 from diagnose.runs import Fact, LogLine, SaidBy
-from sweeps.table.columns import DEVICE_COLUMNS, MEASURED_COLUMNS, OPTIONAL_COLUMNS, REQUIRED_COLUMNS
-from sweeps.table.configuration import MODEL_COLUMNS
+from sweeps.table.columns import DEVICE_COLUMNS, MEASURED_COLUMNS, MODEL_COLUMNS, OPTIONAL_COLUMNS, REQUIRED_COLUMNS
 
 COMMAND_LINE = "the command line"
 KNOWN = (*REQUIRED_COLUMNS, *DEVICE_COLUMNS, *OPTIONAL_COLUMNS, *MEASURED_COLUMNS)

@@ -19,7 +19,7 @@ from conf.units import count_of
 from sweeps.practice import PRACTICES
 from sweeps.table.cells import Row, choice_of, flag_of, index_of, text_of
 from sweeps.table.clusters import cluster_of
-from sweeps.table.columns import MEASURED_COLUMNS, require_read
+from sweeps.table.columns import MEASURED_COLUMNS, MODEL_COLUMNS, require_read
 from sweeps.table.layout import batch_of, model_of, parallel_of
 from sweeps.table.trainer import precision_of, trainer_of
 from train_core.costs import Implementation
@@ -95,25 +95,6 @@ def _with_room_for(cluster: ClusterSpec, num_devices: int) -> ClusterSpec:
     return cluster if nodes <= cluster.num_nodes else cluster.model_copy(update={"num_nodes": nodes})
 
 
-MODEL_COLUMNS = {
-    "model.num_layers": "layers",
-    "model.hidden_size": "hidden",
-    "model.ffn_hidden_size": "ffn_hidden",
-    "model.num_attention_heads": "heads",
-    "model.num_query_groups": "kv_heads",
-    "model.head_size": "head_dim",
-    "model.vocab_size": "vocab",
-    "model.seq_length": "seq",
-    "model.experts.num_experts": "num_experts",
-    "model.experts.top_k": "top_k",
-    "model.experts.ffn_hidden_size": "moe_ffn",
-    "model.experts.shared_ffn_hidden_size": "shared_expert_ffn",
-    "model.experts.num_dense_layers": "dense_layers",
-    "model.experts.capacity_factor": "capacity_factor",
-    "precision.dtype": "precision",
-    "precision.matmul_recipe": "precision",
-    "precision.gradient_dtype": "gradient_dtype",
-}
 WITHOUT = {"precision.matmul_recipe=null": "bf16"}
 """What a table writes where a configuration has none."""
 KNOBS_IN_TEXT = {name: knob for knob in KNOBS for name in (knob.key, knob.name)}
