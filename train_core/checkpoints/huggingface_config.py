@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from conf.compose.model_from import HuggingFaceConfig, Shape, shape_of
+from conf.compose.model_types import model_types
 from conf.errors import ConfigError
 from conf.overrides import for_a_shell
 from conf.plan.experiment import Experiment
@@ -258,68 +259,44 @@ def _differences(config: HuggingFaceConfig, spec: ModelSpec) -> list[str]:
 
 SHORT_NORM_EPSILON = 1e-6
 """Of the norms of short vectors, whatever the others have. Source: transformers, DeepseekV3Attention."""
-OF_EXPERTS = {
-    "mixtral": "num_local_experts",
-    "gpt_oss": "num_local_experts",
-    "qwen3_moe": "num_experts",
-    "deepseek_v3": "n_routed_experts",
-}
-"""The names of the number of experts."""
 TORCH_NAMES: dict[Dtype, str] = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
 def hugging_face_config(spec: ModelSpec, dtype: Dtype) -> dict[str, Any]:
     """The `config.json` from which `transformers` builds the model around the weights."""
-    shared = {
-        "vocab_size": spec.vocab_size,
-        "tie_word_embeddings": spec.tied_embeddings,
+    kind, head_size = model_type_of(spec), spec.query_size // spec.num_attention_heads
+    values = {  # by the names that Llama's keys have
+        "architectures": [CLASSES[kind]],
+        "model_type": kind,
         "torch_dtype": TORCH_NAMES[dtype],
         # Texts are one stream here: no id begins or ends one, and the defaults of `transformers` may lie outside.
         "bos_token_id": None,
         "eos_token_id": None,
+        "vocab_size": spec.vocab_size,
+        "tie_word_embeddings": spec.tied_embeddings,
+        "max_position_embeddings": spec.seq_length,
+        "hidden_size": spec.hidden_size,
+        "intermediate_size": spec.ffn_hidden_size,
+        "num_hidden_layers": spec.num_layers,
+        "num_attention_heads": spec.num_attention_heads,
+        "num_key_value_heads": spec.num_query_groups,
+        "head_dim": head_size,
+        "rms_norm_eps": spec.norm_epsilon,
+        "rope_theta": spec.rotary_base or ROTARY_BASE,
+        **_keys_of_parts(spec, head_size),
     }
-    if spec.family == "gpt":
-        return shared | {
-            "architectures": [CLASSES["gpt2"]],
-            "model_type": "gpt2",
-            "n_positions": spec.seq_length,
-            "n_embd": spec.hidden_size,
-            "n_layer": spec.num_layers,
-            "n_head": spec.num_attention_heads,
-            "n_inner": spec.ffn_hidden_size,
-            "activation_function": "gelu_new",
-            "layer_norm_epsilon": spec.norm_epsilon,
-        }
+    of_type, experts = model_types()[kind], spec.experts
     if spec.rotary_scaling is not None:
-        shared["rope_scaling"] = _stretching(spec.rotary_scaling)
-    kind, width = model_type_of(spec), spec.ffn_hidden_size
+        values["rope_scaling"] = _stretching(spec.rotary_scaling)
     if kind == "mistral":
-        shared["sliding_window"] = spec.narrow_window
-    if (experts := spec.experts) is not None and kind in OF_EXPERTS:
-        shared |= {OF_EXPERTS[kind]: experts.num_experts, "num_experts_per_tok": experts.top_k}
-        if kind in ("mixtral", "gpt_oss"):
-            width = experts.ffn_hidden_size
-        else:
-            shared |= {"moe_intermediate_size": experts.ffn_hidden_size, "norm_topk_prob": True}
-    head_size = spec.query_size // spec.num_attention_heads
-    return (
-        shared
-        | _keys_of_parts(spec, head_size)
-        | {
-            "architectures": [CLASSES[kind]],
-            "model_type": kind,
-            "max_position_embeddings": spec.seq_length,
-            "hidden_size": spec.hidden_size,
-            "intermediate_size": width,
-            "num_hidden_layers": spec.num_layers,
-            "num_attention_heads": spec.num_attention_heads,
-            "num_key_value_heads": spec.num_query_groups,
-            "head_dim": head_size,
-            "rms_norm_eps": spec.norm_epsilon,
-            "rope_theta": spec.rotary_base or ROTARY_BASE,
-        }
-        | (_latent_keys(spec) if kind == "deepseek_v3" else {})
-    )
+        values["sliding_window"] = spec.narrow_window
+    if experts is not None and of_type.scores is not None:
+        values |= {"num_experts": experts.num_experts, "num_experts_per_tok": experts.top_k}
+        values |= {"moe_intermediate_size": experts.ffn_hidden_size}
+        values |= {"norm_topk_prob": True} if "norm_topk_prob" in of_type.only else {}
+    values |= _latent_keys(spec) if kind == "deepseek_v3" else {}
+    named = ((of_type.names.get(key, (key,)), value) for key, value in values.items())
+    return {names[0]: value for names, value in named if names}
 
 
 def _stretching(scaling: RotaryScaling) -> dict[str, Any]:
@@ -344,6 +321,8 @@ def _keys_of_parts(spec: ModelSpec, head_size: int) -> dict[str, Any]:
         rope = {"rope_type": "default"} if (scaling := spec.rotary_scaling) is None else _stretching(scaling)
         rope |= {"rope_theta": spec.rotary_base or ROTARY_BASE}
         return {"hidden_act": "silu", "attention_bias": True, "rope_parameters": rope, **_layer_types(spec)}
+    if kind == "gpt2":
+        return {"activation_function": "gelu_new"}
     if kind not in ("gemma", "gemma2"):
         return {"hidden_act": "silu"}
     gelu = "gelu_pytorch_tanh"

@@ -15,12 +15,14 @@ Of the rows that DeepSeek's positions turn, neighbours turn together there, and 
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from conf.types.model_spec import LatentAttentionSpec, ModelSpec
+from conf.folders import package_content
+from conf.types.model_spec import ModelSpec
 from train_core.checkpoints.huggingface_config import model_type_of
 from train_core.model.transformer import gate_block_size
 
@@ -41,91 +43,7 @@ class Source(NamedTuple):
     shift: float = 0.0
 
 
-GPT_2 = {
-    "embedding.tokens": Source(("transformer.wte",)),
-    "embedding.positions": Source(("transformer.wpe",)),
-    "attention_norm": Source(("transformer.h.{}.ln_1",)),
-    "attention.qkv": Source(("transformer.h.{}.attn.c_attn",), "groups", transposed=True),
-    "attention.projection": Source(("transformer.h.{}.attn.c_proj",), transposed=True),
-    "feed_forward_norm": Source(("transformer.h.{}.ln_2",)),
-    "feed_forward.up": Source(("transformer.h.{}.mlp.c_fc",), transposed=True),
-    "feed_forward.down": Source(("transformer.h.{}.mlp.c_proj",), transposed=True),
-    "final_norm": Source(("transformer.ln_f",)),
-    "head": Source(("lm_head",)),
-}
-ATTENTION, FEED_FORWARD = "model.layers.{}.self_attn", "model.layers.{}.mlp"
-LLAMA = {
-    "embedding.tokens": Source(("model.embed_tokens",)),
-    "attention_norm": Source(("model.layers.{}.input_layernorm",)),
-    "attention.qkv": Source(tuple(f"{ATTENTION}.{part}_proj" for part in "qkv"), "groups"),
-    "attention.query_norm": Source((f"{ATTENTION}.q_norm",)),
-    "attention.key_norm": Source((f"{ATTENTION}.k_norm",)),
-    "attention.projection": Source((f"{ATTENTION}.o_proj",)),
-    "feed_forward_norm": Source(("model.layers.{}.post_attention_layernorm",)),
-    "feed_forward.up": Source((f"{FEED_FORWARD}.gate_proj", f"{FEED_FORWARD}.up_proj"), "gate"),
-    "feed_forward.down": Source((f"{FEED_FORWARD}.down_proj",)),
-    "final_norm": Source(("model.norm",)),
-    "head": Source(("lm_head",)),
-}
-
-
-def _shifted(module: str, name: str) -> dict[str, Source]:
-    return {module: Source((name,), shift=1.0)}
-
-
-FURTHER = {
-    "gemma": {
-        **_shifted("attention_norm", "model.layers.{}.input_layernorm"),
-        **_shifted("feed_forward_norm", "model.layers.{}.post_attention_layernorm"),
-        **_shifted("final_norm", "model.norm"),
-    },
-    "gemma2": {
-        **_shifted("attention_norm", "model.layers.{}.input_layernorm"),
-        **_shifted("post_attention_norm", "model.layers.{}.post_attention_layernorm"),
-        **_shifted("feed_forward_norm", "model.layers.{}.pre_feedforward_layernorm"),
-        **_shifted("post_feed_forward_norm", "model.layers.{}.post_feedforward_layernorm"),
-        **_shifted("final_norm", "model.norm"),
-    },
-    "olmo2": {
-        "post_attention_norm": Source(("model.layers.{}.post_attention_layernorm",)),
-        "post_feed_forward_norm": Source(("model.layers.{}.post_feedforward_layernorm",)),
-        "attention.queries_norm": Source((f"{ATTENTION}.q_norm",)),
-        "attention.keys_norm": Source((f"{ATTENTION}.k_norm",)),
-    },
-}
-"""What differs from Llama's layout."""
-
-
-class MixtureLayout(NamedTuple):
-    """The names of a layer's experts, whose matrices stand one below the other in the parameters here.
-
-    Attributes:
-        up: those of an expert's first product, the gate's first.
-    """
-
-    module: str
-    up: tuple[str, str]
-    down: str
-
-
-MIXTURES = {
-    "mixtral": MixtureLayout("model.layers.{}.block_sparse_moe", ("w1", "w3"), "w2"),
-    "qwen3_moe": MixtureLayout(FEED_FORWARD, ("gate_proj", "up_proj"), "down_proj"),
-    "deepseek_v3": MixtureLayout(FEED_FORWARD, ("gate_proj", "up_proj"), "down_proj"),
-}
-SHARED_EXPERTS = f"{FEED_FORWARD}.shared_experts"
-SHARED = {
-    "feed_forward.shared.up": Source((f"{SHARED_EXPERTS}.gate_proj", f"{SHARED_EXPERTS}.up_proj"), "gate"),
-    "feed_forward.shared.down": Source((f"{SHARED_EXPERTS}.down_proj",)),
-}
 ROUTER = "feed_forward.router"
-OF_GPT_OSS = {
-    "attention.sinks": Source((f"{ATTENTION}.sinks",)),
-    ROUTER: Source((f"{FEED_FORWARD}.router",)),
-    "feed_forward.experts.up": Source((f"{FEED_FORWARD}.experts.gate_up_proj",), "gated_experts"),
-    "feed_forward.experts.down": Source((f"{FEED_FORWARD}.experts.down_proj",), "experts"),
-}
-"""What differs from Llama's layout."""
 
 
 def source_of(name: str, spec: ModelSpec) -> Source:
@@ -134,6 +52,10 @@ def source_of(name: str, spec: ModelSpec) -> Source:
     parts = module.split(".")
     index, module = (parts[1], ".".join(parts[2:])) if parts[0] == "layers" else ("", module)
     source = _layout(spec)[module]
+    if spec.experts is not None and "{expert}" in source.names[0]:
+        experts = range(spec.experts.num_experts)
+        names = (tensor.replace("{expert}", str(expert)) for expert in experts for tensor in source.names)
+        source = source._replace(names=tuple(names))
     if module == ROUTER and leaf == "bias":  # which is no parameter, here or there
         leaf = "e_score_correction_bias"
     suffix = f".{leaf.removeprefix('score_')}"
@@ -142,32 +64,21 @@ def source_of(name: str, spec: ModelSpec) -> Source:
     return source._replace(names=tuple(f"{tensor.format(index)}{suffix}" for tensor in source.names))
 
 
+@cache
+def _layouts() -> dict[str, dict[str, Source]]:
+    """The source of each module, by its name in a layer or in the model, of each type of `huggingface_layout.yaml`."""
+    layouts = dict[str, dict[str, Source]]()
+    for kind, modules in package_content("huggingface_layout.yaml", "train_core.checkpoints").items():
+        layouts[kind] = dict(layouts.get(modules.pop("like", ""), {}))
+        for module, entry in modules.items():
+            source = entry if isinstance(entry, dict) else {"names": entry}
+            layouts[kind][module] = Source(**source | {"names": tuple(source["names"].split())})
+    return layouts
+
+
 def _layout(spec: ModelSpec) -> dict[str, Source]:
-    """The source of each module of the model, by its name in a layer or in the model."""
-    if spec.experts is None:
-        return GPT_2 if spec.family == "gpt" else LLAMA | FURTHER.get(model_type_of(spec), {})
-    if model_type_of(spec) == "gpt_oss":
-        return LLAMA | OF_GPT_OSS
-    experts, there = range(spec.experts.num_experts), MIXTURES[model_type_of(spec)]
-    of_experts = {
-        module: Source(tuple(f"{there.module}.experts.{expert}.{part}" for expert in experts for part in parts))
-        for module, parts in (("feed_forward.experts.up", there.up), ("feed_forward.experts.down", (there.down,)))
-    }
-    layout = LLAMA | of_experts | {ROUTER: Source((f"{there.module}.gate",))}
-    return layout if spec.latent_attention is None else layout | SHARED | _of_short_vectors(spec.latent_attention)
-
-
-def _of_short_vectors(latent: LatentAttentionSpec) -> dict[str, Source]:
-    """The sources of the ways down and up of latent attention."""
-    is_short = latent.query_rank is not None
-    down = ("q_a_proj", "kv_a_proj_with_mqa") if is_short else ("kv_a_proj_with_mqa",)
-    return {
-        "attention.down": Source(tuple(f"{ATTENTION}.{part}" for part in down), "end_in_pairs"),
-        "attention.short_query_norm": Source((f"{ATTENTION}.q_a_layernorm",)),
-        "attention.short_pair_norm": Source((f"{ATTENTION}.kv_a_layernorm",)),
-        "attention.query_up": Source((f"{ATTENTION}.{'q_b_proj' if is_short else 'q_proj'}",), "heads_end_in_pairs"),
-        "attention.pair_up": Source((f"{ATTENTION}.kv_b_proj",)),
-    }
+    has_long_queries = spec.latent_attention is not None and spec.latent_attention.query_rank is None
+    return _layouts()[model_type_of(spec) + ("_with_long_queries" if has_long_queries else "")]
 
 
 def router_biases_of(spec: ModelSpec) -> list[str]:
