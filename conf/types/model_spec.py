@@ -233,7 +233,7 @@ Part: TypeAlias = Literal[
 parameters; the others are there so that trainers without them are not asked to train such a model."""
 OWN_PARTS: frozenset[Part] = frozenset(
     ("output_bias", "mlp_bias", "post_norms", "norms_behind", "wide_qk_norm", "gelu", "scaled_embedding")
-    + ("sinks", "router_bias", "capped_activation")
+    + ("sinks", "router_bias", "capped_activation", "local_rotary")
 )
 """Those that this package's own trainer has."""
 OF_HEADS: frozenset[Part] = frozenset(("output_bias", "sinks", "wide_qk_norm"))
@@ -308,11 +308,14 @@ class ModelSpec(Frozen):
         window = self.attention_window
         return window.size if window is not None and window.size < self.seq_length else None
 
+    def has_window(self, layer: int) -> bool:
+        """True of a layer, counted from 0, that has a window, narrow or not."""
+        window = self.attention_window
+        return window is not None and (window.full_every is None or (layer + 1) % window.full_every != 0)
+
     def window_of(self, layer: int) -> int | None:
         """Tokens of the window of a layer, counted from 0; None where its queries see all of a sequence."""
-        window = self.attention_window
-        is_full = window is not None and window.full_every is not None and (layer + 1) % window.full_every == 0
-        return None if is_full else self.narrow_window
+        return self.narrow_window if self.has_window(layer) else None
 
     @property
     def further_parts(self) -> tuple[Part, ...]:

@@ -37,6 +37,7 @@ CLASSES = {
     "deepseek_v3": "DeepseekV3ForCausalLM",
     "gemma": "GemmaForCausalLM",
     "gemma2": "Gemma2ForCausalLM",
+    "gemma3_text": "Gemma3ForCausalLM",
     "gpt_oss": "GptOssForCausalLM",
     "olmo2": "Olmo2ForCausalLM",
 }
@@ -44,6 +45,7 @@ CLASSES = {
 PARTS_OF: dict[str, frozenset[Part]] = {
     "gemma": frozenset(("gelu", "scaled_embedding")),
     "gemma2": frozenset(("gelu", "scaled_embedding", "post_norms")),
+    "gemma3_text": frozenset(("gelu", "scaled_embedding", "post_norms", "local_rotary")),
     "olmo2": frozenset(("norms_behind", "wide_qk_norm")),
     "gpt_oss": frozenset(("sinks", "output_bias", "mlp_bias", "router_bias", "capped_activation")),
 }
@@ -83,6 +85,7 @@ FIXED: dict[Family, dict[str, Fixed]] = {
         "norm_topk_prob": Fixed((True,), "weights of a token's experts that add up to one"),
         "scoring_func": Fixed(("sigmoid",), "sigmoid scores of such a model's experts"),
         "topk_method": Fixed(("noaux_tc",), "groups of experts as good as their two best"),
+        "rope_local_base_freq": Fixed((ROTARY_BASE,), "positions in windows of the base 10,000"),
         "rope_interleave": Fixed((True,), "positions that turn neighbours of such a model's heads together"),
     },
 }
@@ -180,7 +183,8 @@ def _compared(shape: Shape, spec: ModelSpec) -> Iterator[tuple[str, object, obje
 
 def _narrow_window(shape: Shape, spec: ModelSpec) -> Shape | None:
     """The window; None where sequences fit into it, so that it computes nothing else than none."""
-    if (window := shape.get("attention_window")) is None or window["size"] >= spec.seq_length:
+    is_felt = "local_rotary" in spec.parts  # by positions
+    if (window := shape.get("attention_window")) is None or (window["size"] >= spec.seq_length and not is_felt):
         return None
     has_full = window["full_every"] is not None and window["full_every"] <= spec.num_layers
     return window if has_full else window | {"full_every": None}
@@ -194,8 +198,11 @@ def _grouped(experts: Shape) -> Shape:
 
 def _require_computed_here(config: HuggingFaceConfig, spec: ModelSpec) -> None:
     """What no key of the model says must be as this trainer computes it."""
+    local = config.mapping("rope_parameters").get("sliding_attention")
+    said = config.rotary.content | config.content
+    said |= {"rope_local_base_freq": local.get("rope_theta")} if isinstance(local, dict) else {}
     for key, fixed in FIXED[spec.family].items():
-        value = config.content.get(key, config.rotary.content.get(key))
+        value = said.get(key)
         is_part = key.endswith("_bias") and model_type_of(spec) == "gpt_oss"  # which has biases everywhere
         if value is not None and value not in fixed.values and not is_part:
             remedy = f"Use weights with {key} = {json.dumps(fixed.values[0])}, or checkpoint.load=null for random ones."
@@ -299,7 +306,14 @@ def hugging_face_config(spec: ModelSpec, dtype: Dtype) -> dict[str, Any]:
     return {names[0]: value for names, value in named if names}
 
 
-def _stretching(scaling: RotaryScaling) -> dict[str, Any]:
+def _rope(spec: ModelSpec) -> dict[str, Any]:
+    """`rope_parameters`, for types whose default is another one."""
+    return _stretching(spec.rotary_scaling) | {"rope_theta": spec.rotary_base or ROTARY_BASE}
+
+
+def _stretching(scaling: RotaryScaling | None) -> dict[str, Any]:
+    if scaling is None:
+        return {"rope_type": "default"}
     if scaling.kind == "llama3":
         return {"rope_type": "llama3", **scaling.model_dump()}
     return {
@@ -318,31 +332,31 @@ def _keys_of_parts(spec: ModelSpec, head_size: int) -> dict[str, Any]:
     """The activation, and the further keys of a model with windows or capped scores in some layers."""
     kind = model_type_of(spec)
     if kind == "gpt_oss":  # which stretches positions unless it is told not to
-        rope = {"rope_type": "default"} if (scaling := spec.rotary_scaling) is None else _stretching(scaling)
-        rope |= {"rope_theta": spec.rotary_base or ROTARY_BASE}
-        return {"hidden_act": "silu", "attention_bias": True, "rope_parameters": rope, **_layer_types(spec)}
+        return {"hidden_act": "silu", "attention_bias": True, "rope_parameters": _rope(spec), **_layer_types(spec)}
     if kind == "gpt2":
         return {"activation_function": "gelu_new"}
-    if kind not in ("gemma", "gemma2"):
+    if kind not in ("gemma", "gemma2", "gemma3_text"):
         return {"hidden_act": "silu"}
     gelu = "gelu_pytorch_tanh"
     if kind == "gemma":
         return {"hidden_act": gelu, "hidden_activation": gelu}
     scalar = spec.query_pre_attn_scalar or head_size
-    return {
+    keys = {
         "hidden_activation": gelu,
-        "attn_logit_softcapping": spec.scores_cap,
-        "final_logit_softcapping": spec.logits_cap,
         "query_pre_attn_scalar": int(scalar) if scalar == int(scalar) else scalar,
         **_layer_types(spec),
     }
+    if kind == "gemma2":
+        return keys | {"attn_logit_softcapping": spec.scores_cap, "final_logit_softcapping": spec.logits_cap}
+    local = {"rope_type": "default", "rope_theta": ROTARY_BASE}
+    rope = {"full_attention": _rope(spec), "sliding_attention": local}
+    return keys | {"rope_local_base_freq": ROTARY_BASE, "rope_parameters": rope}
 
 
 def _layer_types(spec: ModelSpec) -> dict[str, Any]:
-    kinds = [
-        "full_attention" if spec.window_of(layer) is None else "sliding_attention" for layer in range(spec.num_layers)
-    ]
-    return {"layer_types": kinds, "sliding_window": spec.narrow_window or spec.seq_length}
+    kinds = ["sliding_attention" if spec.has_window(layer) else "full_attention" for layer in range(spec.num_layers)]
+    window = spec.attention_window
+    return {"layer_types": kinds, "sliding_window": spec.seq_length if window is None else window.size}
 
 
 def _latent_keys(spec: ModelSpec) -> dict[str, Any]:

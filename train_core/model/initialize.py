@@ -69,12 +69,16 @@ def fill(module: nn.Module, value_of: Callable[[str], Tensor], name: str = "") -
 def rotary_table_of(spec: ModelSpec, device: torch.device | None = None) -> Tensor | None:
     """Cosines and sines (2, s, d / 2) of every position, in fp32, for heads or parts of heads of size d.
 
-    None where positions are learned.
+    None where positions are learned; (4, s, d / 2) where layers with a window have positions of their own.
     """
     if spec.family == "gpt":
         return None
     table = rotary_table(spec.seq_length, rotary_frequencies(spec)).to(device)
-    return table if spec.rotary_scaling is None else table * spec.rotary_scaling.attention_factor
+    table = table if spec.rotary_scaling is None else table * spec.rotary_scaling.attention_factor
+    if "local_rotary" not in spec.parts:
+        return table
+    local = spec.model_copy(update={"rotary_base": ROTARY_BASE, "rotary_scaling": None})
+    return torch.cat((table, rotary_table(spec.seq_length, rotary_frequencies(local)).to(device)))
 
 
 def rotary_frequencies(spec: ModelSpec) -> Tensor:

@@ -180,6 +180,7 @@ class Layer(nn.Module):
         self.feed_forward_norm = norm_of(spec) if before else nn.Identity()
         self.feed_forward = FeedForward(spec) if index < spec.num_dense_layers else mixture_of(spec)
         self.post_attention_norm, self.post_feed_forward_norm = (norm_of(spec) if behind else None for _ in range(2))
+        self.has_local_rotary = "local_rotary" in spec.parts and spec.has_window(index)
 
     def forward(self, x: Tensor, rotary: Tensor | None = None, documents: Documents | None = None) -> Tensor:
         out = self.attention(self.attention_norm(x), rotary, documents)
@@ -237,8 +238,9 @@ class Transformer(nn.Module):
         rotary = self.rotary
         if documents is not None and rotary is not None:
             rotary = rotary[:, documents.positions]  # (2, s, b, head_size / 2)
+        whole, local = (rotary, None) if rotary is None or len(rotary) == 2 else rotary.chunk(2)
         for layer in self.layers.values():
-            x = layer(x, rotary, documents)
+            x = layer(x, local if layer.has_local_rotary else whole, documents)
         if self.head is None or self.final_norm is None:
             return x
         return self.loss(self.head(self.final_norm(x)), targets)

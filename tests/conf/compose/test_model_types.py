@@ -38,7 +38,7 @@ OF_OWN_TRAINER = {
     ),
     *("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "dots1", "hunyuan_v1_dense", "ernie4_5", "granite", "granitemoe"),
     "granitemoeshared",
-    *("gemma", "gemma2", "gpt_oss", "olmo2", "olmo3", "olmoe"),
+    *("gemma", "gemma2", "gemma3_text", "gemma3", "gpt_oss", "olmo2", "olmo3", "olmoe"),
 }
 
 
@@ -65,7 +65,7 @@ def test_what_this_packages_trainer_lacks_is_refused_for_it(tmp_path: Path) -> N
     models = {content["model_type"]: model_of(tmp_path, content) for _, content in reversed(FILES)}
     plain = {name for name, model in models.items() if not model.further_parts and model.linear_attention is None}
     assert plain - OF_OWN_TRAINER == set()
-    assert {"gemma3_text", "ernie4_5_moe", "exaone4", "glm4_moe", "qwen3_next", "apertus"} & plain == set()
+    assert {"ernie4_5_moe", "exaone4", "glm4_moe", "qwen3_next", "apertus"} & plain == set()
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,6 @@ def test_a_rhythm_of_layers_is_read_from_their_list(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "key"),
     [
-        ("gemma3_text", "model.parts"),
         ("apertus", "model.parts"),
         ("qwen3_next", "model.linear_attention"),
         ("cohere2", "model.parts"),

@@ -102,6 +102,15 @@ GPT_OSS: dict[str, Any] = MIXTRAL | {
     "model.attention_window": {"size": 5, "full_every": 2},
 }
 OLMO2: dict[str, Any] = LLAMA | {"model.norm_epsilon": 1e-3, "model.parts": ["wide_qk_norm", "norms_behind"]}
+GEMMA3: dict[str, Any] = GEMMA | {
+    "model.qk_norm": True,
+    "model.parts": ["gelu", "scaled_embedding", "post_norms", "local_rotary"],
+    "model.attention_window": {"size": 5, "full_every": 2},
+    "model.query_pre_attn_scalar": 9.0,
+}
+"""Its layers with a window turn heads by the base 10,000, the others by 500."""
+WIDE_GEMMA3 = GEMMA3 | {"model.attention_window": {"size": 20, "full_every": 2}}
+KINDS |= {"gemma3": GEMMA3, "gemma3, sequences that fit into the window": WIDE_GEMMA3}
 KINDS |= {"olmo2": OLMO2, "gemma": GEMMA, "gemma2": GEMMA2, "gpt-oss": GPT_OSS}
 YARN = {"kind": "yarn", "factor": 4.0, "low_freq_factor": 0.5, "high_freq_factor": 2.0, "truncate": False}
 YARN |= {"original_max_position_embeddings": 32, "attention_factor": 1.25, "mscale_all_dim": 0.0}
@@ -147,8 +156,11 @@ def theirs(values: dict[str, Any], vocab_size: int = 96, kind: str = "", **more:
         if "gelu" in values.get("model.parts", ()):
             kind, of_gemma = _keys_of_gemma(values)
             more |= of_gemma
+        rope |= {"rope_theta": values["model.rotary_base"]}
+        if kind == "Gemma3":
+            rope = {"full_attention": rope, "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0}}
         kind = kind or ("Qwen2" if values.get("model.qkv_bias") else "Llama")
-        config = getattr(transformers, f"{kind}Config")(
+        config = getattr(transformers, f"{'Gemma3Text' if kind == 'Gemma3' else kind}Config")(
             vocab_size=vocab_size,
             hidden_size=32,
             intermediate_size=64,
@@ -158,7 +170,7 @@ def theirs(values: dict[str, Any], vocab_size: int = 96, kind: str = "", **more:
             max_position_embeddings=16,
             rms_norm_eps=values.get("model.norm_epsilon", 1e-5),
             tie_word_embeddings=values["model.tied_embeddings"],
-            rope_parameters=rope | {"rope_theta": values["model.rotary_base"]},
+            rope_parameters=rope,
             initializer_range=0.2,
             **more,
         )
@@ -173,7 +185,10 @@ def _keys_of_gemma(values: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     keys = {"head_dim": 6, "hidden_act": "gelu_pytorch_tanh", "hidden_activation": "gelu_pytorch_tanh"}
     if "post_norms" not in values["model.parts"]:
         return "Gemma", keys
-    window = {"sliding_window": 5, "layer_types": ["sliding_attention", "full_attention"]}
+    window = {"sliding_window": values["model.attention_window"]["size"]}
+    window |= {"layer_types": ["sliding_attention", "full_attention"]}
+    if "local_rotary" in values["model.parts"]:
+        return "Gemma3", keys | window | {"query_pre_attn_scalar": 9, "attn_implementation": "eager"}
     caps = {"attn_logit_softcapping": 1.0, "final_logit_softcapping": 3.0, "query_pre_attn_scalar": 9}
     return "Gemma2", keys | window | caps | {"attn_implementation": "eager"}  # which alone caps scores
 
@@ -557,6 +572,7 @@ def test_what_a_config_gives_as_null_it_does_not_say(experiment_of: ExperimentOf
         (LLAMA, {"rope_parameters": {"rope_theta": 500.0, "partial_rotary_factor": 0.5}}, r"factor = 0\.5, "),
         (LLAMA, {"rope_scaling": {"type": "linear"}, "rope_theta": 500.0}, 'rope_type = "linear", .*yarn alone'),
         (LLAMA, {"rope_scaling": {"rope_type": "longrope"}, "rope_theta": 500.0}, 'rope_type = "longrope", '),
+        (GEMMA3, {"rope_local_base_freq": 500.0, "rope_parameters": {}}, r"local_base_freq = 500\.0, .*base 10,000"),
         (LLAMA, {"quantization_config": {"quant_method": "fp8"}}, 'quantization_config.quant_method = "fp8", '),
         (GPT, {"model_type": "gpt_neo"}, 'model_type = "gpt_neo", '),
         (GPT, {"activation_function": "gelu"}, 'activation_function = "gelu", .*GELU in its tanh form'),

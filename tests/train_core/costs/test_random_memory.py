@@ -118,11 +118,18 @@ def at_size(random: Random, values: Values) -> Values:
     }
 
 
+DRAWN_PARTS = sorted(OWN_PARTS - {"local_rotary"})  # which has no memory but a table
+
+
 def with_parts(random: Random, values: Values) -> Values:
     """The same with what few models have."""
     sizes = at_size(random, values)
     has_experts = "model.experts" in sizes
-    found = [part for part in sorted(OWN_PARTS) if random.random() < 0.6 and (has_experts or part not in OF_EXPERTS)]
+    found = [
+        part
+        for part in sorted(OWN_PARTS - {"local_rotary"})
+        if random.random() < 0.6 and (has_experts or part not in OF_EXPERTS)
+    ]
     found = [part for part in found if part != "post_norms" or "norms_behind" not in found]
     return sizes | {
         "model.parts": found,

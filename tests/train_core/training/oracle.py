@@ -418,7 +418,8 @@ def attention(x: Tensor, weights: Mapping[str, Tensor], prefix: str, model: Mode
         q, k = (each.unflatten(2, (-1, v.size(-1))).transpose(1, 2) for each in (q, k))
         k = k.repeat_interleave(shared, dim=1)
     if model.family == "llama":
-        q, k = (turned(heads, model.rotary_base or 10_000.0) for heads in (q, k))
+        is_local = "local_rotary" in model.parts and not is_full
+        q, k = (turned(heads, 10_000.0 if is_local else model.rotary_base or 10_000.0) for heads in (q, k))
     if model.query_pre_attn_scalar is not None:
         q = q * math.sqrt(q.size(-1) / model.query_pre_attn_scalar)
     return attended(q, k, v, weights, prefix, None if window is None or is_full else window.size, model.scores_cap)

@@ -40,6 +40,8 @@ def windows(random: Random, values: Values) -> Values:
     layers, length = values["model.num_layers"], values["model.seq_length"]
     every = random.choice((None, None, *range(2, layers + 1)))
     drawn: Values = {"model.attention_window": {"size": random.randint(2, max(2, length)), "full_every": every}}
+    if values["model.family"] == "llama" and random.random() < 0.5:
+        drawn |= {"model.parts": ["local_rotary"], "model.rotary_base": 500.0}
     return drawn | {"model.latent_attention": None}
 
 
@@ -67,10 +69,17 @@ def test_a_random_layout_with_windows_trains_like_the_oracle(
     require_training_like_the_oracle(case.experiment, worlds, tmp_path, record_property)
 
 
+DRAWN_PARTS = sorted(OWN_PARTS - {"local_rotary"})  # which only changes layers with windows
+
+
 def parts(random: Random, values: Values) -> Values:
     """What Gemma and others have, each by chance."""
     has_experts, layers, length = "model.experts" in values, values["model.num_layers"], values["model.seq_length"]
-    found = [part for part in sorted(OWN_PARTS) if random.random() < 0.5 and (has_experts or part not in OF_EXPERTS)]
+    found = [
+        part
+        for part in sorted(OWN_PARTS - {"local_rotary"})
+        if random.random() < 0.5 and (has_experts or part not in OF_EXPERTS)
+    ]
     found = [part for part in found if part != "post_norms" or "norms_behind" not in found]
     drawn: Values = {"model.parts": found, "model.latent_attention": None}
     # Scores of weights that were just drawn are about 0.01.
