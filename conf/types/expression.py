@@ -10,12 +10,14 @@ import math
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
+from itertools import pairwise
 from typing import Any
 
 from conf.types.schema import Value
 
 Lookup = Callable[[str], Value]
+Compute = Callable[[Lookup], Any]
 MOST_CHARACTERS = 400
 """Longer texts are refused, so that no depth of brackets can exhaust the stack."""
 MOST_EXPONENT, MOST_BASE = 64, 10**18
@@ -74,6 +76,11 @@ COMPARISONS: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.In: lambda left, right: left in right,
     ast.NotIn: lambda left, right: left not in right,
 }
+SIGNS: Mapping[type[ast.unaryop], Callable[[Any], Any]] = {
+    ast.Not: operator.not_,
+    ast.USub: lambda value: -_number(value),
+    ast.UAdd: _number,
+}
 GRAMMAR = (
     "Use dotted keys, numbers, quoted words, + - * / // % **, comparisons, `in [..]`, and, or, not, `a if b else c` and"
     f" {', '.join(FUNCTIONS)}."
@@ -90,15 +97,16 @@ class BadExpression(Exception):
 
 @dataclass(frozen=True)
 class Expression:
-    """A text such as `parallel.tensor_parallel_size * parallel.pipeline_parallel_size <= 64`, read once."""
+    """A text such as `parallel.tensor_parallel_size * parallel.pipeline_parallel_size <= 64`, read once.
+
+    Attributes:
+        names: the dotted keys that it mentions, each once, in alphabetic order.
+        compute: its value, given those of its keys.
+    """
 
     text: str
-    root: ast.expr
-
-    @cached_property
-    def names(self) -> tuple[str, ...]:
-        """The dotted keys that it mentions, each once, in alphabetic order."""
-        return tuple(sorted(_names(self.root)))
+    names: tuple[str, ...]
+    compute: Compute
 
     def value(self, lookup: Lookup) -> Value:
         """The value of the expression, given the values of its keys.
@@ -106,7 +114,7 @@ class Expression:
         Raises BadExpression where it divides by zero, or compares or computes with values of the wrong kind.
         """
         try:
-            result = _value(self.root, lookup)
+            result = self.compute(lookup)
         except ZeroDivisionError:
             raise BadExpression("divides by zero", "Guard it, as in `a / b if b else 0`.") from None
         except (TypeError, ValueError, OverflowError) as error:
@@ -132,33 +140,59 @@ def parse_expression(text: str) -> Expression:
         root = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise BadExpression("is not an expression", GRAMMAR) from None
-    _require_allowed(root)
-    return Expression(text, root)
+    names = set[str]()
+    compute = _compiled(root, names)
+    return Expression(text, tuple(sorted(names)), compute)
 
 
-def _require_allowed(root: ast.expr) -> None:
-    """Refuse everything that the walk below does not know, before any value is computed."""
-    for node in ast.walk(root):
-        match node:
-            case ast.Constant(value=bool() | int() | float() | str() | None):
-                continue
-            # Without this list a file of a sweep, which may be somebody else's, could call anything that Python can.
-            case ast.Call(func=ast.Name(id=name), keywords=[]) if name in FUNCTIONS:
-                continue
-            case ast.Attribute() if _dotted_name(node):
-                continue
-            case ast.BinOp(op=op) if type(op) in ARITHMETIC:
-                continue
-            case ast.Name() | ast.BoolOp() | ast.UnaryOp(op=ast.Not() | ast.USub() | ast.UAdd()) | ast.Compare():
-                continue
-            case ast.IfExp() | ast.List() | ast.Tuple() | ast.expr_context() | ast.boolop() | ast.unaryop():
-                continue
-            case ast.operator() | ast.In() | ast.NotIn():
-                continue
-            case ast.cmpop() if type(node) in COMPARISONS:
-                continue
-        source = ast.unparse(node) if isinstance(node, ast.expr) else type(node).__name__
-        raise BadExpression(f"holds `{source}`, which is not allowed in an expression", GRAMMAR)
+def _compiled(node: ast.expr, names: set[str]) -> Compute:
+    """What computes a node. What no case knows is refused before any value is computed.
+
+    Else a file of a sweep, which may be somebody else's, could call anything that Python can.
+
+    Args:
+        names: gets the dotted keys that are mentioned.
+    """
+    match node:
+        case ast.Constant(value=(bool() | int() | float() | str() | None) as value):
+            return lambda _: value
+        case ast.Name(id=word) if word in WORDS:
+            return lambda _: WORDS[word]
+        case ast.Name() | ast.Attribute() if key := _dotted_name(node):
+            names.add(key)
+            return lambda lookup: lookup(key)
+        case ast.List(elts=entries) | ast.Tuple(elts=entries):
+            each = [_compiled(entry, names) for entry in entries]
+            return lambda lookup: tuple(compute(lookup) for compute in each)
+        case ast.Call(func=ast.Name(id=name), args=entries, keywords=[]) if name in FUNCTIONS:
+            each = [_compiled(entry, names) for entry in entries]
+            return lambda lookup: FUNCTIONS[name](*(_number(compute(lookup)) for compute in each))
+        case ast.IfExp():
+            test, body, otherwise = (_compiled(part, names) for part in (node.test, node.body, node.orelse))
+            return lambda lookup: (body if test(lookup) else otherwise)(lookup)
+    return _compiled_operation(node, names)
+
+
+def _compiled_operation(node: ast.expr, names: set[str]) -> Compute:
+    match node:
+        case ast.BoolOp(op=op, values=parts):
+            each, joined = [_compiled(part, names) for part in parts], all if isinstance(op, ast.And) else any
+            return lambda lookup: joined(bool(compute(lookup)) for compute in each)
+        case ast.UnaryOp(op=op, operand=operand) if (operation := SIGNS.get(type(op))) is not None:
+            compute = _compiled(operand, names)
+            return lambda lookup: operation(compute(lookup))
+        case ast.BinOp(left=left, op=op, right=right) if (binary := ARITHMETIC.get(type(op))) is not None:
+            one, other = _compiled(left, names), _compiled(right, names)
+            return lambda lookup: binary(_number(one(lookup)), _number(other(lookup)))
+        case ast.Compare(left=left, ops=ops, comparators=terms) if all(type(op) in COMPARISONS for op in ops):
+            each, tests = [_compiled(term, names) for term in (left, *terms)], [COMPARISONS[type(op)] for op in ops]
+
+            def holds(lookup: Lookup) -> bool:
+                values = [compute(lookup) for compute in each]
+                return all(test(*pair) for test, pair in zip(tests, pairwise(values), strict=True))
+
+            return holds
+    raise BadExpression(f"holds `{ast.unparse(node)}`, which is not allowed in an expression", GRAMMAR)
 
 
 def _dotted_name(node: ast.expr) -> str:
@@ -170,48 +204,3 @@ def _dotted_name(node: ast.expr) -> str:
             parent = _dotted_name(inner)
             return f"{parent}.{last}" if parent else ""
     return ""
-
-
-def _names(node: ast.AST) -> set[str]:
-    if isinstance(node, ast.Attribute):
-        return {_dotted_name(node)}
-    if isinstance(node, ast.Name):
-        return set() if node.id in WORDS else {node.id}
-    children = node.args if isinstance(node, ast.Call) else ast.iter_child_nodes(node)
-    return {name for child in children for name in _names(child)}
-
-
-def _value(node: ast.expr, lookup: Lookup) -> Any:
-    match node:
-        case ast.Constant(value=value):
-            return value
-        case ast.Name(id=word) if word in WORDS:
-            return WORDS[word]
-        case ast.Name() | ast.Attribute():
-            return lookup(_dotted_name(node))
-        case ast.List(elts=entries) | ast.Tuple(elts=entries):
-            return tuple(_value(entry, lookup) for entry in entries)
-        case ast.Call(func=ast.Name(id=name), args=arguments):
-            return FUNCTIONS[name](*(_number(_value(argument, lookup)) for argument in arguments))
-        case ast.IfExp(test=test, body=body, orelse=otherwise):
-            return _value(body if _value(test, lookup) else otherwise, lookup)
-    return _value_of_operation(node, lookup)
-
-
-def _value_of_operation(node: ast.expr, lookup: Lookup) -> Any:
-    match node:
-        case ast.BoolOp(op=op, values=parts):
-            joined = all if isinstance(op, ast.And) else any
-            return joined(bool(_value(part, lookup)) for part in parts)
-        case ast.UnaryOp(op=ast.Not(), operand=operand):
-            return not _value(operand, lookup)
-        case ast.UnaryOp(op=sign, operand=operand):
-            number = _number(_value(operand, lookup))
-            return -number if isinstance(sign, ast.USub) else number
-        case ast.BinOp(left=left, op=op, right=right):
-            return ARITHMETIC[type(op)](_number(_value(left, lookup)), _number(_value(right, lookup)))
-        case ast.Compare(left=left, ops=ops, comparators=comparators):
-            values = [_value(term, lookup) for term in (left, *comparators)]
-            pairs = zip(ops, values[:-1], values[1:], strict=True)
-            return all(COMPARISONS[type(op)](one, other) for op, one, other in pairs)
-    raise AssertionError(f"{type(node).__name__} was let through")

@@ -189,10 +189,8 @@ def add_rows(weight: Tensor, grad_out: Tensor, rows: Tensor, elsewhere: Tensor |
 
 def add_sum(bias: Tensor, grad_out: Tensor) -> Tensor | None:
     """The gradient of a bias (out) from (..., out)."""
-    gradient, vectors = main_gradient(bias), grad_out.flatten(0, -2)
-    if gradient is None:
-        return vectors.sum(0)
-    with gradient as buffer:
-        # In its own type a sum is added up in fp32 and then rounded; a CPU takes five times as long for a wider one.
-        buffer.add_(vectors.sum(0, dtype=buffer.dtype if gradient.is_wide else None))
-    return None
+    vectors = grad_out.flatten(0, -2)
+    # In its own type a sum is added up in fp32 and then rounded; a CPU takes five times as long for a wider one.
+    return add_gradient(
+        bias, lambda buffer, is_wide: buffer.add_(vectors.sum(0, dtype=buffer.dtype if is_wide else None))
+    )
