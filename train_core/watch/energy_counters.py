@@ -73,22 +73,13 @@ class FollowedCounter:
 def nvml_counter(uuid: str) -> EnergyCounter | None:
     """The counter of the GPU with this UUID, as CUDA names it; None where the driver counts no energy for it.
 
-    A slice of a GPU (MIG) has no counter of its own.
-    """
-    read = nvml_reader(uuid, lambda pynvml, gpu: pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu) * MILLI)
-    return None if read is None or read() is None else EnergyCounter(_nvml_name(uuid), "NVML", "device", read)
-
-
-def nvml_reader(uuid: str, ask: Callable[[Any, Any], float]) -> Reader | None:
-    """A reader of what `ask` gets of NVML, given the module and its handle of a GPU; None where it knows no such GPU.
-
-    The UUID finds the GPU whatever CUDA_VISIBLE_DEVICES hides.
+    The UUID finds the GPU whatever CUDA_VISIBLE_DEVICES hides. A slice of a GPU (MIG) has no counter of its own.
     """
     import pynvml  # here, because only ranks with an NVIDIA GPU need it
 
     def read() -> float | None:
         try:
-            return float(ask(pynvml, gpu))
+            return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu) * MILLI)
         except pynvml.NVMLError:
             return None
 
@@ -97,7 +88,7 @@ def nvml_reader(uuid: str, ask: Callable[[Any, Any], float]) -> Reader | None:
         gpu = pynvml.nvmlDeviceGetHandleByUUID(_nvml_name(uuid))
     except pynvml.NVMLError:
         return None
-    return read
+    return None if read() is None else EnergyCounter(_nvml_name(uuid), "NVML", "device", read)
 
 
 def _nvml_name(uuid: str) -> str:
@@ -106,27 +97,22 @@ def _nvml_name(uuid: str) -> str:
 
 def amd_counter(pci_address: str) -> EnergyCounter | None:
     """The counter of the GCD at this address on the PCI bus, such as `0000:c1:00.0`; None where there is none."""
-    amdsmi, handles = amd_gpus()
+    try:
+        amdsmi = importlib.import_module("amdsmi")  # comes with ROCm, and not from a package index
+    except (ImportError, OSError, KeyError):  # it looks for its library when it is imported
+        return None
+    try:
+        amdsmi.amdsmi_init()
+        every = amdsmi.amdsmi_get_processor_handles()
+        handles = {str(amdsmi.amdsmi_get_gpu_device_bdf(handle)).lower(): handle for handle in every}
+    except amdsmi.AmdSmiException:
+        return None
     counting = {address for address, handle in handles.items() if _amd_joules(amdsmi, handle)}
     card = _card_of(pci_address.lower(), counting, sorted(handles))
     if not card:
         return None
     read = partial(_amd_joules, amdsmi, handles[card[0]])
     return EnergyCounter(pci_address.lower(), "AMD SMI", "device", read, share=1 / len(card))
-
-
-def amd_gpus() -> tuple[Any, dict[str, Any]]:
-    """AMD SMI, and its handle of every GCD by the address on the PCI bus; none where it is not installed."""
-    try:
-        amdsmi = importlib.import_module("amdsmi")  # comes with ROCm, and not from a package index
-    except (ImportError, OSError, KeyError):  # it looks for its library when it is imported
-        return None, {}
-    try:
-        amdsmi.amdsmi_init()
-        every = amdsmi.amdsmi_get_processor_handles()
-        return amdsmi, {str(amdsmi.amdsmi_get_gpu_device_bdf(handle)).lower(): handle for handle in every}
-    except amdsmi.AmdSmiException:
-        return None, {}
 
 
 def _card_of(address: str, counting: Collection[str], every: Sequence[str]) -> list[str]:

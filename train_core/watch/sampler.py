@@ -6,13 +6,12 @@ does so between two steps, outside of what is timed, and the figures travel with
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import time
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -21,8 +20,7 @@ from train_core.parallel.groups import gather_objects
 from train_core.process.machine import machine_id
 from train_core.process.world import World
 from train_core.trial.measurement import SystemUse
-from train_core.watch.energy_counters import Reader, amd_gpus, nvml_reader
-from train_core.watch.energy_meter import EnergyMeter, pci_address
+from train_core.watch.energy_meter import EnergyMeter
 
 SAMPLE_SECONDS = 2.0
 """Steps that are shorter than this are sampled together."""
@@ -39,7 +37,6 @@ class SystemSampler:
         machines = gather_objects(machine_id(), axis)
         # On a CPU the ranks of a machine read the same counters of energy, which are to count once.
         self.counts_energy = world.device.type != "cpu" or machines.index(machines[axis.rank]) == axis.rank
-        self.busy_percent = busy_percent_of(world.device)
         self._seconds_of_steps = 0.0
         self._joules, self._energy_seconds = 0.0, 0.0
         self._clock, self._cpu_seconds = time.perf_counter(), time.process_time()
@@ -49,8 +46,8 @@ class SystemSampler:
         if self._seconds_of_steps < SAMPLE_SECONDS and step < self.num_steps:
             return NOT_DUE
         self._seconds_of_steps = 0.0
-        percent = self.busy_percent() if self.busy_percent else None
-        known = (percent, self._device_memory_bytes(), self._watts(energy), self._cores(), resident_bytes())
+        busy, memory = busy_percent(self.device), self._device_memory_bytes()
+        known = (busy, memory, self._watts(energy), self._cores(), resident_bytes())
         return [UNKNOWN if value is None else float(value) for value in known]
 
     def combine(self, of_ranks: Sequence[Sequence[float]], step_seconds: float) -> SystemUse | None:
@@ -115,30 +112,11 @@ def _nan_first(value: float) -> float:
     return math.inf if math.isnan(value) else value
 
 
-def busy_percent_of(device: torch.device) -> Reader | None:
-    """The reader of the device's use; None where there is none, as on a CPU, which other programs use too."""
-    if device.type == "cpu":
-        return None
-    properties = torch.cuda.get_device_properties(device)
-    if torch.version.hip is None:
-        return nvml_busy_percent(str(getattr(properties, "uuid", "")))
-    return amd_busy_percent(pci_address(properties) or "")
-
-
-def nvml_busy_percent(uuid: str) -> Reader | None:
-    """The reader for the NVIDIA GPU with this UUID, whatever CUDA_VISIBLE_DEVICES hides; a slice (MIG) has none."""
-    return nvml_reader(uuid, lambda pynvml, gpu: float(pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu))
-
-
-def amd_busy_percent(pci_address: str) -> Reader | None:
-    """The reader for the GCD at this address on the PCI bus."""
-    amdsmi, gpus = amd_gpus()
-    handle = gpus.get(pci_address.lower())
-    return None if handle is None else partial(_amd_percent, amdsmi, handle)
-
-
-def _amd_percent(amdsmi: Any, handle: Any) -> float | None:
-    try:
-        return float(amdsmi.amdsmi_get_gpu_activity(handle)["gfx_activity"])
-    except (amdsmi.AmdSmiException, ValueError):  # it may also show the text N/A
-        return None
+def busy_percent(device: torch.device) -> float | None:
+    """The share of time in which a kernel ran lately; None on a CPU, which other programs use too, and on a slice."""
+    if device.type == "cuda":
+        with contextlib.suppress(
+            Exception
+        ):  # the libraries that tell of it are no part of torch, and fail in many ways
+            return float(torch.cuda.utilization(device))
+    return None

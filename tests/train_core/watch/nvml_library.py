@@ -15,15 +15,13 @@ class FakeLibrary:
     """What pynvml finds in libnvidia-ml.so.1: C functions that fill in what their pointers point to."""
 
     def __init__(self) -> None:
-        self.millijoules, self.busy_percent = 5_000_000, 87
+        self.millijoules = 5_000_000
         self.handles = {KNOWN: 1, WITHOUT_ENERGY: 2}
         by_uuid = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.POINTER(pynvml.c_nvmlDevice_t))
         energy = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_uint64))
-        busy = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(pynvml.c_nvmlUtilization_t))
         self.nvmlInitWithFlags = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint)(lambda flags: 0)
         self.nvmlDeviceGetHandleByUUID = by_uuid(self._handle)
         self.nvmlDeviceGetTotalEnergyConsumption = energy(self._energy)
-        self.nvmlDeviceGetUtilizationRates = busy(self._utilization)
 
     @classmethod
     def installed(cls, monkeypatch: pytest.MonkeyPatch) -> FakeLibrary:
@@ -42,10 +40,4 @@ class FakeLibrary:
         if handle != self.handles[KNOWN]:
             return int(pynvml.NVML_ERROR_NOT_SUPPORTED)
         millijoules[0] = self.millijoules
-        return 0
-
-    def _utilization(self, handle: int, rates: Any) -> int:
-        if handle != self.handles[KNOWN]:
-            return int(pynvml.NVML_ERROR_NOT_SUPPORTED)
-        rates[0].gpu, rates[0].memory = self.busy_percent, 40
         return 0
