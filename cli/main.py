@@ -159,7 +159,7 @@ app = typer.Typer(
     cls=HelpfulGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="Find out, on your own cluster, how to lay out a model that does not fit on one device.",
+    help="Find the fastest way to train a model that does not fit on one device.",
 )
 
 

@@ -129,7 +129,7 @@ def _require_nothing_of_slurm(settings: Settings) -> None:
     chosen = {"launcher": settings.launcher.kind, "controller": settings.controller.kind}
     for (key, kind), plain in zip(chosen.items(), ("jobs", "foreground"), strict=True):
         if kind != plain:
-            problem = "is a job of Slurm's, and this sweep would run on this machine"
+            problem = "needs Slurm, and this sweep would run on this machine"
             raise ConfigError(key, kind, problem, f"Choose a cluster with cluster=NAME, or use {key}={plain}.")
 
 

@@ -23,9 +23,9 @@ EXIT_GOES_ON = 75
 Failed = Annotated[
     bool, typer.Option("--failed", help="All of the last command that failed, timed out or lost their node.")
 ]
-ToRetry = Annotated[list[str] | None, typer.Option("--trial", help="This one; enough of its id. May be repeated.")]
+ToRetry = Annotated[list[str] | None, typer.Option("--trial", help="This one, by a part of its name. May be repeated.")]
 Training = Annotated[str | None, typer.Option(help="End this training from the sweep; status names them.")]
-ToCancel = Annotated[list[str] | None, typer.Option("--trial", help="End this one alone; enough of its id.")]
+ToCancel = Annotated[list[str] | None, typer.Option("--trial", help="End this one alone, by a part of its name.")]
 
 
 def advance(name: SweepName, overrides: OverrideTexts = None, as_json: AsJson = False) -> None:
@@ -70,7 +70,7 @@ def pause(name: SweepName, overrides: OverrideTexts = None, as_json: AsJson = Fa
 
 
 def resume(name: SweepName, overrides: OverrideTexts = None, as_json: AsJson = False) -> None:
-    """Let a paused sweep go on. Its controller's job is submitted again if it has left."""
+    """Let a paused sweep go on. Its controller's job is submitted again if it is gone."""
     from launcher.control.orders import resume as resume_sweep
     from launcher.refused import taken_back_if_refused
     from launcher.slurm.controller import resume_controller

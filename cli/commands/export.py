@@ -21,7 +21,7 @@ def export(
     out: Annotated[Path, typer.Argument(help="A folder that does not exist yet.", show_default=False)],
     dtype: Annotated[str, typer.Option(help="fp32, bf16 or fp16.")] = "fp32",
 ) -> None:
-    """Write a checkpoint's weights as safetensors, in GPT-2's or Llama's layout, for `transformers` and its kin."""
+    """Write a checkpoint's weights as safetensors, in GPT-2's or Llama's layout, for `transformers` and others."""
     if dtype not in get_args(Dtype):
         raise ConfigError("--dtype", dtype, "is not known", f"Use one of {', '.join(get_args(Dtype))}.")
     # Imported only now, so that a wrong option is refused before torch has been waited for.

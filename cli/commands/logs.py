@@ -27,7 +27,7 @@ Rank = Annotated[int | None, typer.Option(help="The log of this rank; else of th
 
 
 def logs(name: SweepName, words: Words = None, follow: Follow = False, rank: Rank = None) -> None:
-    """Print what a trial has printed; which trial and which file goes to stderr."""
+    """Print the log of a trial; its name and file go to stderr."""
     from cli.output.trial_log import follow_log, print_log
     from launcher.local.workplace import look_here
     from launcher.long_run import trainings_of

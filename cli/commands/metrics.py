@@ -24,7 +24,7 @@ Out = Annotated[
 
 
 def metrics(overrides: OverrideTexts = None, out: Out = None) -> None:
-    """Print how all sweeps of output_dir stand as gauges of Prometheus, or write them into a file that it reads."""
+    """Print the state of all sweeps in output_dir as gauges for Prometheus, or write them into a file."""
     from conf.private_files import shared_as_usual
     from results.tables.prometheus import gauges_text
     from sweeps.trial import SweepFolder

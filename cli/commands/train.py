@@ -46,10 +46,10 @@ def train(
     here: Here = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Train one experiment here: the same as `python -m train_core`.
+    """Train one experiment here, as `python -m train_core` does, or the best plan of a sweep.
 
-    With --from-best SWEEP the sweep's best plan, as a Slurm job with cluster=NAME, else here. The same command goes on
-    where a training stopped, and shows how far it is.
+    With --from-best SWEEP, as a Slurm job with cluster=NAME, else here. The same command goes on where a training
+    stopped, and shows how far it is.
     """
     texts = overrides or []
     if from_best is not None:

@@ -144,8 +144,8 @@ class HuggingFaceConfig:
 
     def not_understood(self, key: str, remedy: str) -> ConfigError:
         value = self.content.get(key)
-        problem = f"names {key} = {json.dumps(value)[:80]}, which is not understood"
-        return ConfigError(self.asked_by, str(self.path), f"does not name {key}" if value is None else problem, remedy)
+        problem = f"has {key} = {json.dumps(value)[:80]}, which is not understood"
+        return ConfigError(self.asked_by, str(self.path), f"has no {key}" if value is None else problem, remedy)
 
     def text(self, key: str) -> str | None:
         value = self.value(key)
@@ -158,7 +158,7 @@ class HuggingFaceConfig:
         if value is None and default is not None:
             return default
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise self.not_understood(self._key(key), "Give a whole number, which is not negative.")
+            raise self.not_understood(self._key(key), "Give a whole number, 0 or more.")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:

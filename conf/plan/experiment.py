@@ -254,7 +254,7 @@ def require_falling(training: TrainingPlan) -> None:
 def require_whole_attention(training: TrainingPlan, context_parallel_size: int) -> None:
     """Raises InfeasiblePlan for dropout beside context ranks, in this package's own trainer."""
     if training.dropout and context_parallel_size > 1:
-        problem = f"is not run beside context parallelism: {context_parallel_size} ranks share the scores of a sequence"
+        problem = f"does not work with context parallelism: {context_parallel_size} ranks share a sequence's scores"
         remedy = "Set training.dropout=0, or parallel.context_parallel_size=1."
         raise InfeasiblePlan("training.dropout", training.dropout, problem, remedy)
 

@@ -120,7 +120,7 @@ def check_own_experts(setup: SetupParts) -> None:
         return
     if parallel.tensor_parallel_size > 1 and not (parallel.sequence_parallel and _tensor_size(setup) == 1):
         problem = (
-            "is not run by trisweep with experts, unless sequences are sharded and each tensor rank holds whole experts"
+            "is not supported by trisweep with experts, unless sequences are sharded and each rank's experts are whole"
         )
         remedy = f"Use parallel.sequence_parallel=true and {TENSOR_SIZE}=1, or parallel.tensor_parallel_size=1."
         raise InfeasiblePlan("parallel.tensor_parallel_size", parallel.tensor_parallel_size, problem, remedy)

@@ -70,7 +70,7 @@ def _value_named(name: str, template: str, names: Names, key: str) -> Plain:
     if name.startswith("trainer."):
         problem = f"{{{name}}} is not the name of a value"
         remedy = (
-            "Keys of trainer cannot stand in braces, but for trainer.name and trainer.start: write the value itself."
+            "Keys of trainer cannot stand in braces, except trainer.name and trainer.start: write the value itself."
         )
         raise ConfigError(key, template, problem, remedy)
     # Most slips leave out the group, and a likeness of letters would not find the key that is right at its end.

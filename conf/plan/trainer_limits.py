@@ -106,7 +106,9 @@ class DeclaredLimit(Limit):
             remedy = "Choose another value"
         if self.of in DERIVED_VALUES:
             key, remedy = DERIVED_VALUES[self.of].key, DERIVED_VALUES[self.of].remedy
-        return InfeasiblePlan(key, value, f"is not run by {trainer}: {self.because}", f"{remedy}, or {otherwise}.")
+        return InfeasiblePlan(
+            key, value, f"is not supported by {trainer}: {self.because}", f"{remedy}, or {otherwise}."
+        )
 
     def refusal_of(self, setup: Setup, trainer: str, otherwise: str) -> InfeasiblePlan:
         """The error for a setup that meets this limit."""

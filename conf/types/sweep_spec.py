@@ -114,7 +114,7 @@ def _several(objective: object) -> object:
                 f"Use one of {names}, train.{each} for what a program prints (max:train.{each} for the highest), or"
                 " STAGE.FIGURE of a stage of the sweep, such as evaluate.rmse."
             )
-            raise ConfigError("search.objective", each, "is nothing that a search can seek", remedy)
+            raise ConfigError("search.objective", each, "is not an objective", remedy)
     return several
 
 
@@ -203,7 +203,7 @@ class SearchPlan(Frozen):
             raise ConfigError("search.objective", objectives, "names one of them twice", "Name each objective once.")
         if self.kind == "pareto" and len(objectives) < 2:
             remedy = "Name two or more, as in search.objective=[step_time,dollars], or use search=bayes."
-            raise ConfigError("search.objective", objectives, "makes no front", remedy)
+            raise ConfigError("search.objective", objectives, "is one objective, and search=pareto needs two", remedy)
         if self.pruner != "none" and objectives != ["loss"]:
             problem = f"judges trials by their loss, and search.objective = {objectives}"
             remedy = "Use search.objective=loss, or search.pruner=none."

@@ -135,7 +135,7 @@ class LogSpec(Frozen):
             unknown = [group for group in groups if group not in QUANTITIES]
             if unknown and not self.figures:
                 remedy = f"Name groups (?P<NAME>...) after {', '.join(QUANTITIES)}."
-                problem = f"its group {unknown[0]} is no quantity"
+                problem = f"its group {unknown[0]} is not a quantity"
                 raise ConfigError(f"trainer.log.patterns.{name}", pattern, problem, remedy)
             if not groups:
                 remedy = r"Name what it finds, such as 'loss: (?P<loss>\S+)'."

@@ -76,7 +76,7 @@ class AxisSpace:
     def of(cls, block: AxisBlock, tree: Tree, pinned: Mapping[str, Value]) -> AxisSpace:
         """The space of one block of a sweep's axes, without the values that what is pinned leaves out.
 
-        Raises ConfigError where an expression names an unknown key, or axes wait for each other in a circle.
+        Raises ConfigError where an expression names an unknown key, or axes depend on each other in a circle.
         """
         axes = [_dimension(key, axis, pinned) for key, axis in block.axes.items()]
         zipped = [Dimension(tuple(group), _rows_with(group, pinned)) for group in block.zip]
@@ -129,8 +129,8 @@ class AxisSpace:
         try:
             return expression.value(lambda name: value_in(name, point, self.tree))
         except BadExpression as bad:
-            where = ", ".join(f"{name}={value}" for name, value in point.items())
-            raise ConfigError(f"sweep.{key}", expression.text, f"{bad.problem} at {where}", bad.remedy) from None
+            at = " at " * bool(point) + ", ".join(f"{name}={value}" for name, value in point.items())
+            raise ConfigError(f"sweep.{key}", expression.text, f"{bad.problem}{at}", bad.remedy) from None
 
     def _require_known_names(self) -> None:
         used = frozenset[str]().union(*(dimension.needs for dimension in self.dimensions))
@@ -224,7 +224,7 @@ def _in_order_of_need(dimensions: list[Dimension]) -> Iterator[Dimension]:
         if ready is None:
             names = sorted(open_keys)
             remedy = "Let one of them have values that need none of the others."
-            raise ConfigError("sweep.axes", ", ".join(names), "wait for each other in a circle", remedy)
+            raise ConfigError("sweep.axes", ", ".join(names), "depend on each other in a circle", remedy)
         waiting.remove(ready)
         yield ready
 

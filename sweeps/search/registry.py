@@ -50,7 +50,7 @@ def _search_by_learning(part: SweepPart, record: SweepRecord) -> Search:
     search = asked.settings.search
     if search.sampler != "auto":
         remedy = "Leave it out: layouts are chosen from what the cost model says of them."
-        raise ConfigError("search.sampler", search.sampler, "draws other keys than layouts, and no axis is one", remedy)
+        raise ConfigError("search.sampler", search.sampler, "draws keys other than layouts, and none varies", remedy)
     objective = require_layouts_decide(search.objective)
     # All plans are of one batch, so that where the sweep varies it the points are those that it lists.
     lists = search.space == "listed" or BATCH in points.varied_keys

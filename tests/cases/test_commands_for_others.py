@@ -202,7 +202,7 @@ def test_a_search_says_why_the_pinned_knobs_leave_no_plan(refusal: Plan) -> None
         assert f"{key} = " in refusal(*typed, "--as", trainer)
     stages = ("parallel.pipeline_parallel_size=2", "parallel.zero_stage=2")
     said = refusal(*FP16, "precision=bf16", *stages, "--as", "megatron-lm")
-    assert "parallel.zero_stage = 2: is not run by megatron-core: its FSDP" in said
+    assert "parallel.zero_stage = 2: is not supported by megatron-core: its FSDP" in said
     assert "runs without a pipeline here" in said
 
 

@@ -81,7 +81,7 @@ def require_same_spec(checkpoint: Path, saved: ModelSpec, model: ModelSpec) -> N
     before, now = (each.experts.balance_bias if each.experts else None for each in (saved, model))
     if before and now == 0:
         problem = f"would drop the biases by which the routers of the checkpoint {checkpoint} choose"
-        raise ConfigError("model.experts.balance_bias", now, problem, "Use 1.0e-9 to keep them as good as still.")
+        raise ConfigError("model.experts.balance_bias", now, problem, "Use 1.0e-9, which hardly moves them.")
     has, wanted = _meaning(saved), _meaning(model)
     differing = [key for key in wanted if key in has and has[key] != wanted[key]]
     if not differing:

@@ -51,9 +51,9 @@ def diagnose(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what a run of yours was, what it should take, why it does not, and what to change.
+    """Say whether a run of yours is slow, why, and what to change.
 
-    Exit code 1: no file tells of a step or of a plan.
+    Exit code 1: no file has a step or a plan.
     """
     from diagnose.difference import difference
 

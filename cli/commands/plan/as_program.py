@@ -178,7 +178,7 @@ def _of_length(composition: Composition, settings: Settings, num_steps: int) -> 
     given, training = composition.overrides, settings.training
     stated = training.num_steps
     if STEPS in given.pinned_keys() and stated != num_steps:
-        problem = f"is another length than the {num_steps:,} steps of --tokens or --steps"
+        problem = f"differs from the {num_steps:,} steps of --tokens or --steps"
         raise ConfigError(STEPS, stated, problem, "Leave one of them out.")
     warmup, words = training.learning_rate_warmup_steps, "as stated"
     if WARMUP not in given.pinned_keys() and given.stated_value("training") is None:

@@ -22,7 +22,7 @@ SBATCH = "With --as: print a file for sbatch that starts the command on the clus
 Name = Annotated[
     str | None,
     typer.Argument(
-        help="A sweep of `trisweep list sweep`, such as 175b; left out, overrides say what to search.",
+        help="A sweep of `trisweep list sweep`, such as 175b; without it, overrides choose model and cluster.",
         autocompletion=complete_sweep,
     ),
 ]

@@ -67,7 +67,7 @@ class SearchOptions:
     Defaults are filled in by the properties below, so that a value still tells whether the user gave it.
     """
 
-    search: Annotated[bool, typer.Option("--search", help="Search all plans; every option below does, too.")] = False
+    search: Annotated[bool, typer.Option("--search", help="Search all plans; --objective to --format do, too.")] = False
     objective: Annotated[
         PlanObjective | None, typer.Option(help="time, cost, energy or device-hours.", callback=_known_word)
     ] = None
@@ -86,12 +86,12 @@ class SearchOptions:
     ] = None
     mixed: Annotated[str | None, typer.Option(help="One job over several: selene:512,dgx-h100:512.")] = None
     implementation: Annotated[str | None, typer.Option(help=f"The trainer to price for: {TRAINERS}.")] = None
-    pareto: Annotated[bool, typer.Option("--pareto", help="The best in time against money, of all offers.")] = False
+    pareto: Annotated[bool, typer.Option("--pareto", help="Plans that none beats in both time and money.")] = False
     explain: Annotated[list[str] | None, typer.Option(help=EXPLAIN)] = None
     scaling: Annotated[
         ScalingKind | None, typer.Option(help="Predict weak or strong scaling over the devices.", callback=_known_word)
     ] = None
-    top: Annotated[int | None, typer.Option(help=f"Show so many families; {DEFAULT_TOP} unless given.", min=1)] = None
+    top: Annotated[int | None, typer.Option(help=f"Show N families; {DEFAULT_TOP} unless given.", min=1)] = None
     flat: Annotated[bool, typer.Option("--flat", help="Show the best plans, whatever their families.")] = False
     headroom: Annotated[
         str | None,

@@ -40,7 +40,7 @@ Objective = Annotated[
     ),
 ]
 Maximize = Annotated[bool, typer.Option("--maximize", help="Seek the highest instead.")]
-Trials = Annotated[int | None, typer.Option(help="At most so many trials; fewer than the values make: search.", min=1)]
+Trials = Annotated[int | None, typer.Option(help="At most N trials; a search chooses if the values make more.", min=1)]
 Save = Annotated[
     Path | None,
     typer.Option(
@@ -55,7 +55,7 @@ DryRun = Annotated[
 ]
 RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Run again what failed or timed out.")]
 Remeasure = Annotated[bool, typer.Option("--remeasure", help="Measure again what is measured; earlier runs stay.")]
-FailFast = Annotated[int | None, typer.Option(help="Stop once so many trials have failed.", min=1)]
+FailFast = Annotated[int | None, typer.Option(help="Stop once N trials have failed.", min=1)]
 
 
 def sweep(
@@ -73,7 +73,7 @@ def sweep(
     cfg: ShowConfig = False,
     as_json: AsJson = False,
 ) -> None:
-    """Plan, measure and report: through Slurm with cluster=NAME, else on this machine, where a proxy stands in.
+    """Plan, measure and report: through Slurm with cluster=NAME, else a small proxy on this machine.
 
     The same command continues a sweep that was interrupted, and never runs a finished point twice. On this machine the
     leaders are measured up to search.max_rounds times, in turn, until they can be told apart.
@@ -116,7 +116,7 @@ def _sought(objectives: list[str], maximize: bool, command: str | None) -> list[
     from conf.compose.script_sweep import objective_overrides
 
     if maximize and not objectives:
-        raise UsageError("--maximize says the highest of what", "Name it, as in --objective val_accuracy --maximize.")
+        raise UsageError("--maximize needs an objective", "Name it, as in --objective val_accuracy --maximize.")
     return objective_overrides(objectives, maximize=maximize, is_script=command is not None)
 
 
@@ -148,7 +148,7 @@ def _save(path: Path, overrides: Overrides, *, is_script: bool, dry_run: bool) -
     from conf.compose.script_file import save_script_sweep
 
     if not is_script:
-        raise UsageError(f"--save {path} has nothing to write", "Give it with --command, which needs no file.")
+        raise UsageError(f"--save {path} writes the sweep of --command, which was not given", "Add --command PROGRAM.")
     text, command = save_script_sweep(path, overrides, dry_run=dry_run)
     if dry_run:
         typer.echo(text, nl=False)

@@ -44,7 +44,7 @@ def scaling_curve(spaces: Sequence[Space], kind: ScalingKind) -> list[ScalingPoi
     candidates = best_of(scaled)
     rates = [_rate(candidate) for candidate in candidates if candidate is not None]
     if not rates:
-        raise ConfigError("--scaling", kind, "has no number of devices on which a plan fits", "Offer more devices.")
+        raise ConfigError("--scaling", kind, "finds no number of devices on which a plan fits", "Offer more devices.")
     return [
         ScalingPoint(
             space.world_size,
@@ -61,7 +61,7 @@ def _scale(space: Space, largest: Space, kind: ScalingKind) -> Space:
         return space
     sequences, left = divmod(space.global_batch_size * space.world_size, largest.world_size)
     if left or not sequences:
-        problem = f"on {count_of(largest.world_size, 'device')} has no whole share for {space.world_size}"
+        problem = f"on {count_of(largest.world_size, 'device')} makes no whole batch on {space.world_size}"
         remedy = "Choose a batch that the numbers of devices divide, or other numbers with --devices."
         raise ConfigError("batch.global_batch_size", space.global_batch_size, problem, remedy)
     return replace(space, global_batch_size=sequences)

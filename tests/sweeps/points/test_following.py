@@ -136,7 +136,7 @@ REFUSED: dict[str, tuple[str, ...]] = {
         "infer:{after:train,command:[infer],metrics:{line:'skill (?P<skill>.*)'}}",
         "search.objective=infer.skil",
     ),
-    "search.objective = 'skill': is nothing that a search can seek. Use one of throughput": (
+    "search.objective = 'skill': is not an objective. Use one of throughput": (
         INFER,
         "search.objective=skill",
     ),

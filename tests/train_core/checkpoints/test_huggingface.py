@@ -547,7 +547,7 @@ def test_a_config_that_no_model_can_be_read_from_is_refused_by_its_key(
 ) -> None:
     spec = experiment_of(LLAMA).model
     write_config(tmp_path, spec, said)
-    with pytest.raises(ConfigError, match=rf"checkpoint\.load = .*config\.json': names {problem}, which is not under"):
+    with pytest.raises(ConfigError, match=rf"checkpoint\.load = .*config\.json': has {problem}, which is not under"):
         require_config(tmp_path, spec)
 
 
@@ -566,7 +566,7 @@ def test_what_a_config_gives_as_null_it_does_not_say(experiment_of: ExperimentOf
             r'model_type = "granite", .*gpt2, llama, mistral, .*, qwen3_moe, deepseek_v3, gemma, .* alone',
         ),
         (LLAMA, {"attention_bias": True}, "attention_bias = true, .*without biases"),
-        (QWEN3_MOE, {"norm_topk_prob": None}, "does not name norm_topk_prob. Known: true"),
+        (QWEN3_MOE, {"norm_topk_prob": None}, "has no norm_topk_prob. Known: true"),
         (LLAMA, {"mlp_bias": True}, "mlp_bias = true, .*without biases"),
         (LLAMA, {"partial_rotary_factor": 0.5}, r"partial_rotary_factor = 0\.5, .*whole heads"),
         (LLAMA, {"rope_parameters": {"rope_theta": 500.0, "partial_rotary_factor": 0.5}}, r"factor = 0\.5, "),
@@ -737,7 +737,7 @@ def test_what_deepseeks_layout_has_no_place_for_is_refused_by_its_key(
     ("said", "message"),
     [
         ({"n_group": 8}, r"experts\.num_groups = 4: is not the 8 that .* comes to"),
-        ({"n_group": None}, "does not name n_group"),
+        ({"n_group": None}, "has no n_group"),
         ({"routed_scaling_factor": 1.0}, r"experts\.routed_scale = 2\.5: is not the 1\.0 "),
         ({"n_routed_experts": 4}, r"experts\.num_experts = 8: is not the 4 that .* comes to"),
         ({"norm_topk_prob": False}, "norm_topk_prob = false, .*add up to one"),

@@ -210,7 +210,11 @@ def test_an_emulation_is_priced_as_wide_products_and_kernels_as_before(experimen
         (["precision=fp8"], InfeasiblePlan, r"has no peak for fp8 .*Use .*=null, .*takes precision.emulate=true"),
         (["precision.emulate=true"], ConfigError, r"precision.emulate = True: .*Give precision.matmul_recipe="),
         (["precision.wide_layers=1"], ConfigError, r"precision.wide_layers = 1: .*Give precision.matmul_recipe="),
-        (["precision=nvfp4", "precision.emulate=true"], InfeasiblePlan, r"not run by trisweep: it scales each tensor"),
+        (
+            ["precision=nvfp4", "precision.emulate=true"],
+            InfeasiblePlan,
+            r"supported by trisweep: it scales each tensor",
+        ),
         (
             ["precision=fp8", "cluster=dgx-h100", "model.ffn_hidden_size=136"],
             InfeasiblePlan,

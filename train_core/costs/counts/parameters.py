@@ -228,12 +228,12 @@ def require_computable(model: ModelSpec, micro_batch_size: int) -> None:
     if micro_batch_size <= most:
         return
     if most:
-        problem = f"makes activations beyond pricing: the largest of {model.name} is {most:,}"
+        problem = f"is too large to price: {model.name} takes {most:,} at most"
         raise ConfigError("batch.micro_batch_size", micro_batch_size, problem, "Correct it, or model.seq_length.")
     billions = num_parameters(model) / 1e9
     raise ConfigError(
         "model.hidden_size",
         model.hidden_size,
-        f"makes a model of {billions:,.0f} billion parameters, or activations, beyond pricing",
+        f"makes a model of {billions:,.0f} billion parameters, which is too large to price",
         "Correct model.num_layers, model.hidden_size or model.seq_length.",
     )
