@@ -66,6 +66,7 @@ def suspects_of_log(run: UserRun, measured: MeasuredSteps | None, case: Case | N
         *_fusions(run),
         *_unfused(run),
         *_sockets(run, measured, case),
+        *_without_nvlink(run, case),
         *_recompilation(run),
     ]
     if measured is not None:
@@ -119,6 +120,15 @@ def _sockets(run: UserRun, measured: MeasuredSteps | None, case: Case | None) ->
     yield _suspect(
         "sockets", title, evidence, "NCCL_DEBUG=INFO says why; NCCL_IB_HCA and NCCL_SOCKET_IFNAME choose ports"
     )
+
+
+def _without_nvlink(run: UserRun, case: Case | None) -> Iterator[Suspect]:
+    line = next(iter(run.marks.get("no_nvlink", [])), None)
+    if line is None or (case and case.configuration.setup.cluster.devices_per_node == 1):
+        return
+    title = "devices of a node are joined by PCIe, without NVLink, which the price may count on"
+    evidence = FileEvidence(" ".join(line.text.split())[:90], line)
+    yield _suspect("no NVLink", title, evidence, "few tensor ranks; a cluster file whose nodes are joined so")
 
 
 def _fitting_network(measured: MeasuredSteps | None, case: Case | None) -> float | None:

@@ -127,7 +127,7 @@ def measured(run: UserRun) -> MeasuredSteps | None:
         mfu=_middle(fast, lambda step: step.mfu),
         tokens_per_second=_middle(fast, lambda step: step.tokens_per_second),
         reserved_bytes=_most([step.memory_bytes for step in run.steps] + [each.reserved for each in run.memory]),
-        allocated_bytes=_most([each.allocated for each in run.memory]),
+        allocated_bytes=_most([step.allocated_bytes for step in run.steps] + [each.allocated for each in run.memory]),
     )
 
 

@@ -46,6 +46,7 @@ class LoggedStep(NamedTuple):
         tflops: of one device, as the trainer counts them; `mfu`: a share of 1.
         tokens_per_second: of all devices together.
         memory_bytes: the most that one device had reserved; `memory_share`: the same as a share of the device.
+        allocated_bytes: the most that it had allocated.
         batch: sequences of the step, where the line says it (a ramp of the batch).
     """
 
@@ -60,6 +61,7 @@ class LoggedStep(NamedTuple):
     memory_share: float | None = None
     loss: float | None = None
     batch: int | None = None
+    allocated_bytes: float | None = None
 
 
 class LoggedMemory(NamedTuple):

@@ -13,7 +13,7 @@ from diagnose.readers.book import BookedStep, StepBook
 from diagnose.readers.said import SaidSettings, number, says
 from diagnose.readers.steps import read_number
 from diagnose.readers.text import at
-from diagnose.runs import LogLine, SaidBy, UserRun
+from diagnose.runs import SaidBy, UserRun
 
 BAR_WORDS = ("it/s", "s/it")
 BAR = re.compile(
@@ -21,6 +21,8 @@ BAR = re.compile(
     r"\[(?P<spent>[\d:]+)<[^,\]]*, *(?P<rate>[\d.,]+)(?P<unit>it/s|s/it)"
 )
 OF_TRAINING = re.compile(r"[\s`'\"]*(?:[Tt]rain(?:ing)?\b.*|Epoch \d+[^:]*:|Steps?:|Loss: [\d.]+:)?\s*$")
+NAMED = re.compile(r"[Ee]poch|[Ss]tep|[Ll]oss")
+"""What bars of other programs are called; the Trainer's have no name."""
 LOSSES = re.compile(r"\{'loss': ['\"]?[-\d.naife+]+")
 LOSS = re.compile(r"'loss': ['\"]?([-\d.einfa+]+)")
 STEP_OF_LOSS = re.compile(r"'(?:global_step/max_steps|iteration)': '(\d+)/\d+'")
@@ -36,18 +38,19 @@ class BarReader:
     def __init__(self, run: UserRun, book: StepBook) -> None:
         self.run, self.book = run, book
         self._of: int | None = None
+        self.is_bare = True
         self._num_losses = 0
 
-    def hear(self, text: str, where: LogLine, speaker: str) -> bool:
-        """Take a line; False where it has neither a bar of training nor a loss."""
+    def steps_in(self, text: str) -> list[tuple[int | None, dict[str, float]]]:
+        """The steps that a line tells of, without a number where it says more of the last one."""
         bar = next((match for match in BAR.finditer(text) if self._is_of_training(match)), None)
+        found: list[tuple[int | None, dict[str, float]]] = []
+        self.is_bare = bar is None or NAMED.search(bar["said"]) is None
         if bar is not None and int(bar["number"]) > 0 and (rate := read_number(bar["rate"], "step_seconds")):
-            seconds = rate if bar["unit"] == "s/it" else 1 / rate
-            self.book.add(int(bar["number"]), {"seconds": seconds}, where, speaker, text)
-        losses = LOSSES.search(text)
-        if losses is not None and (found := LOSS.search(text)) is not None:
-            self._add_loss(number(found[1]), where, speaker, text)
-        return bar is not None or losses is not None
+            found.append((int(bar["number"]), {"seconds": rate if bar["unit"] == "s/it" else 1 / rate}))
+        if LOSSES.search(text) is not None and (loss := LOSS.search(text)) is not None:
+            found.append(self._of_loss(number(loss[1]), text, bool(found)))
+        return found
 
     def _is_of_training(self, bar: re.Match[str]) -> bool:
         settled, of = self.run.settings.get("max_steps"), int(bar["of"])
@@ -58,19 +61,16 @@ class BarReader:
         self._of = self._of or of
         return of == self._of
 
-    def _add_loss(self, loss: float | None, where: LogLine, speaker: str, text: str) -> None:
+    def _of_loss(self, loss: float | None, text: str, has_bar: bool) -> tuple[int | None, dict[str, float]]:
         """A loss is of the step that the bar showed last; without a bar, of as many steps as one is printed for."""
         self._num_losses += 1
         told = {} if loss is None else {"loss": loss}
         if (step := STEP_OF_LOSS.search(text)) is not None:
-            self.book.add(int(step[1]), told | _of_swift(text, int(step[1])), where, speaker, text)
-            return
-        if self._of is not None or any("seconds" in step.found for step in self.book.steps[-1:]):
-            self.book.add_to_last(told)
-            return
-        every = SaidSettings(self.run).whole("logging_steps") or 1
+            return int(step[1]), told | _of_swift(text, int(step[1]))
+        if has_bar or self._of is not None or any("seconds" in step.found for step in self.book.steps[-1:]):
+            return None, told
         self.book.averages = True
-        self.book.add(self._num_losses * every, told, where, speaker, text)
+        return self._num_losses * (SaidSettings(self.run).whole("logging_steps") or 1), told
 
 
 def _of_swift(text: str, step: int) -> dict[str, float]:

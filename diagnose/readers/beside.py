@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from diagnose.readers.columns.others import NAMES as OTHER_NAMES
 from diagnose.readers.formats import PAIR
 from diagnose.readers.marks import WORDS as MARK_WORDS
 from diagnose.readers.marks import kinds_of, mark
 from diagnose.readers.printed import REPR, SENTENCE_WORDS, read_reprs, read_sentences, read_variables
+from diagnose.readers.said import says
 from diagnose.readers.steps import read_number
 from diagnose.readers.text import rank_of
 from diagnose.readers.trees import printed_tree, read_tree
@@ -20,6 +22,13 @@ TIMERS = re.compile(r"\btime \(ms\) \| (.*)")
 TIMER = re.compile(r"([\w-]+): (\d+(?:\.\d+)?)")
 TIMER_RANGE = re.compile(r"^\s+([\w-]+) \.*: \(([\d.]+), (\d+(?:\.\d+)?)\)")
 VARIABLES = ("NCCL_", "CUDA_", "PYTORCH_", "NVTE_")
+UNSURE = ("block_size", "max_length", "num_devices", "context_length")
+SURE = "|".join(name for name in OTHER_NAMES if "_" in name and name not in UNSURE)
+SIZES = re.compile(
+    rf"(?<![\w./-])[\"']?(?:({SURE})[\"']?(?: *[=:|\u2502] *| {{2,}})(\d[\d_]*)(?![\w.%/])"
+    r"|(model|model_name)[\"']? ?[=:] ?[\"']?([\w./-]*\d[bB]\b[\w.-]*))"
+)
+"""Sizes that a program prints under the names that many have for them."""
 MIB = 2.0**20
 MOST_OF_MEMORY = 4096
 
@@ -77,6 +86,13 @@ def _reprs(run: UserRun, text: str, where: LogLine) -> bool:
     return REPR.search(text) is not None and read_reprs(run, text, where)
 
 
+def _pairs(run: UserRun, text: str, where: LogLine) -> bool:
+    found = SIZES.findall(where.text)
+    for name, value, of_model, model in found:
+        says(run, name or of_model, value or model, SaidBy.PROSE, where)
+    return bool(found)
+
+
 READERS: tuple[tuple[tuple[str, ...], Callable[[UserRun, str, LogLine], bool]], ...] = (
     (("memory (MB)",), _memory),
     (("time (ms)", ": ("), _timers),
@@ -84,7 +100,8 @@ READERS: tuple[tuple[tuple[str, ...], Callable[[UserRun, str, LogLine], bool]], 
     (VARIABLES, read_variables),
     (MARK_WORDS, _marks),
     (("{",), _dictionary),
-    (("Args(", "Arguments(", "Config(", "Provider", "Strategy(", "Trainer("), _reprs),
+    (("Args(", "Arguments(", "Config(", "Provider", "Strategy(", "Trainer(", "Params(", "Namespace("), _reprs),
+    (("_size", "_layer", "seq_len", "_heads", "d_model", "global_batch", "_gpus", "_length", "model"), _pairs),
 )
 """Words of which a line has one, and what reads it."""
 BESIDE_WORDS = tuple(dict.fromkeys(word for words, _ in READERS for word in words))

@@ -20,7 +20,11 @@ OPENS_YAML = re.compile(
     r"^(?:\d{1,5}: )?\s*(?:(?:trainer|model|parallelism|fsdp_config|data|train):\s*$|- (?:trainer|model):\s*$"
     r"|(?:base_model|model_name_or_path|compute_environment|max_seq_len): ?\S)"
 )
+BEFORE_YAML = re.compile(r"(?i)\bconfig(?:uration)?(?: values| parameters)?:\s*$")
+"""How a line ends behind which a program prints its configuration."""
 OPENING_WORDS = (
+    "onfig:",
+    "onfiguration:",
     "trainer:",
     "model:",
     "parallelism:",

@@ -6,14 +6,20 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import pairwise
+from statistics import median
 
 from diagnose.readers.said import Columns
 from diagnose.runs import LoggedStep, LogLine, UserRun
 
 MOST_STEPS = 100_000
+TOKENS_WITHIN = 0.1
+MOST_SECONDS, MOST_OF_MILLISECONDS = 100.0, 0.05
 REMEMBERED = 64
 """Numbers of steps of which a copy by another rank may still come."""
-OF_A_DEVICE = ("memory", "memory_share")
+LEAST_STEPS, ALIKE = 3, 0.02
+"""A start of so many steps, and how far figures of a copy may be from those of the step."""
+OF_A_DEVICE = ("memory", "memory_share", "allocated")
 CLOCK = re.compile(r"(\d{4})-(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?")
 
 
@@ -57,6 +63,8 @@ class StepBook:
         if not self.steps or number >= self.steps[-1].number - self.gap:
             return False
         known = self._known.get(number)
+        if not speaker and known and number <= self.steps[0].number and len(self.steps) >= LEAST_STEPS:
+            return any(abs(value / found[name] - 1) > ALIKE for name, value in known.found.items() if found.get(name))
         if known is None:
             return number < min(self._known) or speaker == self.speaker
         if speaker:
@@ -90,6 +98,34 @@ class StepBook:
         """Take down what lines behind that of a step say of it."""
         if self.steps:
             self.steps[-1].found = found | self.steps[-1].found
+
+    def settle_units(self) -> None:
+        """Take times without a unit for seconds, or for milliseconds where the clocks of lines say so.
+
+        Times that grow from line to line count from the start. What is too long for a step's seconds stays unknown.
+        """
+        for name in ("since", "told_seconds", "unitless"):
+            told = [(step, step.found[name]) for step in self.steps if name in step.found]
+            values = [value for _, value in told]
+            grows = len(told) >= LEAST_STEPS and sorted(set(values)) == values
+            grows &= name == "since" or (len(told) > 0 and values[-1] > 2 * values[0])
+            for step, value in told:
+                if grows or name != "unitless":
+                    del step.found[name]
+                if grows:
+                    step.when, self.averages = value, True
+                elif name == "told_seconds":
+                    step.found.setdefault("seconds", value)
+        ratios = [
+            (step.when - before.when) / (step.number - before.number) / step.found["unitless"]
+            for before, step in pairwise(self.steps)
+            if step.when and before.when and step.when > before.when and step.found.get("unitless")
+        ]
+        scale = (1e-3 if median(ratios) < MOST_OF_MILLISECONDS else 1.0) if ratios else None
+        for step in self.steps:
+            value = step.found.pop("unitless", 0.0)
+            if value and (scale or value < MOST_SECONDS):
+                step.found.setdefault("seconds", value * (scale or 1.0))
 
     def _halve(self) -> None:
         """Make one of every two steps, so that a long log stays in memory: times are averaged, as a trainer's are."""
@@ -133,14 +169,27 @@ def settle_steps(run: UserRun, book: StepBook) -> None:
         before = step
 
 
+def _tokens(
+    found: Mapping[str, float], seconds: float | None, devices: int | None, batch: float | None, seq: int | None
+) -> float | None:
+    """The tokens a second of all devices; a rate that may be one device's is told by the batch and the time."""
+    if "tokens_per_device" in found:
+        return found.get("tokens") or (found["tokens_per_device"] * devices if devices else None)
+    rate = found.get("tokens", found.get("tokens_of_some"))
+    if rate and seconds and batch and seq:
+        share = rate * seconds / (batch * seq)
+        if devices and abs(share * devices - 1) < TOKENS_WITHIN:
+            return rate * devices
+        return rate if "tokens" in found or abs(share - 1) < TOKENS_WITHIN else None
+    return found.get("tokens")
+
+
 def _logged(
     step: BookedStep, before: BookedStep | None, devices: int | None, batch: int | None, seq: int | None
 ) -> LoggedStep:
     found = step.found
     sequences = found.get("batch") or batch
-    tokens = found.get("tokens") or (
-        found["tokens_per_device"] * devices if "tokens_per_device" in found and devices else None
-    )
+    tokens = _tokens(found, found.get("seconds"), devices, sequences, seq)
     if tokens is None and "samples" in found and seq:
         tokens = found["samples"] * seq
     seconds = found.get("seconds", float("nan"))
@@ -165,4 +214,5 @@ def _logged(
         memory_share=found.get("memory_share"),
         loss=found.get("loss"),
         batch=int(found["batch"]) if "batch" in found else None,
+        allocated_bytes=found.get("allocated"),
     )

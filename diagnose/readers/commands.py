@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -34,7 +35,11 @@ ENVIRONMENT = re.compile(
 )
 """Variables that change how fast a training is, or say where it ran."""
 LISTED = re.compile(r"[a-z_]+=[\w.]+(?:,[a-z_]+=[\w.]+)+")
-HERE_DOCUMENT = re.compile(r"<<-?[ ]*['\"]?(\w+)['\"]?[^\n]*\n(\s*\{.*?\n)\s*\1[ \t]*$", re.DOTALL | re.MULTILINE)
+HERE_DOCUMENT = re.compile(
+    r"<<-?[ ]*['\"]?(\w+)['\"]?[^\n]*\n(\s*\{.*?\n|(?:[ \t]*(?:#.*|- .+|[\w./@-]+:(?: .*)?)?\n)+?)\s*\1[ \t]*$",
+    re.DOTALL | re.MULTILINE,
+)
+"""JSON or YAML that a script writes."""
 REST = re.compile(r"\d?[<>]|\$\{?\w*(?:ARGS|OPTS|FLAGS|EXTRA|OVERRIDES)|\$[@*\d]|\$\{\w+\[@\]\}", re.IGNORECASE)
 """What stands behind a flag and is not its value: a redirection, or a variable of further flags that nobody sets."""
 ENDS_PROGRAM = re.compile(r"\S+\.py$|(?:\S*/)?(?:torchrun|deepspeed|accelerate|tune|litgpt|composer)$")
@@ -52,8 +57,8 @@ def read_script(run: UserRun, source: str, text: str, first_line: int = 1) -> No
         text = text.replace(document[2], "\n" * document[2].count("\n"))
     script = script_of(text, scheduled, first_line, lambda name: text_beside(source, name) if source != STDIN else None)
     for document in documents:
-        content = printed_tree(filled_text(document[2], script.variables))
-        if content is not None:
+        content = _document(filled_text(document[2], script.variables))
+        if isinstance(content, dict):
             above = first_line + document.string[: document.start(2)].count("\n")
             read_tree(run, content, source, document[2].split("\n"), SaidBy.FILE, above)
 
@@ -73,6 +78,15 @@ def read_script(run: UserRun, source: str, text: str, first_line: int = 1) -> No
     for words in _launching(script):
         _read_named(run, source, words)
         read_flags(run, [(word.text, at(source, word.line, shown(word))) for word in words])
+
+
+def _document(text: str) -> object:
+    if text.lstrip().startswith("{"):
+        return printed_tree(text)
+    try:
+        return tree_of(textwrap.dedent(text), "", "yaml")
+    except ConfigError:
+        return None
 
 
 def _read_named(run: UserRun, source: str, words: list[Word]) -> None:

@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from functools import cache
+from itertools import pairwise
 from typing import NamedTuple
 
 from conf.folders import options, path_of
@@ -32,7 +33,7 @@ class KnownDevice(NamedTuple):
 def compute_device(columns: Columns, steps: Sequence[BookedStep]) -> None:
     """Put `gpu`, where nobody says it, by the peak that TFLOPS and MFU of the same step make, and by its memory."""
     if columns.count("num_gpus") is None:
-        _count_ranks(columns)
+        _count_ranks(columns, steps)
     if columns.text("gpu") or columns.text("cluster"):
         return
     peak, capacity = _peak(columns, steps), _capacity(columns, steps)
@@ -96,11 +97,17 @@ def known_gpus() -> tuple[KnownDevice, ...]:
     return tuple(sorted(found, key=lambda device: device.name not in USUAL))
 
 
-def _count_ranks(columns: Columns) -> None:
-    """The devices by the ranks that lines name, where none is missing from 0 to the highest."""
+def _count_ranks(columns: Columns, steps: Sequence[BookedStep]) -> None:
+    """The devices by the ranks that lines name, where none is missing from 0 to the highest, else by two rates."""
     heard = columns.settings.fact("ranks_heard")
     if heard is not None:
         columns.computed("num_gpus", int(heard.value), heard.at, "as many ranks have printed lines")
+    both = (step for step in steps if step.found.get("tokens") and step.found.get("tokens_per_device"))
+    for step in both:
+        ratio = step.found["tokens"] / step.found["tokens_per_device"]
+        if _is_whole(ratio):
+            columns.computed("num_gpus", round(ratio), step.at, "tokens a second of all over those of one device")
+            return
 
 
 def compute_sizes(columns: Columns, steps: Sequence[BookedStep]) -> None:
@@ -126,10 +133,28 @@ def compute_sizes(columns: Columns, steps: Sequence[BookedStep]) -> None:
 
 def _batch_of_steps(columns: Columns, steps: Sequence[BookedStep]) -> None:
     """The batch, where nothing but the lines of steps says it, and all say the same; a ramp has no one batch."""
-    batches = {step.found["batch"]: step for step in steps if step.found.get("batch")}
+    batches = {step.found["batch"]: step for step in steps if step.found.get("batch")} or _by_samples(steps)
+    if not batches and (rates := [(step.found["samples"] * time, step) for step in steps if (time := _time(step))]):
+        middle = statistics.median(rate for rate, _ in rates)
+        batches = {round(middle): rates[-1][1]} if _is_whole(middle) else {}
     if len(batches) == 1 and columns.count("global_batch") is None:
         (batch, step) = next(iter(batches.items()))
         columns.computed("global_batch", round(batch), step.at, "every line of a step says it")
+
+
+def _time(step: BookedStep) -> float | None:
+    """The seconds of a step whose line tells samples a second beside them."""
+    per_second = step.found.get("batches")
+    return step.found.get("seconds", 1 / per_second if per_second else None) if "samples" in step.found else None
+
+
+def _by_samples(steps: Sequence[BookedStep]) -> dict[float, BookedStep]:
+    """The batches that samples make which lines say are consumed since the first step, from one line to the next."""
+    return {
+        (step.found["consumed"] - before.found["consumed"]) / (step.number - before.number): step
+        for before, step in pairwise(steps)
+        if step.found.get("consumed", 0) > before.found.get("consumed", 0) > 0
+    }
 
 
 def _tokens(step: BookedStep, devices: int | None) -> float | None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from diagnose.readers.columns import nanotron, nemo, others
+from diagnose.readers.columns import nanotron, nemo, others, verl
 from diagnose.readers.columns.huggingface import fill_huggingface
 from diagnose.readers.columns.megatron import fill_megatron
 from diagnose.readers.columns.torchtitan import fill_torchtitan
 from diagnose.readers.said import Columns, SaidSettings
-from diagnose.runs import UserRun
+from diagnose.runs import SaidBy, UserRun
 
 
 class TrainerFamily(NamedTuple):
@@ -31,7 +31,7 @@ MEGATRON, TITAN, HUGGING_FACE = (
     TrainerFamily(fill_huggingface, ("fsdp_config.",)),
 )
 NEMO, NANOTRON = TrainerFamily(nemo.fill_nemo, nemo.SECTIONS), TrainerFamily(nanotron.fill_nanotron, nanotron.SECTIONS)
-OTHER = TrainerFamily(others.fill_other, others.SECTIONS)
+OTHER, VERL = TrainerFamily(others.fill_other, others.SECTIONS), TrainerFamily(verl.fill_verl)
 SIGNS: tuple[tuple[str | None, TrainerFamily, tuple[str, ...]], ...] = (
     (
         "nanotron",
@@ -63,9 +63,10 @@ SIGNS: tuple[tuple[str | None, TrainerFamily, tuple[str, ...]], ...] = (
     ),
     (None, MEGATRON, ("tensor_model_parallel_size", "model_parallel_size", "pipe_parallel_size", "transformer_impl")),
     ("llm-foundry", OTHER, ("device_train_microbatch_size", "global_train_batch_size")),
-    ("maxtext", OTHER, ("base_emb_dim", "base_num_decoder_layers")),
+    ("maxtext", OTHER, ("base_emb_dim", "base_num_decoder_layers", "max_target_length", "ici_fsdp_parallelism")),
     ("torchtune", OTHER, ("model._component_", "tokenizer._component_")),
-    ("litgpt", OTHER, ("train.micro_batch_size", "train.global_batch_size")),
+    ("litgpt", OTHER, ("train.max_seq_length", "train.max_tokens", "train.lr_warmup_steps")),
+    ("verl", VERL, ("actor_rollout_ref.model.path", "model.partial_pretrain")),
     (
         "hf-trainer",
         HUGGING_FACE,
@@ -82,6 +83,7 @@ SIGNS: tuple[tuple[str | None, TrainerFamily, tuple[str, ...]], ...] = (
 OF_LINES: dict[str, TrainerFamily] = {
     # Every other program whose lines are known says little else than sizes.
     **{"megatron": MEGATRON, "torchtitan": TITAN, "nemo": NEMO, "nanotron": NANOTRON},
+    "verl": VERL,
     **dict.fromkeys(("hf-trainer", "deepspeed", "deepspeed-chat"), HUGGING_FACE),
 }
 """Families by the program whose lines about steps a log has."""
@@ -101,7 +103,7 @@ def family_of(run: UserRun) -> TrainerFamily | None:
         run.program = "torchtitan"
         return TITAN
     for program, family, names in SIGNS:
-        if settings.is_known(*names):
+        if any(name in run.settings and run.settings[name].said_by is not SaidBy.PROSE for name in names):
             run.program = run.program if program is None or run.program == "deepspeed" else program
             return family
     if "pretrain_" in script or "megatron" in script:
@@ -109,4 +111,5 @@ def family_of(run: UserRun) -> TrainerFamily | None:
     if any(name in script for name in FRONT_ENDS):
         run.program = run.program or "hf-trainer"
         return HUGGING_FACE
-    return OF_LINES.get(run.program or "")
+    is_other = SaidSettings(run, others.SECTIONS).is_known(*others.NAMES)
+    return OF_LINES.get(run.program or "", OTHER if is_other else None)

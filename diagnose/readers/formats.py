@@ -52,9 +52,18 @@ FORMATS = (
     StepFormat("nemo", "step_timing", re.compile(r"\bglobal_step=(\d+)"), first=0),
     StepFormat("megatron", "iteration", re.compile(r"\biteration[ =] *(\d+)/ *\d+ *\|"), averages=True),
     StepFormat(
-        "torchtitan", "step: ", re.compile(r"(?<!validate )(?<!completed )\bstep: *(\d[\d,]*) +loss:"), averages=True
+        "torchtitan",
+        "step: ",
+        re.compile(r"(?<!validate )(?<!completed )\bstep: *(\d+(?:,\d{3})*) +loss:(?=.*\b(?:memory|tps|wps|tgs|mfu):)"),
+        averages=True,
     ),
-    StepFormat("nanotron", "iteration: ", re.compile(r"\biteration: *(\d+) / \d+ \|"), averages=True),
+    StepFormat(
+        "nanotron",
+        "iteration: ",
+        re.compile(r"\biteration: *(\d+) / \d+ \|"),
+        averages=True,
+        own=MappingProxyType({"global_batch_size": ("tokens_of_step", 1.0)}),
+    ),
     StepFormat("nanogpt", "iter ", re.compile(r"\biter (\d+): loss [\d.]+, time [\d.,]+ms"), first=0, pair=SPACED_PAIR),
     StepFormat("nanochat", "| dt: ", re.compile(r"\bstep +(\d+)(?:/\d+)? *(?:\([\d.]+%\) )?\|"), first=0),
     StepFormat("maxtext", "completed step: ", re.compile(r"\bcompleted step: (\d+), seconds: "), first=0),
@@ -100,7 +109,7 @@ FORMATS = (
         own=MappingProxyType({"tps": ("tokens", 1.0)}),
     ),
     StepFormat("nanogpt", "train_time:", re.compile(r"\bstep:(\d+)/\d+"), pair=COLON_PAIR),
-    StepFormat("llm.c", " tok/s", re.compile(r"\bstep +(\d+)/\d+ \| (?:train )?loss"), pair=UNIT_PAIR),
+    StepFormat("llm.c", " tok/s", re.compile(r"\bstep +(\d+)/\d+ \| (?:train )?loss .*\d ms [|(]"), pair=UNIT_PAIR),
     StepFormat("deepspeed-chat", "Latency: ", re.compile(r"Model Parameters: [\d.]+ B, Latency")),
     StepFormat("verl", "step:", re.compile(r"\bstep:(\d+) - "), pair=COLON_PAIR),
     StepFormat("paddlenlp", "interval_runtime", re.compile(r"\bglobal_step: (\d+)"), averages=True, pair=COLON_PAIR),
@@ -115,81 +124,42 @@ FORMATS = (
     StepFormat("deepspeed", "iter time (s)", re.compile(r"\bsteps: (\d+) loss: ")),
     StepFormat("deepspeed", "global_step=", re.compile(r"\bglobal_step=(\d+), .*SamplesPerSec")),
 )
+CALLED = """
+seconds 0.001 = elapsed time per iteration (ms); elapsed_time_per_iteration_ms; time_per_iteration_ms; per_step_time
+seconds 0.001 = iter time; time; dt
+seconds 1 = elapsed time per iteration (s); train_step_timing in s; iter time (s); seconds; current step time
+seconds 1 = timing_s/step; latency; ms
+elapsed 0.001 = train_time
+tflops 1 = throughput per gpu (tflop/s/gpu); tflops; tflops_per_gpu; tflop/s; tflop/s/device; model_tflops_per_gpu
+tflops 1 = approx flops per gpu; effective tera flops per gpu
+tflops 1e-12 = train throughput/device/flops_per_sec
+mfu 1 = mfu; bf16 mfu; train throughput/device/mfu
+mfu 0.01 = throughput/device/mfu
+tokens_per_device 1 = tps; wps; tokens_per_sec_per_gpu; tokens_per_second_per_gpu; tokens/s/device
+tokens_per_device 1 = average token/sec/gpu; tokens per gpu per second (tgs); tokens_per_gpu_per_second_tgs
+tokens_per_device 1 = token/sec/gpu; train throughput/device/tokens_per_sec; tokens per gpu (tokens/s/gpu)
+tokens_per_device 1 = tgs (tokens/gpu/second); tgs; current token per gpu per sec
+tokens_per_device 1 = throughput/device/tokens_per_second; throughput/device/tps
+tokens_per_device 1 = interval_tokens_per_second_per_device
+tokens 1 = tok/s; tokens_per_sec; tok/sec; train throughput/tokens_per_sec
+samples 1 = samples per second; train throughput/samples_per_sec; samples/sec; currsamplespersec
+allocated 1e+09 = train memory/peak_allocated_mem
+batches 1 = train throughput/batches_per_sec; throughput/device/batches_per_second; throughput/device/bps
+batches 1 = interval_steps_per_second
+memory gib = memory; peak_memory_reserved; perf/max_memory_reserved_gb; hip mem usage/free/total/usage_ratio
+allocated gib = maxmemallocated; peak_memory_alloc
+memory 1 = cuda_max_memory_reserved; reserved memory
+allocated 1 = cuda_memory_allocated
+memory 1e+09 = train memory/peak_reserved_mem
+loss 1 = loss; lm loss; lm_loss; reduced_train_loss; loss train; train loss/train/total; train/crossentropyloss
+loss 1 = train/ce loss
+batch 1 = batch size; global batch size; global_batch_size; global batch size:
+consumed 1 = consumed_samples
+"""
+ROWS = (row.split(" = ") for row in CALLED.strip().splitlines())
 QUANTITIES: dict[str, tuple[str, float]] = {
-    "elapsed time per iteration (ms)": ("seconds", 1e-3),
-    "elapsed time per iteration (s)": ("seconds", 1.0),
-    "elapsed_time_per_iteration_ms": ("seconds", 1e-3),
-    "time_per_iteration_ms": ("seconds", 1e-3),
-    "train_step_timing in s": ("seconds", 1.0),
-    "iter time (s)": ("seconds", 1.0),
-    "seconds": ("seconds", 1.0),
-    "current step time": ("seconds", 1.0),
-    "timing_s/step": ("seconds", 1.0),
-    "per_step_time": ("seconds", 1e-3),
-    "latency": ("seconds", 1.0),
-    "ms": ("seconds", 1.0),
-    "train_time": ("elapsed", 1e-3),
-    "iter time": ("seconds", 1e-3),
-    "time": ("seconds", 1e-3),
-    "dt": ("seconds", 1e-3),
-    "throughput per gpu (tflop/s/gpu)": ("tflops", 1.0),
-    "tflops": ("tflops", 1.0),
-    "tflops_per_gpu": ("tflops", 1.0),
-    "tflop/s": ("tflops", 1.0),
-    "tflop/s/device": ("tflops", 1.0),
-    "model_tflops_per_gpu": ("tflops", 1.0),
-    "train throughput/device/flops_per_sec": ("tflops", 1e-12),
-    "approx flops per gpu": ("tflops", 1.0),
-    "effective tera flops per gpu": ("tflops", 1.0),
-    "mfu": ("mfu", 1.0),
-    "bf16 mfu": ("mfu", 1.0),
-    "throughput/device/mfu": ("mfu", 0.01),
-    "train throughput/device/mfu": ("mfu", 1.0),
-    "tps": ("tokens_per_device", 1.0),
-    "wps": ("tokens_per_device", 1.0),
-    "tokens_per_sec_per_gpu": ("tokens_per_device", 1.0),
-    "tokens_per_second_per_gpu": ("tokens_per_device", 1.0),
-    "tokens/s/device": ("tokens_per_device", 1.0),
-    "average token/sec/gpu": ("tokens_per_device", 1.0),
-    "tokens per gpu per second (tgs)": ("tokens_per_device", 1.0),
-    "tokens_per_gpu_per_second_tgs": ("tokens_per_device", 1.0),
-    "token/sec/gpu": ("tokens_per_device", 1.0),
-    "train throughput/device/tokens_per_sec": ("tokens_per_device", 1.0),
-    "tokens per gpu (tokens/s/gpu)": ("tokens_per_device", 1.0),
-    "tgs (tokens/gpu/second)": ("tokens_per_device", 1.0),
-    "tgs": ("tokens_per_device", 1.0),
-    "current token per gpu per sec": ("tokens_per_device", 1.0),
-    "throughput/device/tokens_per_second": ("tokens_per_device", 1.0),
-    "throughput/device/tps": ("tokens_per_device", 1.0),
-    "interval_tokens_per_second_per_device": ("tokens_per_device", 1.0),
-    "tok/s": ("tokens", 1.0),
-    "tokens_per_sec": ("tokens", 1.0),
-    "tok/sec": ("tokens", 1.0),
-    "train throughput/tokens_per_sec": ("tokens", 1.0),
-    "samples per second": ("samples", 1.0),
-    "samples/sec": ("samples", 1.0),
-    "currsamplespersec": ("samples", 1.0),
-    "train throughput/batches_per_sec": ("batches", 1.0),
-    "throughput/device/batches_per_second": ("batches", 1.0),
-    "throughput/device/bps": ("batches", 1.0),
-    "interval_steps_per_second": ("batches", 1.0),
-    "memory": ("memory", 2.0**30),
-    "peak_memory_reserved": ("memory", 2.0**30),
-    "maxmemallocated": ("memory", 2.0**30),
-    "train memory/peak_reserved_mem": ("memory", 1e9),
-    "reserved memory": ("memory", 1.0),
-    "perf/max_memory_reserved_gb": ("memory", 2.0**30),
-    "hip mem usage/free/total/usage_ratio": ("memory", 2.0**30),
-    "loss": ("loss", 1.0),
-    "lm loss": ("loss", 1.0),
-    "lm_loss": ("loss", 1.0),
-    "reduced_train_loss": ("loss", 1.0),
-    "loss train": ("loss", 1.0),
-    "train loss/train/total": ("loss", 1.0),
-    "train/crossentropyloss": ("loss", 1.0),
-    "train/ce loss": ("loss", 1.0),
-    "batch size": ("batch", 1.0),
-    "global batch size": ("batch", 1.0),
-    "global batch size:": ("batch", 1.0),
+    name: (quantity, 2.0**30 if unit == "gib" else float(unit))
+    for (quantity, unit), names in ((head.split(), names) for head, names in ROWS)
+    for name in names.split("; ")
 }
 """What programs call a quantity, in lower case, and its unit."""

@@ -8,14 +8,15 @@ from dataclasses import dataclass, field
 
 from diagnose.readers.bars import BAR_WORDS, LOSSES, BarReader
 from diagnose.readers.beside import BESIDE_WORDS, read_beside
-from diagnose.readers.blocks import FENCE, OF_YAML, OPENING_WORDS, OPENS_YAML, QUOTED, read_block
+from diagnose.readers.blocks import BEFORE_YAML, FENCE, OF_YAML, OPENING_WORDS, OPENS_YAML, QUOTED, read_block
 from diagnose.readers.book import StepBook
 from diagnose.readers.commands import FRONT_ENDS, LAUNCHERS, read_script
 from diagnose.readers.formats import FORMATS, StepFormat
+from diagnose.readers.general import GeneralReader
 from diagnose.readers.printed import DUMP_BEGINS, DUMP_ENDS, REPR_OPENS, read_dumped, read_listed
 from diagnose.readers.records import record_of
 from diagnose.readers.said import says
-from diagnose.readers.steps import FigureReader, number_of_step
+from diagnose.readers.steps import FigureReader, named_slots, number_of_step
 from diagnose.readers.text import at, rank_of, without_speaker
 from diagnose.readers.trees import printed_tree, read_tree
 from diagnose.readers.unknown import USUAL, patterns_of, step_in
@@ -31,20 +32,35 @@ COMMAND = re.compile(
 )
 OF_COMMANDS = (".py ", " --", "llamafactory-cli ", "axolotl ")
 ALL_WORDS = {
-    *(*(each.opening for each in FORMATS), *BESIDE_WORDS, *STARTS, *BAR_WORDS, "{'loss'"),
+    *(*(each.opening for each in FORMATS), *BESIDE_WORDS, *STARTS, *BAR_WORDS, *OF_COMMANDS, *OPENING_WORDS),
     *(
-        *OF_COMMANDS,
-        *OPENING_WORDS,
         FENCE,
+        "{'loss'",
         "..",
         ":print]",
         "GPU utilization",
         "Train ",
         "tep",
+        "iter",
         "ter ",
         "Effective Tera",
+        "throughput/",
     ),
-    *("throughput/", "memory: ", " sec: ", "Loss=", "CE loss", '"iter'),
+    *(
+        "memory: ",
+        " sec: ",
+        "Loss=",
+        "CE loss",
+        '"iter',
+        "atch",
+        "pdate",
+        "poch",
+        "oss",
+        "it=",
+        "chritt",
+        "\u6b65",
+        "\u8fed\u4ee3",
+    ),
 }
 WORDS = tuple(sorted(word for word in ALL_WORDS if not any(other in word for other in ALL_WORDS - {word})))
 """A line without any of these says nothing here. None has a digit in it, so that all with the same words agree."""
@@ -96,10 +112,11 @@ class LogReader:
         Args:
             trainer: a file of group trainer, whose patterns find the steps of a program that is not known here.
         """
-        self.source, self.name, self._patterns = source, name, patterns_of(trainer)
+        self.source, self.name = source, name
+        self._patterns = None if trainer == USUAL else patterns_of(trainer)
         self.starts = [LogStart(UserRun(name))]
         self._format: StepFormat | None = None
-        self._figures = FigureReader()
+        self._figures, self._general = FigureReader(named_slots), GeneralReader()
         self._in_dump = self._in_fence = self._is_again = False
         self._tree: LinesTogether | None = None
         self._command: LinesTogether | None = None
@@ -223,16 +240,26 @@ class LogReader:
         steps = self.start.book.steps
         counted = steps[-1].number + 1 if steps else 1
         step = number_of_step(match) + 1 - step_format.first if match.re.groups else counted
-        speaker = "" if rank is None else str(rank)
-        told = self._figures.figures(text, step_format)
-        if self.start.book.is_restart(step, told, speaker):
-            self._open(rank, keeps_settings=True)
+        self._take(step, self._pending | self._figures.figures(text, step_format), number, text, plain)
         run, book = self.start.run, self.start.book
-        run.program, book.averages = run.program or step_format.program, step_format.averages
-        book.add(step, self._pending | told, at(self.source, number, plain), speaker, text)
+        if run.program in (None, "deepspeed"):  # whose engine prints beside a trainer
+            run.program = step_format.program
+        book.averages = step_format.averages
         self._pending = {}
         self._note_rank(rank, number, plain)
         return True
+
+    def _take(
+        self, step: int, found: dict[str, float], number: int, text: str, plain: str, is_unknown: bool = False
+    ) -> None:
+        """Take a step down, in another start where it can only be of one."""
+        rank = rank_of(text)
+        speaker = "" if rank is None else str(rank)
+        book = self.start.unknown if is_unknown else self.start.book
+        if book.is_restart(step, found, speaker):
+            self._open(rank, keeps_settings=True)
+            book = self.start.unknown if is_unknown else self.start.book
+        book.add(step, found, at(self.source, number, plain), speaker, text)
 
     def _hear_behind(self, text: str, plain: str) -> bool:
         """Take a line that says more of the step before; False where it does not."""
@@ -254,11 +281,15 @@ class LogReader:
     def _hear_bar(self, number: int, text: str, plain: str) -> bool:
         if not any(word in text for word in BAR_WORDS) and not LOSSES.search(text):
             return False
-        rank = rank_of(text)
-        is_heard = self.start.bars.hear(plain, at(self.source, number, plain), "" if rank is None else str(rank))
-        if is_heard:
+        heard = self.start.bars.steps_in(plain)
+        for step, found in heard:
+            if step is None:
+                self.start.book.add_to_last(found)
+            else:
+                self._take(step, found, number, text, plain)
+        if heard and (self.start.bars.is_bare or "{'loss'" in plain):
             self.start.run.program = self.start.run.program or "hf-trainer"
-        return is_heard
+        return bool(heard)
 
     def _hear_record(self, number: int, plain: str) -> bool:
         """Take a line that is a dictionary with the number of a step in it and a time or a rate."""
@@ -267,28 +298,18 @@ class LogReader:
         step, found = record_of(content)
         if step is None or not found:
             return False
-        book = self.start.book
-        if book.is_restart(step, found, ""):
-            self._open(None, keeps_settings=True)
-            book = self.start.book
-        book.averages |= "elapsed" in found
-        book.add(step, found, at(self.source, number, plain), "", plain)
+        self.start.book.averages |= "elapsed" in found
+        self._take(step, found, number, plain, plain)
         return True
 
     def _hear_unknown(self, number: int, text: str, plain: str) -> bool:
-        """Take a line by patterns of steps, while no line of a known program has come."""
-        book = self.start.unknown
+        """Take a line by what it calls its figures, or by chosen patterns, while none of a known program has come."""
         if self.start.book.steps:
             return False
-        step, found = step_in(plain, self._patterns)
+        step, found = step_in(plain, self._patterns) if self._patterns else self._general.step_in(plain)
         if step is None or not found:
             return False
-        rank = rank_of(text)
-        speaker = "" if rank is None else str(rank)
-        if book.is_restart(step, found, speaker):
-            self._open(rank, keeps_settings=True)
-            book = self.start.unknown
-        book.add(step, found, at(self.source, number, plain), speaker, text)
+        self._take(step, found, number, text, plain, is_unknown=True)
         return True
 
     def _note_rank(self, rank: int | None, number: int, plain: str) -> None:
@@ -329,6 +350,9 @@ class LogReader:
             if not self._in_fence:
                 self._tree = LinesTogether(number + 1, None, [], closing=FENCE)
             self._in_fence = not self._in_fence
+            return True
+        if BEFORE_YAML.search(text):
+            self._tree = LinesTogether(number + 1, rank_of(text), [], closing=":")
             return True
         if OPENS_YAML.match(text):
             self._tree = LinesTogether(number, rank_of(text), [RANK.sub("", text)], closing=":")

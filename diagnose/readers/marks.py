@@ -28,6 +28,10 @@ KINDS: dict[str, tuple[tuple[str, ...], re.Pattern[str]]] = {
     "socket": (("NET/Socket", "NET/sockets"), re.compile(r"NET/[Ss]ockets?")),
     "infiniband": (("NET/IB",), re.compile(r"NET/IB(?! : No device)")),
     "other_network": (("NET/",), re.compile(r"NET/(?!IB|[Ss]ocket|Plugin|P2P)\w+|NET/OFI")),
+    "no_nvlink": (
+        ("PIX", "PXB", "PHB", "NODE", "SYS"),
+        re.compile(r"^\s*GPU[1-9]\d*\s(?!.*\bNV\d).*\s(?:PIX|PXB|PHB|NODE|SYS)\s"),
+    ),
     "shared_memory": (("via SHM",), re.compile(r"via SHM")),
     "fragmentation": (
         ("memory pressure", "alloc retries"),

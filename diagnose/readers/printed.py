@@ -17,8 +17,8 @@ DUMPED = re.compile(
 OF_NEOX = re.compile(r"\.{2,}(?:updated|default)\s*$")
 DUMP_BEGINS = re.compile(r"-{5,} ?[\w -]*arguments ?-{5,}", re.IGNORECASE)
 DUMP_ENDS = re.compile(r"-{3,} ?end of ", re.IGNORECASE)
-REPR = re.compile(r"\b([A-Z]\w*(?:Args|Arguments|Config|Provider\w*|Strategy|Trainer))\(")
-REPR_OPENS = re.compile(r"\b[A-Z]\w*(?:Args|Arguments|Config|Provider\w*|Strategy|Trainer)\(\s*$")
+CLASSES = r"[A-Z]\w*(?:Args|Arguments|Config|Provider\w*|Strategy|Trainer|Params|Namespace)|Namespace"
+REPR, REPR_OPENS = re.compile(rf"\b({CLASSES})\("), re.compile(rf"\b(?:{CLASSES})\(\s*$")
 LISTED_FIELD = re.compile(r"^\s*([a-z_]\w*)=(.*?),?\s*$")
 REPR_FIELD = re.compile(r"\b([a-z_]\w*)=('[^']*'|\"[^\"]*\"|\[[^\]]*\]|\{[^{}]*\}|<[^>]*>|[\w.+-]+(?:\([^()]*\))?)")
 
@@ -59,13 +59,18 @@ SENTENCES: dict[str, tuple[str, ...]] = {
     "tokens per iteration": (r"tokens per iteration will be: (?P<tokens_per_step>[\d,]+)",),
     "MiB |": (r"W / +(?P<device_power_limit>\d+)W +\| +\d+MiB / +(?P<device_memory_mib>\d+)MiB",),
     "ower Limit": (r"(?:Current|Enforced) Power Limit +: (?P<device_power_limit>\d+)(?:\.\d+)? W",),
+    "GPU": (r"^\s*GPU ?(?P<gpu_index>\d+)(?:: \w|\s+(?:X|NV\d+|PIX|PXB|PHB|NODE|SYS)\s)",),
+    "ith ": (r"\bStarting with (?P<world_size>\d+) processes",),
+    "is initialized, world": (r"environment is initialized, world size: (?P<world_size>\d+)",),
     "GPU number": (r"GPU number: (?P<gpu_count>\d+)",),
     "NCCL version": (r"NCCL version (?P<nccl_version>\d[\w.+]*)",),
     **dict.fromkeys(
         ("NVIDIA ", "Tesla ", "AMD Inst"),
         (
             r"\b(?P<device_name>(?:NVIDIA|Tesla|AMD Instinct) [A-Z]{1,2}\d{2,3}\w*"
-            r"(?:[ -](?:SXM\d?|PCIe|NVL|\d+ ?GB|HBM\w+))*)",
+            r"(?:[ -](?i:SXM\d?|PCIE|NVL|\d+ ?GB|HBM\w+))*)",
+            r"^\| +(?P<gpu_index>\d+) +(?:NVIDIA|Tesla|AMD) ",
+            r"^(?P<gpu_index>\d+), (?:NVIDIA|Tesla|AMD) ",
         ),
     ),
 }

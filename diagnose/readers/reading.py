@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from conf.errors import ConfigError
+from conf.folders import at_home
 from diagnose.readers.bars import add_summary, read_trainer_state
 from diagnose.readers.book import StepBook, settle_steps
 from diagnose.readers.columns.devices import fill_devices
@@ -16,12 +17,14 @@ from diagnose.readers.columns.named_models import fill_named
 from diagnose.readers.commands import read_flags, read_script
 from diagnose.readers.computed import compute_device, compute_sizes
 from diagnose.readers.families import family_of
+from diagnose.readers.folders import runs_in
 from diagnose.readers.given import chosen_trainer, given_facts
 from diagnose.readers.log import LogReader, LogStart
-from diagnose.readers.records import read_table
+from diagnose.readers.python_files import read_python
+from diagnose.readers.records import read_table, record_of
 from diagnose.readers.said import Columns, says
 from diagnose.readers.text import KEY, STDIN, at, lines_of, name_of, whole_text
-from diagnose.readers.trees import TREES, read_tree, tree_of, unwrapped
+from diagnose.readers.trees import TREES, listed_commands, read_tree, tree_of, unwrapped
 from diagnose.runs import Fact, SaidBy, UserRun
 from sweeps.table.layout import USUAL_VOCABULARY
 
@@ -69,13 +72,19 @@ def read_runs(sources: Sequence[str | Path], overrides: Sequence[str] = ()) -> l
 
 def _read(source: str, trainer: str) -> ReadFile:
     suffix = Path(source).suffix.lower()
+    if source != STDIN and (folder := at_home(source, KEY)).is_dir() and (starts := runs_in(folder)):
+        return ReadFile(source, "log", starts)
     if source != STDIN and suffix in TREES:
         return _read_tree(source, TREES[suffix])
     if source != STDIN and suffix in SCRIPTS:
         return _read_script(source)
+    if source != STDIN and suffix == ".py":
+        run = UserRun(name_of(source))
+        read_python(run, source, whole_text(source))
+        return ReadFile(source, "python", [LogStart(run)])
     if source != STDIN and suffix == ".csv":
         start = LogStart(UserRun(name_of(source)))
-        read_table(start.book, source)
+        read_table(start.run, start.book, source)
         return ReadFile(source, "state", [start])
     reader = LogReader(source, name_of(source), trainer)
     for number, text in lines_of(source, reader.is_dull):
@@ -106,6 +115,11 @@ def _read_tree(source: str, kind: str) -> ReadFile:
         read_flags(start.run, [(word, at(source, None, word)) for word in words])
     elif arguments is not None:
         content["args"] = arguments
+    for words in listed_commands(content):
+        read_flags(start.run, [(word, at(source, None, word)) for word in words])
+    step, found = record_of(content)
+    if history is None and step is not None and found.keys() - {"loss", "elapsed"}:  # wandb-summary.json
+        start.book.add(step, found, at(source, None), "", "")
     read_tree(start.run, content, source, lines, SaidBy.FILE)
     if isinstance(history, list):
         read_trainer_state(start.run, start.book, history, source, lines)
@@ -184,6 +198,7 @@ def _settled(start: LogStart, given: dict[str, Fact]) -> UserRun:
     """The run with its columns filled, from what is said, then from what follows, and its steps."""
     run, book = start.run, start.book
     run.columns |= given
+    book.settle_units()
     family = family_of(run)
     columns = Columns(run, family.sections if family else ())
     _take_printed_batch(columns, book)

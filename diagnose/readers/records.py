@@ -9,8 +9,10 @@ from typing import Any
 from conf.errors import ConfigError
 from diagnose.readers.book import StepBook
 from diagnose.readers.formats import QUANTITIES
-from diagnose.readers.said import number
+from diagnose.readers.general import figure_of
+from diagnose.readers.said import number, says
 from diagnose.readers.text import KEY, at, lines_of
+from diagnose.runs import SaidBy, UserRun
 
 STEP_NAMES = (
     *("step", "_step", "global_step", "iteration", "iter", "current_steps", "global_steps", "train_step", "num_steps"),
@@ -18,12 +20,8 @@ STEP_NAMES = (
 )
 OF_RECORDS: Mapping[str, tuple[str, float]] = {
     **dict.fromkeys(("elapsed_time", "_runtime", "_timestamp", "wall time", "wall_time"), ("elapsed", 1.0)),
-    **dict.fromkeys(("time", "step_time", "iter_time", "iteration_time", "time_per_step"), ("seconds", 1.0)),
-    **dict.fromkeys(("step time", "iter time", "seconds_per_step", "sec_per_step", "step_seconds"), ("seconds", 1.0)),
-    **dict.fromkeys(("step_time_ms", "iter_time_ms", "time_ms", "step time (ms)", "ms_per_step"), ("seconds", 1e-3)),
-    **dict.fromkeys(("train_steps_per_second", "steps_per_second", "it/s", "steps/s"), ("batches", 1.0)),
-    **dict.fromkeys(("tokens_per_second", "tokens/s", "tokens/sec", "tok/s"), ("tokens", 1.0)),
-    **dict.fromkeys(("tokens_per_second_per_device", "tokens/s/gpu", "tps_per_gpu"), ("tokens_per_device", 1.0)),
+    "time": ("unitless", 1.0),
+    "train_steps_per_second": ("batches", 1.0),
 }
 
 
@@ -38,8 +36,9 @@ def record_of(content: Mapping[str, Any]) -> tuple[int | None, dict[str, float]]
         if key in STEP_NAMES and step is None and value == int(value) and value >= 0:
             step = int(value)
             continue
-        known = OF_RECORDS.get(key) or OF_RECORDS.get(key.rpartition("/")[2])
-        known = known or QUANTITIES.get(key) or QUANTITIES.get(key.rpartition("/")[2])
+        last = key.rpartition("/")[2]
+        known = OF_RECORDS.get(key) or OF_RECORDS.get(last) or figure_of(key) or figure_of(last)
+        known = known or QUANTITIES.get(key) or QUANTITIES.get(last)
         if known is not None and value > 0:
             found.setdefault(known[0], value * known[1])
     return step, found
@@ -55,8 +54,15 @@ def _value(said: object) -> float | None:
     return number(str(said).replace(",", "") if isinstance(said, str) and said.count(",") else str(said))
 
 
-def read_table(book: StepBook, source: str) -> None:
-    """Take down the rows of a CSV file.
+OF_DEVICES = {"index": "gpu_index", "name": "device_name"} | {
+    **dict.fromkeys(("power.limit [W]", "power.limit"), "device_power_limit"),
+    "memory.total [MiB]": "device_memory_mib",
+}
+"""Columns of `nvidia-smi --query-gpu=... --format=csv`."""
+
+
+def read_table(run: UserRun, book: StepBook, source: str) -> None:
+    """Take down the rows of a CSV file: of steps, or of devices.
 
     Raises:
         ConfigError: it cannot be read, or has no column that tells of steps.
@@ -67,7 +73,11 @@ def read_table(book: StepBook, source: str) -> None:
         step, found = record_of(dict(zip(header, cells, strict=False)))
         if found:
             book.add(number_of_row if step is None else step, found, at(source, line, ",".join(cells)), "", "")
-    if not book.steps:
+        for name, cell in zip(header, cells, strict=False) if "name" in header and not found else ():
+            if name in OF_DEVICES:
+                value = cell.removesuffix(" MiB").removesuffix(" W").removesuffix(".00")
+                says(run, OF_DEVICES[name], value, SaidBy.RESOLVED, at(source, line, ",".join(cells)))
+    if not book.steps and "device_name" not in run.settings:
         problem = f"has no column of steps that is known ({', '.join(header)[:150]})"
         raise ConfigError(KEY, source, problem, "Name its columns as in step,step_time,tokens_per_second.")
 

@@ -111,6 +111,7 @@ class SaidSettings:
     def has_arguments(self) -> bool:
         """True if the arguments are there; in a log that begins behind them, what is not said is no default."""
         said = [fact for name, fact in self.run.settings.items() if not name.isupper() and not name.startswith(PRINTED)]
+        said = [fact for fact in said if fact.said_by is not SaidBy.PROSE]
         return any(fact.said_by in (SaidBy.FILE, SaidBy.FLAG) for fact in said) or len(said) >= LEAST_OF_A_DUMP
 
     def is_known(self, *names: str) -> bool:

@@ -25,6 +25,8 @@ ARITHMETIC = re.compile(
 )
 SUBSTITUTION = re.compile(r"\$\((?!\()(?:[^()]|\([^()]*\))*\)|`[^`]*`")
 HOSTS = re.compile(r"(?:scontrol show hostnames?|SLURM_JOB_NODELIST).*\bwc\b")
+FUNCTION = re.compile(r"^[ \t]*(?:function[ \t]+)?(\w+)[ \t]*\(\)[ \t]*\{(.*?)^\}", re.DOTALL | re.MULTILINE)
+ARGUMENT, SHELL = re.compile(r"(=?)\$(?:\{([\d@])\}|([\d@]))"), re.compile(r"(?:\S*/)?(?:ba|z)?sh -[a-z]*c")
 REPLY = "$(...)"
 """What stands for the answer of a command in a script: nothing of a script is run."""
 BEFORE_A_COMMAND = (
@@ -64,6 +66,7 @@ def script_of(
         known: variables that the scheduler sets, with their values.
         sourced: the text of a file that the script reads with `source`; None where it is not there.
     """
+    text = _with_arguments(text)
     variables = {name: [Word(value, first_line)] for name, value in (known or {}).items()}
     commands: list[list[Word]] = []
     branches = Branches(lambda word: _shown(word, variables))
@@ -76,12 +79,44 @@ def script_of(
         expanded = [each for word in words for each in _expanded(word, variables)]
         if not expanded or words[0].text in TESTS:
             continue
+        if (inner := _inner_commands(expanded, variables)) is not None:
+            commands += inner
+            continue
         # A comment between two lines of a command ends it for the shell; who wrote it meant the flags all the same.
         if expanded[0].text.startswith("--") and commands:
             commands[-1] += expanded
         else:
             commands.append(expanded)
     return Script(commands, variables)
+
+
+def _inner_commands(words: list[Word], variables: Mapping[str, list[Word]]) -> list[list[Word]] | None:
+    """The commands of `srun bash -c "..."`, each behind what starts it; None where no text is run."""
+    texts = [word.text for word in words]
+    shell = next(
+        (place for place in range(len(words) - 2) if SHELL.fullmatch(" ".join(texts[place : place + 2]))), None
+    )
+    if shell is None or " " not in texts[shell + 2]:
+        return None
+    known = {name: " ".join(word.text for word in held) for name, held in variables.items()}
+    return [words[:shell] + command for command in script_of(texts[shell + 2], known, words[shell + 2].line).commands]
+
+
+def _with_arguments(text: str) -> str:
+    """A script whose functions that are called once have the words of that call in them, for `$1` and `$@`."""
+    for function in FUNCTION.finditer(text) if "()" in text else ():
+        calls = re.findall(rf"^[ \t]*{function[1]}[ \t]+([^(\s&|;].*)$", text, re.MULTILINE)
+        if len(calls) == 1:
+            words = [word.text.strip("\"'") for word in next(_statements(calls[0], 1), ([], ""))[0]]
+            named = {**{str(place): word for place, word in enumerate(words, 1)}, "@": " ".join(words)}
+            body = ARGUMENT.sub(lambda found, named=named: _argument(found, named), function[2])
+            text = text.replace(function[2], body)
+    return text
+
+
+def _argument(match: re.Match[str], named: Mapping[str, str]) -> str:
+    value = named.get(match[2] or match[3], match[0][len(match[1]) :])
+    return f'{match[1]}"{value}"' if match[1] else value
 
 
 def _take_sourced(variables: dict[str, list[Word]], words: list[Word], sourced: Callable[[str], str | None]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from diagnose.readers.formats import PAIR, QUANTITIES, SHARE, StepFormat
@@ -15,11 +15,15 @@ AS_READ = {
     "memory_share": "tflops",
     "tokens_per_device": "tokens_per_second",
     "tokens": "tokens_per_second",
+    "tokens_of_some": "tokens_per_second",
     "memory": "memory_gib",
+    "allocated": "memory_gib",
+    **dict.fromkeys(("step", "of", "epoch"), "tokens_per_second"),
 }
 A100_TFLOPS = 312.0
 NUMBER = re.compile(r"\.?\d[\d.,_]*(?:[eE][-+]?\d+)?")
 NO_DIGITS = str.maketrans("", "", "0123456789")
+OF_A_COMMA = re.compile(r"\d{1,3},(?:\d{1,2}|\d{4,})$")
 MOST_SHAPES = 10_000
 OF_THOUSANDS = ("tokens_per_second", "tflops", "memory_gib")
 """Quantities of which nobody prints three decimals behind a comma."""
@@ -29,7 +33,7 @@ PLAUSIBLE = {
     "seconds": (1e-4, 1e6),
     "tflops": (0.0, 1e5),
     "mfu": (0.0, 100.0),
-    "memory": (1.0, 1e13),
+    **dict.fromkeys(("memory", "allocated"), (1.0, 1e13)),
     "batch": (1, 1e9),
 }
 
@@ -49,7 +53,8 @@ class FigureReader:
     read in a third of the time.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, slots_of: Callable[[str, StepFormat], Iterator[FigureSlot]]) -> None:
+        self._slots_of, self._has_commas = slots_of, False
         self._slots: dict[tuple[str, str], tuple[int, tuple[FigureSlot, ...]]] = {}
 
     def figures(self, line: str, step_format: StepFormat) -> dict[str, float]:
@@ -59,10 +64,13 @@ class FigureReader:
         if known is None or known[0] != len(numbers):
             if len(self._slots) >= MOST_SHAPES:
                 self._slots.clear()
-            self._slots[shape] = known = (len(numbers), tuple(_slots(line, step_format)))
+            self._slots[shape] = known = (len(numbers), tuple(self._slots_of(line, step_format)))
         found: dict[str, float] = {}
+        if not step_format.program and not self._has_commas:  # one figure such as 3,2 tells what 1,234 is
+            self._has_commas = any(OF_A_COMMA.match(numbers[slot.place]) for slot in known[1])
         for place, quantity, scale in known[1]:
-            value = read_number(numbers[place], AS_READ.get(quantity, "loss"))
+            text = numbers[place].replace(".", "").replace(",", ".") if self._has_commas else numbers[place]
+            value = read_number(text, AS_READ.get(quantity, "loss"))
             low, high = PLAUSIBLE.get(quantity, ANYTHING)
             if value is not None and low <= value * scale <= high:
                 found.setdefault(quantity, value * scale)
@@ -73,7 +81,7 @@ class FigureReader:
         return found
 
 
-def _slots(line: str, step_format: StepFormat) -> Iterator[FigureSlot]:
+def named_slots(line: str, step_format: StepFormat) -> Iterator[FigureSlot]:
     places = {match.start(): place for place, match in enumerate(NUMBER.finditer(line))}
     for match in (step_format.pair or PAIR).finditer(line):
         name, text, unit = match[1].lower(), match[2], match[3]

@@ -72,6 +72,17 @@ def leaves(content: Any, prefix: str = "", depth: int = 0) -> Iterator[tuple[str
         yield prefix, content[:MOST_OF_A_LIST] if isinstance(content, list) else content
 
 
+def listed_commands(content: Any) -> Iterator[list[str]]:
+    """The words of commands that a file lists under `command` and `args`, as those of Kubernetes do."""
+    for value in content.values() if isinstance(content, dict) else content if isinstance(content, list) else ():
+        yield from listed_commands(value)
+    if isinstance(content, dict):
+        parts = (content.get(name) for name in ("command", "args"))
+        words = [str(word) for part in parts if isinstance(part, list) for word in part]
+        if any(word.startswith("--") for word in words):
+            yield words
+
+
 def read_tree(
     run: UserRun, content: Any, source: str, lines: list[str], said_by: SaidBy, first_line: int = 1, prefix: str = ""
 ) -> None:

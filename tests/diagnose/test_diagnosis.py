@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -221,6 +222,13 @@ def test_debugging_is_suspected_where_a_run_is_late(name: str) -> None:
     assert name in suspected(diagnose(made_run(1.6, settings={name: "1"})))
     assert name not in suspected(diagnose(made_run(1.0, settings={name: "1"})))
     assert name not in suspected(diagnose(made_run(1.6, settings={name: "0"})))
+
+
+def test_devices_without_nvlink_are_suspected_where_the_run_is_late() -> None:
+    run = made_run(factor=2.0)
+    run.marks["no_nvlink"] = [LogLine("topo.txt", 3, "GPU1\tPIX\t X \tSYS\tSYS\t0-23")]
+    assert "no NVLink" in suspected(diagnose(run))
+    assert "no NVLink" not in suspected(diagnose(replace(run, steps=made_run().steps)))
 
 
 def test_sockets_are_suspected_with_the_network_that_would_explain_the_step() -> None:

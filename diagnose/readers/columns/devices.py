@@ -47,6 +47,8 @@ def fill_devices(columns: Columns) -> None:
     if devices and nodes and nodes > 1 and devices % nodes == 0:
         columns.computed("gpus_per_node", devices // nodes, None, f"{devices} devices in {nodes} nodes")
     columns.whole("gpus_per_node", "gpu_count")  # of the machine that says so
+    if (last := settings.fact("gpu_index")) is not None and last.value.isdigit():
+        columns.computed("gpus_per_node", int(last.value) + 1, last.at, "as many as nvidia-smi lists")
     columns.whole("power_limit_watts", "device_power_limit")
     _fill_name(columns)
 

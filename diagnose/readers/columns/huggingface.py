@@ -31,14 +31,25 @@ SHAPE = {
 }
 NOT_GATED = ("gpt2", "gpt_neox", "gpt_neo", "gptj", "opt", "bloom", "falcon", "phi", "starcoder2", "gpt_bigcode", "mpt")
 """Types of models whose feed-forward layer has two matrices."""
-LENGTH = ("cutoff_len", "max_seq_length", "sequence_len", "max_length", "block_size", "model_max_length", "seq_len")
+LENGTH = (
+    "max_len",
+    "cutoff_len",
+    "max_seq_length",
+    "sequence_len",
+    "max_length",
+    "block_size",
+    "model_max_length",
+    "seq_len",
+)
 MICRO_BATCH = (
     "per_device_train_batch_size",
     "train_micro_batch_size_per_gpu",
     "micro_batch_size",
     "per_gpu_train_batch_size",
+    "micro_train_batch_size",
 )
 GLOBAL_BATCH = ("total_train_batch_size", "train_batch_size", "global_train_batch_size")
+GENERATES = ("num_generations", "n_samples_per_prompt", "rollout_batch_size")
 ARGUMENTS = (
     "bf16",
     "fp16",
@@ -67,6 +78,8 @@ def fill_huggingface(columns: Columns) -> None:
     _fill_sharding(columns)
     _fill_batch(columns)
     _fill_choices(columns)
+    if (generates := columns.settings.fact(*GENERATES)) is not None:
+        columns.take("rollout", generates._replace(note="responses are generated in each step"))
     for column in ("tp", "pp"):
         columns.assumed(column, 1, "neither the Trainer nor ZeRO splits a layer or the stack of layers")
 
@@ -118,7 +131,7 @@ def _fill_sharding(columns: Columns) -> None:
     elif (strategy := _fsdp(columns)) is not None:
         columns.take("zero_stage", strategy)
     elif settings.is_known(*ARGUMENTS, *MICRO_BATCH):
-        columns.assumed("zero_stage", "DDP", "neither DeepSpeed nor FSDP is named")
+        _assume_sharding(columns)
     like = "deepspeed" if (run.program or "").startswith("deepspeed") else "fsdp"
     run.trainer = run.trainer or Fact(like, SaidBy.COMPUTED, None, "of the trainers that are priced, the one like it")
     for name in OFFLOADS:
@@ -127,6 +140,16 @@ def _fill_sharding(columns: Columns) -> None:
     for name in ("fsdp_config.fsdp_offload_params", "fsdp_offload_params", "fsdp_config.offload_params"):
         if settings.truth(name):
             columns.put("cpu_offload", "cpu", name)
+
+
+def _assume_sharding(columns: Columns) -> None:
+    """What shares out where no file says it: as accelerate's file is called that is not there, else nobody."""
+    named = columns.settings.text("config_file").rpartition("/")[2]
+    stage = _stage_in_name(named) or ("FULL_SHARD" if "fsdp" in named.lower() else None)
+    said = f"; {named}, which may say more, is not given" if named else ""
+    columns.assumed(
+        "zero_stage", stage or "DDP", f"by the name {named}" if stage else f"neither DeepSpeed nor FSDP is named{said}"
+    )
 
 
 def _stage_in_name(path: str) -> str | None:

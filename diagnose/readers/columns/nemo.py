@@ -52,6 +52,10 @@ def fill_nemo(columns: Columns) -> None:
     columns.whole("seq", "encoder_seq_length", "sequence_length", "seq_length")
     columns.whole("kv_heads", "num_query_groups")
     _fill_precision(columns)
+    if settings.has_arguments:
+        columns.assumed("precision", "bf16", "as NeMo's recipes have it")
+    if settings.is_known("recipe"):
+        columns.assumed("zero_stage", "1", "as NeMo's recipes have it")
     fill_megatron(columns)
 
 

@@ -14,13 +14,9 @@ from diagnose.readers.said import Columns, number
 from diagnose.runs import Fact, SaidBy
 
 SECTIONS = (
-    "model.",
-    "model.config_overrides.",
-    "train.",
-    "train_loader.dataset.",
-    "tokenizer.",
-    "fsdp_config.",
-    "model.attn_config.",
+    *("model.", "model.config_overrides.", "train.", "train_loader.dataset.", "tokenizer.", "fsdp_config."),
+    *("model.attn_config.", "training.", "parallel.", "parallelism.", "data.", "trainer.", "dist.", "distributed."),
+    *("model_config.", "config.", "config.model.", "args.", "hparams.", "batch.", "dataset."),
 )
 TRAINERS = dict.fromkeys(
     (*("torchtune", "litgpt", "llm-foundry", "nanogpt", "nanochat", "llm.c"), *("olmo", "fms-fsdp", "nemo-automodel")),
@@ -28,26 +24,46 @@ TRAINERS = dict.fromkeys(
 )
 """Programs that are like a trainer that is priced; of the others only what they say is taken."""
 WHOLE = {
-    "layers": ("n_layers", "n_layer", "base_num_decoder_layers", "depth", "num_layers"),
-    "hidden": ("d_model", "n_embd", "base_emb_dim", "hidden_size"),
-    "heads": ("n_heads", "n_head", "base_num_query_heads", "num_attention_heads"),
-    "kv_heads": ("base_num_kv_heads", "n_query_groups", "kv_n_heads", "n_kv_heads", "num_kv_attention_heads"),
-    "ffn_hidden": ("base_mlp_dim",),
-    "vocab": ("vocab_size",),
+    "layers": ("n_layers", "n_layer", "base_num_decoder_layers", "depth", "num_layers", "num_hidden_layers"),
+    "hidden": ("d_model", "n_embd", "base_emb_dim", "hidden_size", "model_dim", "embed_dim"),
+    "heads": ("n_heads", "n_head", "base_num_query_heads", "num_attention_heads", "num_heads"),
+    "kv_heads": (
+        *("base_num_kv_heads", "n_query_groups", "kv_n_heads", "n_kv_heads", "num_kv_attention_heads"),
+        *("num_kv_heads", "num_query_groups", "num_key_value_heads"),
+    ),
+    "ffn_hidden": ("base_mlp_dim", "ffn_hidden_size", "intermediate_size", "d_ff", "ffn_dim"),
+    "vocab": ("padded_vocab_size", "vocab_size"),
     "seq": (
         *("max_seq_len", "block_size", "max_target_length", "max_seq_length", "max_sequence_len"),
-        *("max_sequence_length", "seq_len", "seq_length", "max_length"),
+        *("max_sequence_length", "seq_len", "seq_length", "sequence_length", "context_length", "max_length"),
     ),
     "micro_batch": (
-        "device_train_microbatch_size",
-        "micro_batch_size",
-        "batch_size",
-        "per_device_batch_size",
-        "device_batch_size",
+        *("device_train_microbatch_size", "micro_batch_size", "per_device_batch_size", "device_batch_size"),
+        *("micro_batch", "microbatch_size", "mbs", "local_batch_size", "batch_size_per_gpu", "per_gpu_batch_size"),
+        "per_device_train_batch_size",
     ),
-    "global_batch": ("global_train_batch_size", "global_batch_size"),
+    "global_batch": (
+        *("global_train_batch_size", "global_batch_size", "global_batch", "gbs", "total_batch_size"),
+        "effective_batch_size",
+    ),
+    "num_gpus": ("world_size", "num_devices", "total_gpus"),
+    "tp": ("ici_tensor_parallelism", "tensor_parallel_size", "tensor_model_parallel_size", "tp_size", "tp"),
+    "pp": ("ici_pipeline_parallelism", "pipeline_parallel_size", "pipeline_model_parallel_size", "pp_size", "pp"),
+    "dp": ("data_parallel_size", "dp_size", "dp"),
+    "cp": ("context_parallel_size", "cp_size", "cp"),
+    "num_experts": ("num_experts", "n_experts"),
 }
-RECOMPUTES = ("enable_activation_checkpointing", "activation_checkpointing", "fsdp_activation_checkpointing")
+RECOMPUTES = (
+    *("enable_activation_checkpointing", "activation_checkpointing", "fsdp_activation_checkpointing"),
+    *(
+        "gradient_checkpointing",
+        "grad_checkpointing",
+        "use_activation_checkpointing",
+        "checkpoint_activations",
+        "remat",
+    ),
+)
+NAMES = tuple(name for names in WHOLE.values() for name in names)
 DTYPES = ("precision", "dtype", "weight_dtype")
 
 
@@ -60,6 +76,8 @@ def fill_other(columns: Columns) -> None:
     fill_config(columns)
     for column, names in WHOLE.items():
         columns.whole(column, *names)
+    if run.program is not None:  # of which it is known what it calls its batch
+        columns.whole("micro_batch", "batch_size")
     if run.program == "litgpt":
         per_node, nodes = settings.whole("devices"), settings.whole("num_nodes") or 1
         columns.put("num_gpus", per_node * nodes if per_node else None, "devices")
@@ -67,9 +85,6 @@ def fill_other(columns: Columns) -> None:
         _fill_maxtext(columns)
     _fill_batch(columns)
     _fill_choices(columns)
-    columns.whole("tp", "ici_tensor_parallelism", "tensor_parallel_size")
-    columns.whole("pp", "ici_pipeline_parallelism", "pipeline_parallel_size")
-    columns.whole("dp", "data_parallel_size")
     for column in ("tp", "pp") if run.program in (*TRAINERS, "maxtext") else ():
         columns.assumed(column, 1, f"{run.program} has no flag of it here")
 
@@ -93,18 +108,25 @@ def _fill_batch(columns: Columns) -> None:
     micro, devices, times = (
         columns.count("micro_batch"),
         columns.count("num_gpus"),
-        settings.whole("gradient_accumulation_steps"),
+        settings.whole("gradient_accumulation_steps", "grad_accum_steps", "grad_accum", "accumulation_steps"),
     )
-    tokens, seq = settings.whole("tokens_per_step"), columns.count("seq")
+    tokens, seq, program = settings.whole("tokens_per_step"), columns.count("seq"), columns.run.program
     if tokens and seq and tokens % seq == 0:
         said = settings.fact("tokens_per_step")
         columns.computed(
             "global_batch", tokens // seq, said.at if said else None, f"{tokens:,} tokens a step of {seq} each"
         )
-    elif micro and devices and (times or columns.run.program in ("torchtune", "maxtext")):
+    elif (
+        micro
+        and (devices or program == "nanogpt")
+        and (times or program in ("torchtune", "maxtext"))
+        and (program or columns.count("tp"))
+    ):
         # nanoGPT's accumulation is of all devices together, and shared out among them.
-        share = 1 if columns.run.program == "nanogpt" else devices
-        note = f"{times or 1} x {micro} sequences" + (f" of each of {devices} devices" if share > 1 else "")
+        others = (columns.count("tp") or 1) * (columns.count("pp") or 1) * (columns.count("cp") or 1)
+        share = 1 if program == "nanogpt" or not devices else max(1, devices // others)
+        of = f"{share} replicas" if others > 1 else f"{devices} devices"
+        note = f"{times or 1} x {micro} sequences" + (f" of each of {of}" if share > 1 else "")
         columns.computed("global_batch", micro * share * (times or 1), None, note)
 
 

@@ -99,3 +99,16 @@ def test_arguments_of_the_trainer_and_its_bar_in_one_report(write: Write) -> Non
     text = fenced(ARGUMENTS) + fenced(bars(13.0))
     run = the_run(write("issue.md", text))
     assert run.steps[-1].seconds == 13.0
+
+
+def test_a_configuration_behind_its_announcement_is_read_from_its_first_line(write: Write) -> None:
+    text = (
+        "INFO:torchtune:Running FullFinetuneRecipe with resolved config:\n\nbatch_size: 2\ncompile: false\n"
+        "dtype: bf16\nenable_activation_checkpointing: true\ngradient_accumulation_steps: 4\nmodel:\n"
+        "  _component_: torchtune.models.llama3_1.llama3_1_8b\ntokenizer:\n  max_seq_len: 8192\n\n"
+        "1|1|Loss: 1.6:   1%|          | 1/100 [00:22<33:00,  9.21s/it]\n"
+    )
+    run = the_run(write("tune.log", text), given=("num_gpus=8",))
+    wanted = {"micro_batch": "2", "recompute": "full", "precision": "bf16", "seq": "8192", "global_batch": "64"}
+    assert cells(run, *wanted) == wanted
+    assert [step.seconds for step in run.steps] == [9.21]

@@ -6,8 +6,10 @@ import math
 
 import pytest
 
+from diagnose.readers import read_runs
 from diagnose.readers.book import MOST_STEPS, StepBook, settle_steps
 from diagnose.runs import Fact, LogLine, SaidBy, UserRun
+from tests.diagnose.made_up import Write, megatron_steps
 
 LINE = LogLine("a.log", 1, "x")
 
@@ -46,3 +48,45 @@ def test_a_ramp_of_the_batch_has_the_batch_of_each_step() -> None:
         book.add(number, {"tokens_per_device": 4096.0, "batch": float(batch)}, LINE, "", "")
     settle_steps(run, book)
     assert [(step.batch, step.seconds) for step in run.steps] == [(32, 1.0), (64, 2.0)]
+
+
+def pasted(*times: float) -> str:
+    return "".join(
+        megatron_steps([each] * 5).replace("lm loss: 9.", f"x{place} loss: 9.") for place, each in enumerate(times)
+    )
+
+
+@pytest.mark.parametrize("text", [pasted(2.5, 2.1), pasted(2.1, 2.5)])
+def test_two_runs_with_the_same_steps_are_two(write: Write, text: str) -> None:
+    one, two = read_runs([write("both.log", text)])
+    assert [step.number for step in one.steps] == [step.number for step in two.steps] == [10, 20, 30, 40, 50]
+    assert {one.steps[0].seconds, two.steps[0].seconds} == {2.5, 2.1}
+
+
+def test_two_runs_whose_bars_have_the_same_steps_are_two(write: Write) -> None:
+    bars = [f"{n}0%|###| {n * 50}/500 [01:15<11:15, {rate:.2f}s/it]" for rate in (1.5, 1.2) for n in range(1, 10)]
+    one, two = read_runs([write("bars.log", "\n".join(bars))])
+    assert [len(run.steps) for run in (one, two)] == [9, 9]
+    assert (one.steps[0].seconds, two.steps[0].seconds) == (1.5, 1.2)
+
+
+def test_copies_of_steps_without_a_rank_are_one_run(write: Write) -> None:
+    (run,) = read_runs([write("copies.log", pasted(2.5, 2.51, 2.49))])
+    assert [step.seconds for step in run.steps] == [2.5] * 5
+
+
+def test_samples_since_the_start_tell_the_batch(write: Write) -> None:
+    line = (
+        "Epoch 0: :   0%| | {0}/500 [01:12<1:1, reduced_train_loss=9.90, global_step={0}.000, consumed_samples={1}.0, "
+    )
+    text = "".join(line.format(n, n * 128) + "train_step_timing in s=4.5]\n" for n in (9, 19, 29))
+    (run,) = read_runs([write("nemo.log", text)])
+    assert run.columns["global_batch"].value == "128"
+
+
+def test_two_rates_of_a_line_tell_the_devices(write: Write) -> None:
+    text = "iteration: {0} / 100 | elapsed_time_per_iteration_ms: 1.24K | tokens_per_sec: 845K | lm_loss: 9.{0} | "
+    text += "tokens_per_sec_per_gpu: 52.8K | model_tflops_per_gpu: 505 | cuda_max_memory_reserved: 21.4G\n"
+    (run,) = read_runs([write("nanotron.log", "".join(map(text.format, (1, 2, 3))))])
+    assert run.columns["num_gpus"].value == "16"
+    assert run.steps[0].memory_bytes == 21.4e9

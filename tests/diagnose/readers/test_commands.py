@@ -91,3 +91,18 @@ def test_variables_of_a_file_that_is_sourced_are_put_in(write: Write) -> None:
     command = "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers $LAYERS --hidden-size $HIDDEN\n"
     run = the_run(write("run.sh", f"source $(dirname $0)/sizes.sh\n{command}"))
     assert (run.row()["layers"], run.row()["hidden"]) == ("24", "2048")
+
+
+def test_yaml_that_the_script_writes_is_read(write: Write) -> None:
+    text = (
+        "LEN=8192\ncat > train.yaml <<EOF\nmodel_name_or_path: mistralai/Mistral-7B-v0.1\n# long\ncutoff_len: $LEN\n"
+        "gradient_checkpointing: true\nEOF\ndeepspeed --num_nodes=2 --num_gpus=8 train.py --config train.yaml --bf16\n"
+    )
+    run = the_run(write("run.sh", text))
+    assert {name: run.row()[name] for name in ("seq", "recompute", "layers", "num_gpus", "precision")} == {
+        "seq": "8192",
+        "recompute": "full",
+        "layers": "32",
+        "num_gpus": "16",
+        "precision": "bf16",
+    }

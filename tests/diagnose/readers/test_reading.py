@@ -18,6 +18,7 @@ from conf.errors import ConfigError
 from diagnose.readers import missing_of, read_runs
 from diagnose.runs import SaidBy
 from tests.diagnose.made_up import CORE, SIZES, TITAN, Write, dump, megatron_steps, neox_dump, titan_steps
+from tests.diagnose.readers.columns.test_devices import LISTED, QUERY, SMI, TOPOLOGY
 from tests.diagnose.readers.columns.test_huggingface import (
     ARGUMENTS,
     AXOLOTL,
@@ -35,6 +36,10 @@ from tests.diagnose.readers.columns.test_nanotron import STEP
 from tests.diagnose.readers.columns.test_nemo import BRIDGE, DATACLASSES, NEMO_1, steps
 from tests.diagnose.readers.columns.test_others import FOUNDRY, LIT, MAXTEXT, NANO, TUNE
 from tests.diagnose.readers.columns.test_torchtitan import CONFIG, MESH, printed, toml
+from tests.diagnose.readers.columns.test_verl import GRPO
+from tests.diagnose.readers.test_formats import LINES as PRINTED_STEPS
+from tests.diagnose.readers.test_general import LINES as UNKNOWN
+from tests.diagnose.readers.test_python_files import RECIPE
 from tests.messages import refused
 
 
@@ -179,6 +184,14 @@ TEXTS: dict[str, str] = {
     "max.log": MAXTEXT,
     "tune.yaml": TUNE,
     "lit.yaml": LIT,
+    **{f"{name}.log": "\n".join(lines) for name, lines in PRINTED_STEPS.items()},
+    **{f"{name}.log": "\n".join(map(line.format, range(9), range(9))) for name, line in UNKNOWN.items()},
+    "grpo.sh": GRPO,
+    "recipe.py": RECIPE,
+    "smi.csv": QUERY,
+    "smi.txt": SMI + TOPOLOGY.format("PIX") + LISTED,
+    "shell.sh": f"run() {{\n bash -c \"{SCRIPT.splitlines()[-1]} $1\"\n}}\nrun '--bf16 --num-layers 24'\n",
+    "summary.json": json.dumps({"_step": 10, "perf/step_time": 3.4, "args": ["--num-layers", "24"]}),
 }
 
 

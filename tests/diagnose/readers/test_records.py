@@ -70,3 +70,16 @@ def test_files_of_wandb_are_read(write: Write) -> None:
 @pytest.mark.parametrize("row", [{}, {"step": -1, "time": 0}, {"step": "x", "time": None}, {"step": True, "time": [1]}])
 def test_a_row_that_tells_nothing_has_nothing(row: dict[str, object]) -> None:
     assert record_of(row) == (None, {})
+
+
+def test_a_summary_of_wandb_is_a_step(write: Write) -> None:
+    summary = {"_step": 1000, "_runtime": 3612.2, "train/loss": 2.31, "perf/step_time_s": 3.412, "perf/tflops": 178.2}
+    (step,) = the_run(write("wandb-summary.json", json.dumps(summary))).steps
+    assert (step.number, step.seconds, step.tflops, step.loss) == (1000, 3.412, 178.2, 2.31)
+
+
+def test_seconds_of_a_record_are_not_milliseconds(write: Write) -> None:
+    rows = [{"ts": f"2025-01-01T00:00:0{2 * n}", "step": n, "loss": 9.1, "dt": 2.11, "tps": 248000} for n in (1, 2, 3)]
+    run = the_run(write("log.jsonl", "".join(json.dumps(row) + "\n" for row in rows)))
+    assert [step.seconds for step in run.steps] == [2.11] * 3
+    assert run.steps[0].tokens_per_second is None

@@ -53,3 +53,20 @@ def test_variables_that_name_each_other_end() -> None:
 @pytest.mark.parametrize("text", ["X=$((9*9*9*9))\na $X", "a $((1/0))", "a $(rm -rf x)", "a `reboot`"])
 def test_nothing_of_a_script_is_run(text: str) -> None:
     assert words(text)[0][0] == "a"
+
+
+@pytest.mark.parametrize(
+    ("text", "last"),
+    [
+        ('TP=4\nsrun -N 2 bash -c "torchrun --tp $TP x.py"', ["srun", "-N", "2", "torchrun", "--tp", "4", "x.py"]),
+        ("TP=4\nsrun bash -lc 'cd /x; torchrun --tp $TP x.py'", ["srun", "torchrun", "--tp", "4", "x.py"]),
+        (
+            'run() {\n  local extra=$1\n  torchrun x.py $extra $2\n}\nrun "--a --b" 3',
+            ["torchrun", "x.py", "--a", "--b", "3"],
+        ),
+        ('function go() {\n torchrun x.py "$@"\n}\ngo --a 1', ["torchrun", "x.py", "--a 1"]),
+        ("run() {\n  torchrun x.py $1\n}\nrun --a\nrun --b", ["torchrun", "x.py", "$1"]),
+    ],
+)
+def test_texts_that_a_shell_runs_and_functions_are_commands(text: str, last: list[str]) -> None:
+    assert last in words(text)

@@ -76,3 +76,50 @@ def test_what_one_machine_says_of_its_devices_is_not_the_count_of_all(write: Wri
     run = the_run(write("issue.md", "- GPU type: NVIDIA A800-SXM4-80GB\n- GPU number: 8\n"))
     assert cells(run, "gpu", "gpus_per_node") == {"gpu": "A800-80GB-SXM", "gpus_per_node": "8"}
     assert "num_gpus" not in run.columns
+
+
+QUERY = "index, name, power.draw [W], power.limit [W], memory.total [MiB]\n" + "".join(
+    f"{place}, NVIDIA A100-SXM4-80GB, 301.21 W, 400.00 W, 81920 MiB\n" for place in range(4)
+)
+TOPOLOGY = "\tGPU0\tGPU1\tGPU2\tGPU3\tNIC0\tCPU Affinity\n" + "".join(
+    f"GPU{place}\t{{0}}\t{{0}}\t X \t{{0}}\tPXB\t0-23\t0\t\tN/A\n" for place in range(4)
+)
+LISTED = "".join(f"GPU {place}: NVIDIA A100-PCIE-40GB (UUID: GPU-1{place})\n" for place in range(4))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "per_node", "gpu", "watts"),
+    [
+        ("smi.txt", SMI, "2", "H100-80GB-SXM", "500"),
+        ("smi.csv", QUERY, "4", "A100-80GB-SXM", "400"),
+        ("topo.txt", TOPOLOGY.format("NV12"), "4", None, None),
+        ("list.txt", LISTED, "4", "NVIDIA A100-PCIE-40GB", None),
+    ],
+)
+def test_the_devices_that_nvidia_smi_lists_are_those_of_a_node(
+    write: Write, name: str, text: str, per_node: str, gpu: str | None, watts: str | None
+) -> None:
+    row = the_run(write(name, text)).row()
+    assert (row["gpus_per_node"], row.get("gpu"), row.get("power_limit_watts")) == (per_node, gpu, watts)
+    assert "num_gpus" not in row
+
+
+def test_devices_without_nvlink_are_marked(write: Write) -> None:
+    assert "no_nvlink" not in the_run(write("nv.txt", TOPOLOGY.format("NV12"))).marks
+    assert len(the_run(write("pcie.txt", TOPOLOGY.format("PIX"))).marks["no_nvlink"]) == 3
+
+
+def test_kubernetes_commands_are_read(write: Write) -> None:
+    text = "spec:\n  replicas: 4\n  containers:\n    - command: [torchrun]\n      args:\n"
+    flags = ("--nnodes=4", "--nproc_per_node=8", "pretrain_gpt.py", "--num-layers=32", "--tensor-model-parallel-size=2")
+    run = the_run(write("job.yaml", text + "".join(f"        - {flag}\n" for flag in flags)))
+    assert cells(run, "num_gpus", "layers", "tp") == {"num_gpus": "32", "layers": "32", "tp": "2"}
+
+
+@pytest.mark.parametrize(
+    ("name", "stage"), [("fsdp.yaml", "FULL_SHARD"), ("ds_zero3.yaml", "3"), ("multi.yaml", "DDP")]
+)
+def test_an_accelerate_file_that_is_not_there_tells_by_its_name(write: Write, name: str, stage: str) -> None:
+    flags = "--num_processes 8 train.py --per_device_train_batch_size 2 --bf16 True"
+    run = the_run(write("run.sh", f"accelerate launch --config_file {name} {flags}\n"))
+    assert (run.row()["zero_stage"], name in run.columns["zero_stage"].note) == (stage, True)

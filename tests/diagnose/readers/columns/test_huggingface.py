@@ -157,7 +157,7 @@ def test_what_deepspeed_prints_is_believed_before_auto(write: Write) -> None:
     assert run.settings["zero_optimization.reduce_bucket_size"].value == "2048"
     assert [step.seconds for step in run.steps] == [4.0, 8.0]
     assert run.steps[0].tokens_per_second == 64 * 1024
-    assert run.steps[0].memory_bytes == 40.25 * 2**30
+    assert run.steps[0].allocated_bytes == 40.25 * 2**30
     assert {fact.value for fact in run.overruled["train_batch_size"]} == {"auto"}
 
 
