@@ -11,45 +11,24 @@ import json
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from conf.compose.model_from import HuggingFaceConfig, Shape, shape_of
 from conf.compose.model_types import model_types
 from conf.errors import ConfigError
+from conf.folders import package_content
 from conf.overrides import for_a_shell
 from conf.plan.experiment import Experiment
-from conf.types.model_spec import ModelSpec, Part, RotaryScaling
-from conf.types.schema import ROTARY_BASE, Dtype, Family
+from conf.types.model_spec import ModelSpec, RotaryScaling
+from conf.types.schema import ROTARY_BASE, Dtype
 from train_core.checkpoints.checkpoint_folder import KEY
 from train_core.checkpoints.weight_files import is_weights, left_aside
 
 LOGGER = logging.getLogger(__name__)
 
-
-CLASSES = {
-    "gpt2": "GPT2LMHeadModel",
-    "llama": "LlamaForCausalLM",
-    "mistral": "MistralForCausalLM",  # a Llama with a window
-    "qwen2": "Qwen2ForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
-    "mixtral": "MixtralForCausalLM",
-    "qwen3_moe": "Qwen3MoeForCausalLM",
-    "deepseek_v3": "DeepseekV3ForCausalLM",
-    "gemma": "GemmaForCausalLM",
-    "gemma2": "Gemma2ForCausalLM",
-    "gemma3_text": "Gemma3ForCausalLM",
-    "gpt_oss": "GptOssForCausalLM",
-    "olmo2": "Olmo2ForCausalLM",
-}
-"""The types of models whose weights have a layout here, and their classes in `transformers`."""
-PARTS_OF: dict[str, frozenset[Part]] = {
-    "gemma": frozenset(("gelu", "scaled_embedding")),
-    "gemma2": frozenset(("gelu", "scaled_embedding", "post_norms")),
-    "gemma3_text": frozenset(("gelu", "scaled_embedding", "post_norms", "local_rotary")),
-    "olmo2": frozenset(("norms_behind", "wide_qk_norm")),
-    "gpt_oss": frozenset(("sinks", "output_bias", "mlp_bias", "router_bias", "capped_activation")),
-}
-"""The parts that all models of a type have, and none of another."""
+TREE = package_content("huggingface_config.yaml", "train_core.checkpoints")
+CLASSES: dict[str, str] = TREE["classes"]
+PARTS_OF = {kind: frozenset(parts.split()) for kind, parts in TREE["parts"].items()}
 COMPARED = (
     *("family", "qkv_bias", "qk_norm", "latent_attention", "num_attention_heads", "num_query_groups"),
     *("tied_embeddings", "norm_epsilon", "rotary_base", "rotary_scaling"),
@@ -63,32 +42,6 @@ COMPARED_OF_EXPERTS = (
 )
 PLAIN_ROUTING = {"scores": "softmax", "routed_scale": 1.0, "num_groups": 1, "top_groups": 1}
 """Of types whose files do not name them."""
-
-
-class Fixed(NamedTuple):
-    """A fixed choice of this trainer, whatever a file says, and the values of the key that mean the same."""
-
-    values: tuple[object, ...]
-    computes: str
-
-
-FIXED: dict[Family, dict[str, Fixed]] = {
-    "gpt": {
-        "activation_function": Fixed(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "GELU in its tanh form"),
-        "scale_attn_weights": Fixed((True,), "scores divided by the square root of the head size"),
-        "scale_attn_by_inverse_layer_idx": Fixed((False,), "scores of the same scale in every layer"),
-    },
-    "llama": {
-        "attention_bias": Fixed((False,), "attention without biases"),
-        "mlp_bias": Fixed((False,), "feed-forward layers without biases"),
-        "partial_rotary_factor": Fixed((1.0,), "positions that turn whole heads"),
-        "norm_topk_prob": Fixed((True,), "weights of a token's experts that add up to one"),
-        "scoring_func": Fixed(("sigmoid",), "sigmoid scores of such a model's experts"),
-        "topk_method": Fixed(("noaux_tc",), "groups of experts as good as their two best"),
-        "rope_local_base_freq": Fixed((ROTARY_BASE,), "positions in windows of the base 10,000"),
-        "rope_interleave": Fixed((True,), "positions that turn neighbours of such a model's heads together"),
-    },
-}
 
 
 def model_type_of(spec: ModelSpec) -> str:
@@ -201,12 +154,14 @@ def _require_computed_here(config: HuggingFaceConfig, spec: ModelSpec) -> None:
     local = config.mapping("rope_parameters").get("sliding_attention")
     said = config.rotary.content | config.content
     said |= {"rope_local_base_freq": local.get("rope_theta")} if isinstance(local, dict) else {}
-    for key, fixed in FIXED[spec.family].items():
+    for key, fixed in TREE["fixed"][spec.family].items():
         value = said.get(key)
         is_part = key.endswith("_bias") and model_type_of(spec) == "gpt_oss"  # which has biases everywhere
-        if value is not None and value not in fixed.values and not is_part:
-            remedy = f"Use weights with {key} = {json.dumps(fixed.values[0])}, or checkpoint.load=null for random ones."
-            raise _other_model(config, key, value, fixed.computes, remedy)
+        if value is not None and value not in fixed["values"] and not is_part:
+            remedy = (
+                f"Use weights with {key} = {json.dumps(fixed['values'][0])}, or checkpoint.load=null for random ones."
+            )
+            raise _other_model(config, key, value, fixed["computes"], remedy)
     if (kind := config.rotary_type) not in (None, "default", "llama3", "yarn"):
         remedy = "Use weights of a model with one of these, or checkpoint.load=null for random ones."
         raise _other_model(config, "rope_type", kind, "positions of types default, llama3 and yarn alone", remedy)
