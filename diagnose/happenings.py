@@ -13,12 +13,13 @@ from math import sqrt
 
 from conf.types.cluster_spec import ClusterSpec
 from conf.units import GIBIBYTE
-from diagnose.evidence import FileEvidence, is_on, setting_of
+from diagnose.evidence import OFF, FileEvidence, column_says, is_on, setting_of
 from diagnose.measured import SHIFT, MeasuredSteps
 from diagnose.runs import LogLine, UserRun
 from diagnose.suspects import Case, Suspect
 from diagnose.trainer_flags import LAUNCH_BLOCKING
 from diagnose.understood import price_of, with_links
+from sweeps.table.cells import text_of
 from sweeps.table.clusters import with_power_of
 from sweeps.table.configuration import Configuration
 
@@ -48,6 +49,12 @@ FUSIONS = (
     *("no_masked_softmax_fusion", "no_bias_gelu_fusion", "no_bias_swiglu_fusion", "no_bias_dropout_fusion"),
     *("no_rope_fusion", "no_gradient_accumulation_fusion", "no_persist_layer_norm"),
 )
+OFFLOADED = {
+    "cpu_offload": "weights or the optimizer's state are kept off the devices, and come and go in every step",
+    "offload": "something is kept off the devices, and comes and goes in every step",
+    "activation_offload": "activations go to the host's memory and back",
+}
+"""What has no price, by its column."""
 EVERY_STEP = 10
 """What is saved at least every so many steps is saved too often for its steps to be told from it."""
 LESS_OFTEN = {"saving": "save less often, or beside the training", "evaluation": "evaluate less often"}
@@ -63,6 +70,7 @@ def suspects_of_log(run: UserRun, measured: MeasuredSteps | None, case: Case | N
     """Whatever the log and the environment show, with a price where the log has one."""
     found = [
         *_debugging(run, case),
+        *_offloading(run),
         *_fusions(run),
         *_unfused(run),
         *_sockets(run, measured, case),
@@ -92,6 +100,12 @@ def _is_detailed(run: UserRun, name: str) -> FileEvidence | None:
     if found is None or found[1].value.upper() != "DETAIL":
         return None
     return FileEvidence(f"{name} = {found[1].value}", found[1].at)
+
+
+def _offloading(run: UserRun) -> Iterator[Suspect]:
+    for column, title in OFFLOADED.items():
+        if text_of(run.row(), column).lower() not in OFF and (found := column_says(run, column)):
+            yield _suspect("offloading", title, found, "keep it on the devices, where memory allows")
 
 
 def _fusions(run: UserRun) -> Iterator[Suspect]:

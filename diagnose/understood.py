@@ -1,6 +1,6 @@
 """What was understood of a run: its row as a configuration with a price, what is missing, and what was taken for it.
 
-What a row says that has no price, such as offloading, is left out and named: the price is then that of the run without.
+What a row says that has no price, such as offloaded activations, is left out and named: the price is that of the rest.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from conf.errors import ConfigError
 from conf.plan.setup import Setup
 from conf.types.cluster_spec import LinkSpec
 from conf.types.trainer_spec import Practice
-from diagnose.evidence import FileEvidence, setting_of
+from diagnose.evidence import OFF, FileEvidence, setting_of
 from diagnose.readers import MissingFact, missing_of
 from diagnose.runs import Fact, SaidBy, UserRun
 from diagnose.trainer_flags import TrainerFlag, wrong_flags
@@ -150,14 +150,13 @@ def _taken(run: UserRun, row: Mapping[str, str]) -> dict[str, str]:
 
 def _priced(row: Mapping[str, str]) -> tuple[Configuration, tuple[str, ...]]:
     """The configuration of a row without the columns that have no price, and those columns."""
-    left_out = tuple(column for column in LEFT_OUT if text_of(row, column))
-    said = {column: value for column, value in row.items() if column not in left_out}
+    is_on = [column for column in LEFT_OUT if text_of(row, column).lower() not in OFF]
+    said = {column: value for column, value in row.items() if column not in LEFT_OUT}
     configuration = _with_own_vocabulary(configuration_of(said), said)
     # An optimizer in the host's memory is a knob of plans, though tables have no column for it.
-    if any(text_of(row, column).lower() not in ("", "no", "none", "false", "0") for column in OFFLOADED):
+    if any(column in OFFLOADED for column in is_on):
         configuration = with_plan(configuration, offload_optimizer=True)
-        left_out = tuple(column for column in left_out if column not in OFFLOADED)
-    return configuration, left_out
+    return configuration, tuple(column for column in is_on if column not in OFFLOADED)
 
 
 def _with_own_vocabulary(configuration: Configuration, row: Mapping[str, str]) -> Configuration:

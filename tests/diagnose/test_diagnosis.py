@@ -331,6 +331,15 @@ def test_launch_blocking_is_priced_once_and_every_proposal_is_without_it() -> No
     assert "unset CUDA_LAUNCH_BLOCKING" in found.advice[-1].proposal.what
 
 
+@pytest.mark.parametrize("column", ["cpu_offload", "offload", "activation_offload"])
+def test_offloading_without_a_price_is_suspected_of_a_late_run_alone(column: str) -> None:
+    late = diagnose(made_run(factor=2.0, columns={column: "yes"}))
+    assert [each.seconds for each in late.suspects if each.name == "offloading"] == [None]
+    assert "offloading" not in suspected(diagnose(made_run(columns={column: "yes"})))
+    assert "offloading" not in suspected(diagnose(made_run(factor=2.0, columns={column: "no"})))
+    assert diagnose(made_run(columns={column: "no"})).understood.left_out == ()
+
+
 def test_offloaded_activations_are_left_out_of_the_price_and_said() -> None:
     found = diagnose(made_run(columns={"activation_offload": "yes"}))
     assert found.understood.left_out == ("activation_offload",)

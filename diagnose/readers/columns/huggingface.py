@@ -135,8 +135,9 @@ def _fill_sharding(columns: Columns) -> None:
     like = "deepspeed" if (run.program or "").startswith("deepspeed") else "fsdp"
     run.trainer = run.trainer or Fact(like, SaidBy.COMPUTED, None, "of the trainers that are priced, the one like it")
     for name in OFFLOADS:
-        if settings.text(name) in ("cpu", "nvme"):
-            columns.put("cpu_offload", settings.text(name), name)
+        if (place := settings.text(name)) in ("cpu", "nvme"):
+            # The optimizer in the host's memory has a price.
+            columns.put("offload_optimizer" if "optimizer" in name and place == "cpu" else "cpu_offload", place, name)
     for name in ("fsdp_config.fsdp_offload_params", "fsdp_offload_params", "fsdp_config.offload_params"):
         if settings.truth(name):
             columns.put("cpu_offload", "cpu", name)

@@ -183,7 +183,9 @@ def _fill_layout(columns: Columns) -> None:
         note = f"{layers} layers in chunks of {each} on {stages} stages"
         columns.computed("vpp", layers // stages // each, _line(columns, "num_layers_per_virtual_pipeline_stage"), note)
     columns.truth("sequence_parallel", "sequence_parallel")
-    columns.truth("cpu_offload", "optimizer_cpu_offload", "")
+    # A part of the optimizer on the host has no price.
+    is_whole = settings.text("optimizer_offload_fraction") in (None, "", "1", "1.0")
+    columns.truth("offload_optimizer" if is_whole else "cpu_offload", "optimizer_cpu_offload", "")
     sharding = settings.text("data_parallel_sharding_strategy")
     if settings.truth("use_megatron_fsdp") or settings.truth("use_custom_fsdp"):
         columns.put("zero_stage", SHARDED.get(sharding, "3"), "use_megatron_fsdp", "use_custom_fsdp")

@@ -96,7 +96,7 @@ def test_auto_in_the_users_json_is_settled_by_the_banner(write: Write) -> None:
     paths = (write("ds_config.json", json.dumps(ZERO)), write("config.json", json.dumps(LLAMA)), write("a.log", BANNER))
     run = the_run(*paths)
     wanted = {**SHAPE, "zero_stage": "3", "micro_batch": "4", "global_batch": "128", "precision": "bf16"}
-    assert cells(run, *wanted, "cpu_offload") == wanted
+    assert cells(run, *wanted, "cpu_offload", "offload_optimizer") == wanted
     assert run.columns["implementation"].value == "deepspeed"
     assert "seq" not in run.columns, "positions of a model are no length that was trained"
 
@@ -111,10 +111,18 @@ def test_auto_without_a_log_is_asked_for_with_its_line(write: Write) -> None:
     assert '"train_micro_batch_size_per_gpu": "auto"' in asked.at.text
 
 
-def test_offloading_is_said_in_a_column_that_has_no_price(write: Write) -> None:
-    changed = {**ZERO, "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}
+@pytest.mark.parametrize(
+    ("what", "device", "column"),
+    [
+        ("offload_optimizer", "cpu", "offload_optimizer"),
+        ("offload_optimizer", "nvme", "cpu_offload"),
+        ("offload_param", "cpu", "cpu_offload"),
+    ],
+)
+def test_an_optimizer_on_the_host_has_a_column_with_a_price(write: Write, what: str, device: str, column: str) -> None:
+    changed = {**ZERO, "zero_optimization": {"stage": 2, what: {"device": device}}}
     run = the_run(write("ds_config.json", json.dumps(changed)))
-    assert cells(run, "zero_stage", "cpu_offload") == {"zero_stage": "2", "cpu_offload": "cpu"}
+    assert cells(run, "zero_stage", "cpu_offload", "offload_optimizer") == {"zero_stage": "2", column: device}
 
 
 PRINTED = (
@@ -140,9 +148,9 @@ PRINTED = (
 def test_an_offloaded_optimizer_is_read_from_what_deepspeed_prints(write: Write) -> None:
     config = "zero_config .................. stage=2 offload_param=None offload_optimizer={} sub_group_size=1000000000"
     offloaded = "DeepSpeedZeroOffloadOptimizerConfig(device=<OffloadDeviceEnum.cpu: 'cpu'>, nvme_path=None)"
-    for value, found in (("None", {}), (offloaded, {"cpu_offload": "cpu"})):
+    for value, found in (("None", {}), (offloaded, {"offload_optimizer": "cpu"})):
         line = f"[2024-05-01 10:00:00,001] [INFO] [config.py:1000:print]   {config.format(value)}\n"
-        assert cells(the_run(write("train.log", line + PRINTED)), "cpu_offload") == found
+        assert cells(the_run(write("train.log", line + PRINTED)), "cpu_offload", "offload_optimizer") == found
 
 
 def test_a_name_as_long_as_deepspeeds_column_has_no_dots(write: Write) -> None:
