@@ -48,6 +48,7 @@ IN_WORDS = {
 """Terms of a step (`costs.terms.SecondsByTerm`)."""
 LEAST_SHARE = 0.01
 """Terms that are a smaller share of both steps are not shown."""
+LEAST_DIFFERENCE = 0.005  # what is smaller rounds to 0 %
 PLAIN = {knob.name: knob.plain for knob in KNOBS if knob.has_plain}
 WIDTH = 120
 
@@ -234,6 +235,8 @@ def _difference(ours: PricedPlan, theirs: PricedPlan) -> str:
     sure = "more" if abs(ratio) > ours.interval.rivals else "no more"
     if ours.label == theirs.label:
         return "It is the plan that the search finds."
+    if abs(ratio) < LEAST_DIFFERENCE:
+        return "On paper its step takes as long as that of the plan found."
     longer = "less" if ratio < 0 else "longer"
     return (
         f"On paper its step takes {abs(ratio):.0%} {longer} than that of the plan found, which is {sure} than two"

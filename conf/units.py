@@ -16,6 +16,14 @@ SECONDS_PER_MINUTE, MINUTES_PER_HOUR, SECONDS_PER_HOUR = 60, 60, 3600
 FLOAT32_BYTES = 4
 """The width of what is kept in fp32 whatever the precision: master weights, optimizer states, softmax statistics."""
 
+LEAST_GAIN_SHOWN = 0.0005
+"""A smaller share rounds to 0.0 %, which nobody should read as a gain."""
+
+
+def gain_of(share: float, word: str) -> str:
+    """`12.0% faster`; empty where that rounds to nothing or is no gain."""
+    return f"{share:.1%} {word}" if share >= LEAST_GAIN_SHOWN else ""
+
 
 def count_of(number: int, noun: str, verb_of_one: str = "", verb_of_many: str = "") -> str:
     """`1 trial`, `1,000 trials`; with verbs `1 trial was`, `1,000 trials were`."""

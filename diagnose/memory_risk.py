@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from statistics import NormalDist
-
 import numpy as np
 
 from diagnose.measured import MeasuredSteps
 from diagnose.understood import Understood
-from sweeps.memory_odds import LIKELY, MemoryOdds
-from sweeps.search.layouts.memory_fit import MemoryFit, MemorySeen, cumulative
+from sweeps.memory_odds import MemoryOdds
+from sweeps.search.layouts.memory_fit import MemoryFit, MemorySeen
 from sweeps.table.configuration import Configuration
 from train_core.costs import Estimate
 from train_core.costs.estimate import plans_of
@@ -27,29 +25,23 @@ class MemoryRisk:
         assert configuration is not None
         assert predicted is not None
         self.capacity = predicted.memory_capacity_bytes
-        self.odds = MemoryOdds.of(configuration.implementation.name, configuration.setup.parallel.world_size)
         ratio = _seen_ratio(predicted, measured) if measured else None
         seen = [] if ratio is None else [(0, float(np.log(ratio)))]
-        self.fit = MemoryFit.fit(MemorySeen.of(plans_of([configuration.setup]), seen, [])) if seen else None
+        trainer, plans = configuration.implementation.name, plans_of([configuration.setup])
+        self.odds = MemoryOdds.of(trainer, configuration.setup.parallel.world_size)
+        self.fit = MemoryFit.fit(MemorySeen.of(plans, seen, []), trainer)
 
     def fits(self, configuration: Configuration, predicted: Estimate) -> float:
         """The probability that it fits; 1 where nothing is known of its memory, as of another optimizer than Adam."""
         if not configuration.models_memory:
             return 1.0
-        if self.fit is None:
-            return self.odds.likelihood(predicted.peak_memory_bytes, self.capacity)
-        mean, spread = self.fit.ratio(plans_of([configuration.setup]))
-        room = np.log(self.capacity / predicted.peak_memory_bytes)
-        return float(cumulative((room - mean) / spread)[0])
+        sizes = np.array([float(predicted.peak_memory_bytes)]), np.array([float(self.capacity)])
+        return float(self.fit.probability(plans_of([configuration.setup]), *sizes)[0])
 
     @property
     def headroom_bytes(self) -> int:
-        """What a search has to leave free for plans that are likely to fit, by the part that all of them share."""
-        if self.fit is None:
-            return self.capacity - self.odds.room_bytes(self.capacity)
-        first, spread = float(self.fit.mean[0]), float(self.fit.covariance[0, 0]) ** 0.5
-        most = self.capacity / np.exp(first + NormalDist().inv_cdf(LIKELY) * spread)
-        return max(0, int(self.capacity - most))
+        """What a search has to leave free for plans of any kind to be likely to fit."""
+        return self.capacity - self.fit.of_another_kind(self.odds).room_bytes(self.capacity)
 
 
 def _seen_ratio(predicted: Estimate, measured: MeasuredSteps) -> float | None:

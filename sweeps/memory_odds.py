@@ -55,11 +55,15 @@ class MemoryOdds:
         return self.needed.cdf(log(memory_bytes / predicted_bytes))
 
     def in_words(self, predicted_bytes: float, memory_bytes: float) -> str:
-        return f"{self.likelihood(predicted_bytes, memory_bytes):.0%} likely to fit"
+        return in_words(self.likelihood(predicted_bytes, memory_bytes))
 
     def room_bytes(self, memory_bytes: int) -> int:
         """The most predicted bytes with which a plan is LIKELY to fit; never more than there are."""
         return int(memory_bytes * exp(min(0.0, -self.needed.inv_cdf(LIKELY))))
+
+
+def in_words(likelihood: float) -> str:
+    return f"{likelihood:.0%} likely to fit"
 
 
 @cache

@@ -105,6 +105,11 @@ NEARLY_EQUAL = 1.2
 WHOSE = {"first-run": "first runs", "recipe": "runs by a maker's recipe", "tuned": "tuned runs"}
 
 
+def after_runs(num_runs: int) -> str:
+    """The words on what predictions rest on, beside published runs."""
+    return f"after {num_runs} of your runs" if num_runs else "before any of your runs"
+
+
 def said_before(practice: Practice, width: float = 1.0) -> str:
     """What most runs of a practice take.
 
@@ -114,7 +119,7 @@ def said_before(practice: Practice, width: float = 1.0) -> str:
     level = load_levels()[practice]
     low, high = _times(level.low * width), _times(level.high * width)
     return (
-        f"Before any of your runs: most {WHOSE[practice]} take {low} to {high} times this; half are within"
+        f"{after_runs(0).capitalize()}: most {WHOSE[practice]} take {low} to {high} times this; half are within"
         f" {_times(level.middle)}."
     )
 
@@ -125,7 +130,7 @@ def said_after(num_runs: int, half: float) -> str:
     Args:
         half: the logarithm by which the interval reaches to both sides.
     """
-    after = f"After {num_runs} of your runs" if num_runs else "After your runs"
+    after = after_runs(num_runs).capitalize() if num_runs else "After your runs"
     return f"{after}: most take {_times(-half)} to {_times(half)} times this."
 
 

@@ -58,7 +58,12 @@ def in_three_digits(value: float | None) -> str:
 
 def error_percent(predicted: float, measured: float) -> str:
     """The distance of the prediction above (+) or below (-) the measurement, in percent of the measurement."""
-    shown = f"{100 * (predicted - measured) / measured:+.1f}"
+    return signed_percent((predicted - measured) / measured)
+
+
+def signed_percent(share: float | None) -> str:
+    """A share above or below nothing in percent, without a sign where it rounds to nothing."""
+    shown = ABSENT if share is None else f"{100 * share:+.1f}"
     return "0.0" if shown in ("+0.0", "-0.0") else shown
 
 

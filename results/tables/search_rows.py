@@ -11,7 +11,7 @@ from conf.plan.knobs import KNOBS, Knob, KnobValue, labelled_values, layers_in_s
 from conf.units import JOULES_PER_KWH, MILLION, SECONDS_PER_HOUR, count_of
 from results.render.json_and_csv import csv_cell
 from results.render.table import Table, breakable, text
-from results.render.units import seconds, significant, tflops
+from results.render.units import gib, seconds, significant, tflops
 from sweeps.planner.choosing.choice import Candidate, Choice, Judged, judge, rivals_of
 from sweeps.planner.choosing.objectives import (
     Training,
@@ -181,6 +181,7 @@ def mixed_row(plan: MixedStrategy, spaces: Sequence[Space], training: Training) 
         "predicted_model_flops_per_second_per_device": _flops_per_device(plan, spaces),
         "predicted_worst_stage": plan.worst_stage,
         "predicted_worst_stage_bytes": plan.worst_stage_bytes,
+        "predicted_fit_probability": plan.fit_likelihood,
         "predicted_dollars_per_million_tokens": None if rate is None else rate * plan.step_seconds / tokens * MILLION,
         "predicted_joules_per_token": sum(watts(space) for space in spaces) * plan.step_seconds / tokens,
         "predicted_hours": hours,
@@ -211,24 +212,31 @@ def mixed_document(
     choice: MixedChoice, spaces: Sequence[Space], training: Training, padding: Sequence[str]
 ) -> dict[str, object]:
     """The answer for JSON. `seconds` is the time of the whole search; `priced` plans are those no bound ruled out."""
+    plans = [*choice.best, *([choice.crowded] if choice.crowded else [])]
+    documents = [
+        {
+            **mixed_row(plan, spaces, training),
+            "blocks": [{name: getattr(block, name) for name in BLOCK_FIELDS} for block in plan.blocks],
+            "overrides": [*padding, *plan.overrides()],
+        }
+        for plan in plans
+    ]
+    best, crowded = documents[: len(choice.best)], documents[len(choice.best) :]
     return {
         "strategies": choice.num_strategies,
         "priced": choice.num_priced,
         "seconds": choice.search_seconds,
-        "best": [
-            {
-                **mixed_row(plan, spaces, training),
-                "blocks": [{name: getattr(block, name) for name in BLOCK_FIELDS} for block in plan.blocks],
-                "overrides": [*padding, *plan.overrides()],
-            }
-            for plan in choice.best
-        ],
+        "best": best,
+        "without_headroom": crowded[0] if crowded else None,
     }
 
 
 def mixed_table(best: Sequence[MixedStrategy], spaces: Sequence[Space], training: Training) -> Table:
-    """The best assignments, fastest first. TFLOPS are model FLOPs per device, of all types together."""
-    columns = ("#", "layout", "pipeline", "step s", "TFLOPS", "$/Mtoken")
+    """The best assignments, fastest first. TFLOPS are model FLOPs per device, of all types together.
+
+    GiB are of the stage that leaves the least of its device's memory.
+    """
+    columns = ("#", "layout", "pipeline", "step s", "TFLOPS", "GiB", "$/Mtoken")
     rows = []
     for position, plan in enumerate(best, start=1):
         per_million = mixed_row(plan, spaces, training)["predicted_dollars_per_million_tokens"]
@@ -238,6 +246,7 @@ def mixed_table(best: Sequence[MixedStrategy], spaces: Sequence[Space], training
             text("\n".join(_mixed_block_text(block) for block in plan.blocks)),
             text(seconds(plan.step_seconds)),
             text(tflops(_flops_per_device(plan, spaces))),
+            text(gib(plan.worst_stage_bytes) + ("" if plan.is_likely else "!")),
             text(significant(per_million if isinstance(per_million, float) else None)),
         )
         rows.append(row)

@@ -11,16 +11,17 @@ from rich.text import Text
 
 from conf.compose.settings import Settings
 from conf.types.schema import DOCUMENTS, DataSpec, PrecisionPlan
-from conf.units import SECONDS_PER_HOUR
+from conf.units import SECONDS_PER_HOUR, gain_of
 from results.render.legend import names_in_short
 from results.render.table import Table, breakable, columns_with_room, text
-from results.render.units import count, gib, percent, seconds, significant, tflops
+from results.render.units import count, gib, percent, seconds, signed_percent, significant, tflops
 from results.tables.search_rows import layout, layout_knobs, training_costs
 from sweeps.memory_odds import NONE_LIKELY
 from sweeps.planner.choosing.choice import Candidate, Choice, Judged, gain_in_words, judge, rivals_of
 from sweeps.planner.choosing.explain import Alternative, Explanation
 from sweeps.planner.choosing.objectives import ScalingKind, Training, dollars_per_second
 from sweeps.planner.choosing.scaling import ScalingPoint
+from sweeps.planner.mixed import MixedChoice, MixedStrategy
 from sweeps.planner.request import Request
 from train_core.costs.counts.flops import DoneShares, model_flops
 
@@ -35,6 +36,7 @@ TITLES: dict[ScalingKind, str] = {
     "strong": "Predicted strong scaling, not measured: the batch stays",
 }
 
+LETS_IN = "--headroom 0 lets it in."
 MOST_OUTSIDE = 3
 CAUSAL, MOST_CAUSAL_SHARE = DoneShares(attended=0.5), 0.85
 """Of the model's FLOPs with attention in full, what they are if it is counted for the pairs that a mask leaves."""
@@ -221,7 +223,7 @@ def _alternatives(explanation: Explanation) -> Table:
     rows = []
     for each in explanation.alternatives:
         predicted = each.estimate
-        slower = "" if each.slower is None else f"{100 * each.slower:+.1f} %"
+        slower = "" if each.slower is None else f"{signed_percent(each.slower)} %"
         step, memory = (predicted.step_seconds, predicted.peak_memory_bytes) if predicted else (None, None)
         rows.append(tuple(map(text, (each.knob, each.value, seconds(step), slower, gib(memory), each.reason or ""))))
     columns = ("knob", "value", "step s", "slower", "GiB", "why not")
@@ -276,7 +278,7 @@ def notes(shown: Sequence[Judged], choice: Choice | None, request: Request) -> I
         yield padded_vocabulary_sentence(request.vocab_size, request.settings.model.vocab_size)
 
 
-def unlikely_sentences(shown: Sequence[Candidate]) -> Iterator[str]:
+def unlikely_sentences(shown: Sequence[Candidate | MixedStrategy]) -> Iterator[str]:
     """Yield the sentence on those plans, by their numbers, that may not fit."""
     odds = [f"#{number} is {each.odds_in_words}" for number, each in enumerate(shown, start=1) if not each.is_likely]
     if odds:
@@ -337,14 +339,25 @@ def _order_sentence(choice: Choice, shown: Sequence[Judged]) -> str:
 def passed_over_sentences(choice: Choice) -> Iterator[str]:
     """Yield what is better on paper than the plan proposed, and what would be if it were likely to fit."""
     first, other = choice.best[0], choice.fastest
-    if other.space.setting.cluster.name != first.space.setting.cluster.name or other.strategy != first.strategy:
+    if gain := gain_in_words(other, first, choice.objective):
         is_here = other.space.world_size == first.space.world_size
         devices = "" if is_here else f" on {other.space.world_size:,} devices of {other.space.setting.cluster.name}"
-        yield f"{layout(other)}{devices} is {gain_in_words(other, first, choice.objective)}."
+        yield f"{layout(other)}{devices} is {gain}."
     if choice.none_likely:
         yield none_likely_sentence()
-    if (out := choice.crowded) is not None:
-        yield f"Left out: {layout(out)}, {gain_in_words(out, first, choice.objective)}. --headroom 0 lets it in."
+    out = choice.crowded
+    if out is not None and (gain := gain_in_words(out, first, choice.objective)):
+        yield f"Left out: {layout(out)}, {gain}. {LETS_IN}"
+
+
+def mixed_sentences(choice: MixedChoice, num_layers: int) -> Iterator[str]:
+    """Yield what of the assignments may not fit, and what was left out because it may not."""
+    if choice.none_likely:
+        yield none_likely_sentence()
+    out = choice.crowded
+    if out and (gain := gain_of(1 - out.step_seconds / choice.best[0].step_seconds, "faster on paper")):
+        yield f"Left out: {out.strategy.label(num_layers)}, {gain}, {out.odds_in_words}. {LETS_IN}"
+    yield from unlikely_sentences(choice.best)
 
 
 def _causal_sentence(plan: Candidate) -> Iterator[str]:

@@ -13,16 +13,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import reduce
-from itertools import permutations
-from math import gcd, inf
+from itertools import permutations, product
+from math import factorial, gcd, inf
+from typing import NamedTuple
 
 import numpy as np
 
 from conf.errors import InfeasiblePlan
 from conf.overrides import value_text
 from conf.units import GIBIBYTE
+from sweeps.memory_odds import LIKELY, MemoryOdds, in_words
 from sweeps.planner.plans.bounds import SLACK
 from sweeps.planner.plans.shard_work import ShardWork, price_shards
 from sweeps.planner.plans.space import (
@@ -64,6 +67,7 @@ class MixedStrategy:
     Attributes:
         strategy: the plan of the whole pipeline, with the layers of every stage.
         worst_stage: the stage that leaves the least of its device's memory.
+        fit_likelihood: the probability that the stages fit that take the largest part of their device's memory.
     """
 
     strategy: Strategy
@@ -72,6 +76,15 @@ class MixedStrategy:
     step_seconds: float
     worst_stage: int
     worst_stage_bytes: int
+    fit_likelihood: float
+
+    @property
+    def is_likely(self) -> bool:
+        return self.fit_likelihood >= LIKELY
+
+    @property
+    def odds_in_words(self) -> str:
+        return in_words(self.fit_likelihood)
 
     @property
     def num_devices(self) -> int:
@@ -86,11 +99,18 @@ class MixedStrategy:
 
 @dataclass(frozen=True, slots=True)
 class MixedChoice:
-    """The result of a search of mixed jobs: all legal assignments, and those that the bound did not rule out."""
+    """The result of a search of mixed jobs: all legal assignments, and those that the bound did not rule out.
+
+    Attributes:
+        crowded: the assignment that is faster than the best and leaves too little memory free, if any.
+        none_likely: no assignment is likely to fit, so that those are chosen among that fit on paper.
+    """
 
     num_strategies: int
     num_priced: int
     best: tuple[MixedStrategy, ...]
+    crowded: MixedStrategy | None
+    none_likely: bool
     search_seconds: float
 
 
@@ -123,16 +143,29 @@ def choose_mixed(spaces: Sequence[Space], top: int) -> MixedChoice:
     """
     require_few_types([space.setting.cluster.name for space in spaces])
     start = time.perf_counter()
-    search, orders = _MixedSearch(spaces, top), list(permutations(range(len(spaces))))
+    search = _MixedSearch(spaces, top)
     # The most promising sizes come first: good plans found early let the bounds rule out most of what follows.
     all_sizes = sorted(search.all_sizes(), key=lambda sizes: float(sizes.bounds.min()))
-    num_strategies = sum(sizes.bounds.size * len(sizes.zero_stages) for sizes in all_sizes) * len(orders)
-    for sizes in all_sizes:
-        for order in orders:
-            search.rank(sizes, order)
+    num_orders = factorial(len(spaces))
+    num_strategies = sum(sizes.bounds.size * len(sizes.zero_stages) for sizes in all_sizes) * num_orders
+    search.rank_all(all_sizes)
+    none_likely = not search.best and any(space.asks_likely for space in spaces)
+    if none_likely:
+        search = search.on_paper(top)
+        search.rank_all(all_sizes)
     if not search.best:
-        raise _empty_error(spaces, num_strategies, search.smallest_shortfall)
-    return MixedChoice(num_strategies, search.num_priced, tuple(search.best), time.perf_counter() - start)
+        raise _empty_error(search.spaces, num_strategies, search.smallest_shortfall)
+    crowded = search.on_paper(1, search.best[0].step_seconds)
+    if any(space.headroom_bytes for space in search.spaces):
+        crowded.rank_all(all_sizes)
+    return MixedChoice(
+        num_strategies,
+        search.num_priced,
+        best=tuple(search.best),
+        crowded=next(iter(crowded.best), None),
+        none_likely=none_likely,
+        search_seconds=time.perf_counter() - start,
+    )
 
 
 def _shares(counts: Sequence[int], num_layers: int) -> Integers:
@@ -153,8 +186,9 @@ class _MixedSearch:
     An order is one of the types along the pipeline.
     """
 
-    def __init__(self, spaces: Sequence[Space], top: int) -> None:
-        self.spaces, self.top, self.num_priced = spaces, top, 0
+    def __init__(self, spaces: Sequence[Space], top: int, below: float = inf) -> None:
+        """Keeps what takes less than `below` seconds."""
+        self.spaces, self.top, self.below, self.num_priced = spaces, top, below, 0
         self.best: list[MixedStrategy] = []
         self.smallest_shortfall = inf
         # The tensor-parallel sizes that every type of devices allows.
@@ -165,8 +199,19 @@ class _MixedSearch:
 
     @property
     def limit(self) -> float:
-        """Seconds that a plan must beat to be among the best; infinite while there are fewer than `top`."""
-        return self.best[-1].step_seconds if len(self.best) == self.top else inf
+        """Seconds that a plan must beat to be among the best."""
+        return self.best[-1].step_seconds if len(self.best) == self.top else self.below
+
+    def on_paper(self, top: int, below: float = inf) -> _MixedSearch:
+        """A search in which every plan fits whose predicted memory the devices have."""
+        other = copy(self)
+        other.spaces, other.top, other.below = [space.on_paper() for space in self.spaces], top, below
+        other.best, other.num_priced, other.smallest_shortfall = [], 0, inf
+        return other
+
+    def rank_all(self, all_sizes: Sequence[_Sizes]) -> None:
+        for sizes, order in product(all_sizes, permutations(range(len(self.spaces)))):
+            self.rank(sizes, order)
 
     def all_sizes(self) -> Iterator[_Sizes]:
         first, shared = self.spaces[0], reduce(gcd, (space.world_size for space in self.spaces))
@@ -234,7 +279,7 @@ class _MixedSearch:
             self._price(MixedRows(plans, order, sizes.counts, sizes.layers[share[part]]))
 
     def _shortfalls(self, sizes: _Sizes, order: tuple[int, ...], promising: tuple[Integers, ...]) -> Integers:
-        """Bytes that the promising pairs of shard and layers lack under each ZeRO stage, (z, n).
+        """Bytes that the promising pairs of shard and layers lack, with those to be left free, by ZeRO stage, (z, n).
 
         The memory of a block depends on its own layers only, so that it is looked up in a table for each type.
         """
@@ -248,7 +293,8 @@ class _MixedSearch:
             plans = _plans(self.spaces[0], sizes, np.array(sizes.zero_stages).reshape(-1, 1, 1), shards)
             stages = block_stages(index, start, counts[index], sum(counts), layers.reshape(1, 1, -1))
             work = self._tables[index].of(plans)
-            table = block_shortfall(self.spaces[index].setting, plans, work, stages)[0]
+            space = self.spaces[index]
+            table = block_shortfall(space.setting, plans, work, stages)[0] + space.headroom_bytes
             shape = (len(sizes.zero_stages), len(sizes.shards), len(layers))
             own = sizes.layers[share, index] - counts[index]
             worst = np.maximum(worst, np.broadcast_to(table, shape)[:, shard, own])
@@ -290,8 +336,9 @@ def _plans(space: Space, sizes: _Sizes, zero_stage: Integers, shard: Integers) -
 
 
 def _strategy(
-    spaces: Sequence[Space], rows: MixedRows, step: StepColumns, memory: tuple[Integers, Integers, Integers], row: int
+    spaces: Sequence[Space], rows: MixedRows, step: StepColumns, memory: MixedMemory, row: int
 ) -> MixedStrategy:
+    odds = MemoryOdds.of(spaces[0].setting.implementation.name, sum(space.world_size for space in spaces))
     blocks = []
     for index in rows.order:
         base, fuller = divmod(int(rows.layers[row, index]), rows.counts[index])
@@ -307,8 +354,9 @@ def _strategy(
         blocks=tuple(blocks),
         step_terms=row_of(step, row),
         step_seconds=float(step.total_seconds[row]),
-        worst_stage=int(memory[1][row]),
-        worst_stage_bytes=int(memory[2][row]),
+        worst_stage=int(memory.worst_stage[row]),
+        worst_stage_bytes=int(memory.worst_stage_bytes[row]),
+        fit_likelihood=odds.likelihood(float(memory.fullest_share[row]), 1.0),
     )
 
 
@@ -324,7 +372,8 @@ def _empty_error(spaces: Sequence[Space], num_strategies: int, shortfall: float)
     problem = (
         f"lacks memory: of {num_strategies} assignments the best is {shortfall / GIBIBYTE:.1f} GiB short per device"
     )
-    return InfeasiblePlan("--mixed", shown, problem, "Use more devices.")
+    free = ", or take a smaller --headroom" if any(space.headroom_bytes for space in spaces) else ""
+    return InfeasiblePlan("--mixed", shown, problem, f"Use more devices{free}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,19 +453,31 @@ def _equal_stages(index: int, start: Integers | int, count: Integers, layers: In
     return StagesOnType(index, StageGroup(count, np.zeros_like(layers) + start, layers, none, none), False)
 
 
-def mixed_memory(
-    spaces: Sequence[Space], tables: Sequence[ShardWork], rows: MixedRows
-) -> tuple[Integers, Integers, Integers]:
-    """Return the bytes that each assignment's worst stage lacks, that stage's index, and the bytes that it needs."""
+class MixedMemory(NamedTuple):
+    """Memory of assignments, in columns.
+
+    Attributes:
+        worst_stage: the one that leaves the least of its device's memory, and the bytes that it needs.
+        fullest_share: the largest part of its device's memory that a stage takes.
+    """
+
+    worst_stage: Integers
+    worst_stage_bytes: Integers
+    fullest_share: Floats
+
+
+def mixed_memory(spaces: Sequence[Space], tables: Sequence[ShardWork], rows: MixedRows) -> MixedMemory:
     plans, stages = rows.plans, _stages(rows)
     of_types = [
         block_shortfall(space.setting, plans, table.of(plans), [each for each in stages if each.type_index == index])
         for index, (space, table) in enumerate(zip(spaces, tables, strict=True))
     ]
+    capacities = [space.setting.cluster.device.memory_bytes for space in spaces]
+    shares = [(lacking + memory) / memory for (lacking, *_), memory in zip(of_types, capacities, strict=True)]
     shortfall, worst, needed = of_types[0]
     for other in of_types[1:]:
         fuller = other[0] > shortfall
         shortfall, worst, needed = (
             np.where(fuller, theirs, ours) for theirs, ours in zip(other, (shortfall, worst, needed), strict=True)
         )
-    return shortfall, worst, needed
+    return MixedMemory(worst, needed, np.maximum.reduce(shares))

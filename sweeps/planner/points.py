@@ -68,9 +68,11 @@ def planned_points(space: Space, parts: ExperimentParts, plan: SearchPlan) -> li
     best = [found.strategy for found in ordered[: plan.top_k]]
     first, layers = ordered[0], parts.model.num_layers
     fastest = min(ordered, key=lambda found: found.step_seconds)
-    notes = [f"; {fastest.strategy.label(layers)} is {gain_in_words(fastest, first)}"] * (fastest.strategy != best[0])
+    gain = gain_in_words(fastest, first)
+    notes = [f"; {fastest.strategy.label(layers)} is {gain}"] * (gain != "")
     better = [each for each in unlikely if each.counted_seconds < first.counted_seconds]
-    notes += [f"; left out: {out.strategy.label(layers)}, {gain_in_words(out, first)}" for out in better[:1]]
+    gains = [(out, gain) for out in better[:1] if (gain := gain_in_words(out, first))]
+    notes += [f"; left out: {out.strategy.label(layers)}, {gain}" for out, gain in gains]
     notes += [f"; {NONE_LIKELY}, and it is {first.odds_in_words}"] * (not first.is_likely)
     places = ["the best", *(f"number {rank}" for rank in range(2, len(best) + 1))]
     points = [

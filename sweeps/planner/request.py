@@ -28,6 +28,7 @@ from conf.types.model_spec import ModelSpec
 from conf.types.schema import Value
 from conf.types.sweep_spec import SweepSpec
 from conf.units import GIBIBYTE, MEBIBYTE
+from sweeps.memory_odds import MemoryOdds
 from sweeps.planner.plans.runnable import require_run
 from sweeps.planner.plans.space import Space, padded_model, shared_tensor_sizes
 from sweeps.planner.plans.strategy import Strategy, even_ends, spread_layers
@@ -139,7 +140,7 @@ def search_request(
         for size in sizes:
             setting = _setting(settings, cluster, trainer, knobs)
             space = Space(setting, size, batch, across, knobs, compiles_layers=compiles)
-            spaces.append(_with_headroom(space, headroom))
+            spaces.append(_with_headroom(space, headroom, size))
     if not spaces:
         raise left_out[0].reason
     _require_expressible(settings, knobs)
@@ -227,21 +228,25 @@ def offers(text: str) -> list[tuple[str, int]]:
     return found
 
 
-def mixed_request(asked: Composition, text: str, implementation: str | None) -> Request:
+def mixed_request(asked: Composition, text: str, implementation: str | None, headroom: str | None = None) -> Request:
     """One space for each offer of a mixed job; only what such a job can choose may be pinned."""
     parts: list[Request] = []
     for name, number in offers(text):
         device_counts(load_cluster(name), str(number), stated_by="--mixed")
-        parts.append(search_request(asked, devices=str(number), clusters=[name], implementation=implementation))
+        given = {"devices": str(number), "implementation": implementation, "headroom": headroom}
+        parts.append(search_request(asked, clusters=[name], **given))
     require_one_maker("--mixed", text, (part.spaces[0].setting.cluster.device for part in parts))
     for knob in NOT_IN_MIXED:
         if knob in parts[0].spaces[0].pinned:
             value = parts[0].spaces[0].pinned[knob]
             remedy = "Leave it out: stages follow from the devices, pipelines run 1F1B, the rest is plain."
             raise ConfigError(f"parallel.{knob}", value, "is not chosen in a job over several types", remedy)
+    whole = sum(part.spaces[0].world_size for part in parts)
+    spaces = [_with_headroom(part.spaces[0], headroom, whole) for part in parts]
+    model = parts[0].unpadded_model
     return _pad_vocabulary(
-        parts[0].settings.model_copy(update={"model": parts[0].unpadded_model}),
-        [replace(part.spaces[0], setting=replace(part.spaces[0].setting, model=part.unpadded_model)) for part in parts],
+        parts[0].settings.model_copy(update={"model": model}),
+        [replace(space, setting=replace(space.setting, model=model)) for space in spaces],
         (),
     )
 
@@ -353,12 +358,17 @@ UNITS = {"GiB": GIBIBYTE, "MiB": MEBIBYTE, "GB": 10**9, "MB": 10**6}
 AMOUNT = re.compile(rf"(\d+(?:\.\d+)?) ?({'|'.join(UNITS)}|%)|0")
 
 
-def _with_headroom(space: Space, text: str | None) -> Space:
-    """The space whose plans leave so much memory free; with None, so much that they are likely to fit."""
+def _with_headroom(space: Space, text: str | None, num_devices: int) -> Space:
+    """The space whose plans leave so much memory free; with None, so much that they are likely to fit.
+
+    Args:
+        num_devices: of the whole job.
+    """
     device = space.setting.cluster.device
     if text is not None:
         return replace(space, headroom_bytes=headroom_bytes(text, device))
-    free = device.memory_bytes - space.odds.room_bytes(device.memory_bytes)
+    odds = MemoryOdds.of(space.setting.implementation.name, num_devices)
+    free = device.memory_bytes - odds.room_bytes(device.memory_bytes)
     return replace(space, headroom_bytes=free, asks_likely=True)
 
 

@@ -163,7 +163,7 @@ def _what_a_search_finds(composition: Composition, trial: Trial | None, *, fits:
         return "--search finds no plan that fits either."
     rate, predicted = best.model_flops_per_second_per_device, trial.estimate if trial else None
     gain = rate / predicted.model_flops_per_second_per_device - 1 if predicted and fits else None
-    if gain is not None and gain < LEAST_GAIN:
+    if gain is not None and gain <= LEAST_GAIN:
         return "--search, which goes through every plan, finds none that is faster."
     than = f" on {count_of(best.space.world_size, 'device')}" if gain is None else f", {gain:.0%} faster"
     return f"--search finds {layout(best)}: {tflops(rate)} TFLOPS a device{than}."

@@ -23,7 +23,7 @@ from conf.overrides import Override, Overrides
 from conf.plan.experiment import Experiment
 from conf.plan.trainer_call import Call, call_of, flat, met_limits, names_of, torchrun_words
 from conf.types.sites import SlurmSpec
-from conf.units import MINUTES_PER_HOUR, SECONDS_PER_HOUR, TERA, count_of
+from conf.units import MINUTES_PER_HOUR, SECONDS_PER_HOUR, TERA, count_of, gain_of
 from launcher.command_trainer.process import HUGGINGFACE_STARTER
 from results.analysis.findings.ranking import by_prediction
 from results.render.units import gib
@@ -142,8 +142,8 @@ def _best_of_search(composition: Composition, choices: SearchOptions) -> ChosenP
     experiment = strategy.experiment(parts)
     predicted = estimate(experiment, setting.implementation)
     share = predicted.step_seconds / best.step_seconds - 1
-    if refusal is not None and share > 0:
-        notes.append(f"The best plan of all is {share:.1%} faster: {refusal.key} = {refusal.value}: {refusal.problem}.")
+    if refusal is not None and (gain := gain_of(share, "faster")):
+        notes.append(f"The best plan of all is {gain}: {refusal.key} = {refusal.value}: {refusal.problem}.")
     if refusal is None:
         notes += passed_over_sentences(choice)
     if wanted.padding:

@@ -31,6 +31,7 @@ from results.tables.search_tables import (
     explanation_document,
     explanation_lines,
     judged_table,
+    mixed_sentences,
     notes,
     padded_vocabulary_sentence,
     scaling_document,
@@ -63,7 +64,7 @@ RANKED_BY: dict[PlanObjective, str] = {
 }
 BEST = "best"
 WORLD_SIZE = "parallel.world_size"
-OF_MIXED = frozenset({"search", "tokens", "steps", "mixed", "implementation", "top", "format"})
+OF_MIXED = frozenset({"search", "tokens", "steps", "mixed", "implementation", "top", "format", "headroom"})
 
 
 def run_search(composition: Composition, options: SearchOptions) -> None:
@@ -143,7 +144,7 @@ def _run_mixed(composition: Composition, options: SearchOptions) -> None:
     allowed = OF_MIXED | {"objective"} if options.chosen_objective == DEFAULT_OBJECTIVE else OF_MIXED
     options.require_only(allowed, "--mixed says which devices one job takes, and finds the fastest plan")
     _say_passed_over(composition, "--mixed", options.mixed)
-    wanted = mixed_request(composition, options.mixed, options.implementation)
+    wanted = mixed_request(composition, options.mixed, options.implementation, options.headroom)
     training = training_of(wanted, options)
     choice = choose_mixed(wanted.spaces, options.num_shown)
     print_mixed(choice, wanted, composition.overrides, training, options.chosen_format)
@@ -278,6 +279,8 @@ def print_mixed(
         console.print(_question(request))
         console.print(mixed_table(choice.best, request.spaces, training))
         console.print(f"{choice.num_strategies:,} assignments; searched in {choice.search_seconds:.2f} s.")
+        for sentence in mixed_sentences(choice, request.settings.model.num_layers):
+            console.print(sentence)
         if request.padding:
             console.print(padded_vocabulary_sentence(request.vocab_size, request.settings.model.vocab_size))
         own = [*request.padding_overrides, *choice.best[0].overrides()]

@@ -40,6 +40,8 @@ FEWEST_OF_EACH = 6
 """With fewer trials that ran out, or fewer that did not, trees learn those few by heart. Assumed."""
 MOST_ROWS = 6
 """Neighbouring values of a knob with more of them share a row."""
+LEAST_WHOLE_GAIN = 0.005
+"""A smaller one rounds to 0 %."""
 
 QUANTILES = (0.1, 0.9)
 NUM_DRAWS, NUM_TREES, NUM_TREES_OF_DRAW, SEED = 40, 64, 16, 0
@@ -250,9 +252,10 @@ def finding(sensitivity: Sensitivity) -> str:
     named = f"{', '.join(others)} and {last}" if others else last
     untold = f", and {trials} do not tell which of them more" if others else f" in {trials}"
     most = max(leaders, key=lambda effect: effect.share)
+    faster = f"{100 * most.gain:.0f}" if most.gain >= LEAST_WHOLE_GAIN else "less than 1"
     return (
         f"{named[0].upper()}{named[1:]} mattered most{untold}: {most.column.words} {setting_text(most.fastest_at)} is"
-        f" {100 * most.gain:.0f} % faster than {setting_text(most.slowest_at)} with all other knobs as they were."
+        f" {faster} % faster than {setting_text(most.slowest_at)} with all other knobs as they were."
     )
 
 

@@ -33,7 +33,7 @@ from results.analysis.knobs.table import (
 from results.render.charts import category, layer, quantity
 from results.render.section import Block, Heading, NamedTable, NumbersAre, Paragraph, Plot, ReportSubject, Section
 from results.render.table import Cell, Table, number, text
-from results.render.units import ABSENT, gib, percent, seconds
+from results.render.units import ABSENT, gib, percent, seconds, signed_percent
 from sweeps.planner.choosing.explain import Explanation, explain
 from sweeps.planner.plans.strategy import Strategy
 from sweeps.ranking.points import ranking_of
@@ -184,7 +184,7 @@ def _neighbours(explained: Explanation) -> Iterator[Block]:
             "knob": text(knob_words(each.knob)),
             "value": text(each.value),
             "predicted step s": _predicted_cell(each.estimate, "step_seconds", seconds),
-            "slower %": number(ABSENT if each.slower is None else f"{100 * each.slower:+.1f}", each.slower),
+            "slower %": number(signed_percent(each.slower), each.slower),
             "predicted GiB": _predicted_cell(each.estimate, "peak_memory_bytes", gib),
             **({"why not": text(each.reason or "")} if any(each.reason for each in shown) else {}),
         }

@@ -17,7 +17,7 @@ from results.analysis.findings.comparable import display_name, outcome_words
 from results.render.charts import category, dots, layer, quantity, tooltip
 from results.render.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
 from results.render.table import Table, number, text
-from results.render.units import ABSENT, round_to_digits
+from results.render.units import round_to_digits, signed_percent
 from sweeps.folder.journal import History
 from sweeps.points.objectives import cost, front, is_better_when_larger, measured_value, unit_of
 from sweeps.reading import TrialReading
@@ -203,14 +203,10 @@ def _table(course: Sequence[ProposedTrial]) -> Table:
             number(str(position), position),
             text(display_name(each.reading)),
             text(each.reading.trial.chosen_because or ""),
-            number(_signed_percent(each.reading.trial.expected_gain), each.reading.trial.expected_gain),
-            number(_signed_percent(each.found_gain), each.found_gain),
+            number(signed_percent(each.reading.trial.expected_gain), each.reading.trial.expected_gain),
+            number(signed_percent(each.found_gain), each.found_gain),
             text(outcome_words(each.reading.outcome)),
         )
         for position, each in enumerate(course, start=1)
     )
     return Table(COLUMNS, rows, frozenset({"#", "expected gain %", "found gain %"}))
-
-
-def _signed_percent(share: float | None) -> str:
-    return ABSENT if share is None else f"{100 * share:+.1f}"

@@ -17,7 +17,7 @@ from conf.overrides import value_text
 from conf.plan.knobs import KNOB
 from conf.plan.setup import Setup
 from conf.plan.setup_parts import SetupParts
-from conf.units import GIBIBYTE, count_of
+from conf.units import GIBIBYTE, count_of, gain_of
 from sweeps.confidence import Interval, interval_of
 from sweeps.planner.choosing.objectives import (
     BETTER,
@@ -150,6 +150,8 @@ def choose_plans(
         ConfigError: money was asked for and a cluster names no price.
     """
     start = time.perf_counter()
+    for space in spaces if objective == "cost" or each else ():
+        required_dollars_per_second(space)  # a missing price is refused before seconds go into a search
     if each and len(spaces) > MOST_SEARCHED_WHOLE:  # a front is of prices as declared, and so are its limits
         spaces = [replace(space, as_declared=True) for space in spaces]
     longest = [longest_step_seconds(space, training) for space in spaces]
@@ -426,10 +428,14 @@ class Judged:
 
 
 def gain_in_words(better: Candidate, plan: Candidate, objective: PlanObjective = "time") -> str:
-    """What a plan gains that is better on paper than another, how likely it is to fit, and its further departures."""
+    """What a plan gains on paper over another, how likely it is to fit, and its further departures.
+
+    Empty where it gains nothing that is worth a word.
+    """
     values = [objective_value(objective, each.space, each.step_seconds) for each in (better, plan)]
     words = [each for each in better.departures if each not in (*plan.departures, UNLIKELY)]
-    gain = f"{1 - values[0] / values[1]:.1%} {BETTER[objective]} on paper"
+    if not (gain := gain_of(1 - values[0] / values[1], f"{BETTER[objective]} on paper")):
+        return ""
     odds = "" if better.is_likely else f", {better.odds_in_words}"
     hangs = better.hedged_seconds * plan.step_seconds > plan.hedged_seconds * better.step_seconds * (1 + HEDGED_MORE)
     ports = ", if a ring gets all ports of a node, which nobody measured here" if hangs else ""

@@ -6,15 +6,18 @@ moves the expectation of every other plan, and the plan with the largest expecte
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import exp, inf, log, log1p
+from typing import NamedTuple
 
 import numpy as np
 
 from conf.types.sweep_spec import Objective
-from conf.units import count_of
+from conf.units import LEAST_GAIN_SHOWN, count_of, gain_of
+from sweeps.memory_odds import LIKELY, NONE_LIKELY, in_words
+from sweeps.practice import after_runs
 from sweeps.reading import TrialReading
 from sweeps.search.layouts.candidates import Candidates
 from sweeps.search.layouts.memory_fit import MemoryFit, expected_improvement
@@ -35,6 +38,14 @@ SIZES = ("tensor_parallel_size", "pipeline_parallel_size", "virtual_pipeline_siz
 KNOBS_OF_KIND = ("schedule", "recompute", "zero_stage", "sequence_parallel")
 
 
+class Crowded(NamedTuple):
+    """A candidate that is left out as it may not fit: what it is expected to cost, as a logarithm, and its odds."""
+
+    row: int
+    mean: float
+    fits: float
+
+
 @dataclass(frozen=True, slots=True)
 class Outlook:
     """The candidates that are worth a look, in columns.
@@ -46,6 +57,7 @@ class Outlook:
             never negative.
         best: logarithm of the cost of the best so far, in-flight trials included; infinite where there is none.
         chance: probability that one of them betters the best of those tried by the least gain or more.
+        crowded: the open candidate of lowest expected cost that may fit and is not likely enough to; None without one.
     """
 
     rows: Integers
@@ -56,6 +68,7 @@ class Outlook:
     gain: Floats
     best: float
     chance: float
+    crowded: Crowded | None
 
     @property
     def worth(self) -> Floats:
@@ -105,24 +118,37 @@ def outlook(
 ) -> Outlook:
     """Return what to expect of the candidates that are still open, without those that were tried.
 
-    The nearer a candidate is to a plan that crashed or took too long, the less is expected of it.
+    They are LIKELY to fit; where none is, at least half as likely as the likeliest. The nearer a candidate is to a
+    plan that crashed or took too long, the less is expected of it.
     """
     surrogate, best = Surrogate.fit(measured.seen), inf
     if len(measured):
         best = float((surrogate.belief(measured.seen.priced)[0] + measured.to_cost).min())
-    rows = _most_promising(surrogate, candidates, to_cost, open_rows)
-    chosen = candidates.rows(rows)
+    all_fit = memory.probability(candidates.plans, candidates.peak_bytes, candidates.memory_bytes)
+    likeliest, open_fit = all_fit.max(), all_fit[open_rows]
+    asked = LIKELY if likeliest >= LIKELY else likeliest / 2
+    rows = _most_promising(surrogate, candidates, to_cost, open_rows[open_fit >= asked])
+    chosen, fits = candidates.rows(rows), all_fit[rows]
     log_seconds, spread = surrogate.belief(chosen)
     mean = log_seconds + to_cost[rows]
     gain = expected_improvement(best, mean, spread) if len(measured) else np.zeros(len(rows))
     runs = 1.0 - near_failures(chosen.plans, failed)
-    fits = memory.probability(chosen)
+    unlikely = open_rows[(open_fit < asked) & (open_fit >= likeliest / 2)]
+    crowded = _crowded(surrogate, candidates, to_cost, unlikely, all_fit)
     # The joint covariance grows with the square of the plans, so that only the best few are drawn together.
     promising = np.argsort(-(fits * runs * gain), kind="stable")[:NUM_DRAWN_TOGETHER]
     together = join_plans([measured.seen.priced, chosen.rows(promising)])
     all_to_cost = np.concatenate([measured.to_cost, to_cost[rows[promising]]])
     chance = _chance(surrogate, together, all_to_cost, (fits * runs)[promising], min_gain) if len(measured) else 1.0
-    return Outlook(rows, mean, spread, fits, runs, gain * runs, best, chance)
+    return Outlook(rows, mean, spread, fits, runs, gain * runs, best, chance, crowded)
+
+
+def _crowded(surrogate: Surrogate, candidates: Priced, to_cost: Floats, rows: Integers, fits: Floats) -> Crowded | None:
+    if not len(rows):
+        return None
+    row = int(rows[np.argmin(surrogate.scaled_prediction(candidates.rows(rows)) + to_cost[rows])])
+    mean = surrogate.belief(candidates.rows(np.array([row])))[0] + to_cost[row]
+    return Crowded(row, float(mean[0]), float(fits[row]))
 
 
 def _chance(surrogate: Surrogate, plans: Priced, to_cost: Floats, ends_well: Floats, min_gain: float) -> float:
@@ -174,8 +200,8 @@ def near_failures(plans: Plans, failed: Plans) -> Floats:
 
 UNLIKELY = 0.05  # the chance of more gain at which the search ends
 RECORDED_ENDS, WRONG_ENDS = 55, 1  # of `python -m benchmarks foreign`
-SURE_TO_FIT = 0.95  # the probability that is asked of a plan while nothing was measured
-LIKELY_TO_RUN = 0.5  # likewise
+BETTER: Mapping[Objective, str] = {"dollars": "cheaper", "energy": "less energy"}
+LIKELY_TO_RUN = 0.5  # the probability that is asked of a plan while nothing was measured
 
 TERMS_IN_WORDS = {
     "compute_seconds": "computation costs",
@@ -191,7 +217,6 @@ SURPRISE = (
 )
 FEWEST_TRIALS = 2
 SURE_DIFFERENCE = 2.0  # standard deviations from the prediction at which a difference is told
-LEAST_MEMORY_RATIO = 0.05
 NOTABLE_DIFFERENCE = 0.05  # logarithm of the smallest factor that is told
 
 
@@ -241,9 +266,10 @@ class Bayes(Search):
             if place is None:
                 return proposals, self._ending(ahead)
             rows.append(int(ahead.rows[place]))
-            on_paper = f"predicted the best of {count_of(len(self.candidates.prices), 'plan')}"
-            because = on_paper if knows_nothing else self._because(ahead, place)
             gain = None if knows_nothing else float(ahead.gain[place])
+            because = self._because(ahead, place, gain, len(observed.has_rate))
+            if knows_nothing and not proposals:
+                because += self._left_out(ahead, float(ahead.mean[place]))
             proposals.append(Proposal(self.candidates.point(rows[-1]), because, gain))
         return proposals, ""
 
@@ -257,15 +283,15 @@ class Bayes(Search):
         liars = join_plans([observed.plans_in_flight, priced.rows(np.array(proposed, dtype=int))])
         if len(liars):
             measured = measured.with_liars(liars, seconds_to_cost(self.objective, liars))
-        memory = MemoryFit.fit(observed.memory())
+        memory = MemoryFit.fit(observed.memory(), self.candidates.trainer)
         return outlook(
             priced, self._to_cost, np.flatnonzero(is_open), measured, memory, observed.failed_plans, self.min_gain
         )
 
     def _as_predicted(self, ahead: Outlook) -> Iterator[int]:
-        """Places in the outlook: plans that surely run and fit come first, and among them the lowest predicted cost."""
+        """Places in the outlook: plans that surely run come first, and among them the lowest predicted cost."""
         predicted = (np.log(self.candidates.prices.step_seconds) + self._to_cost)[ahead.rows]
-        order: Integers = np.lexsort((predicted, ahead.fits < SURE_TO_FIT, ahead.runs < LIKELY_TO_RUN))
+        order: Integers = np.lexsort((predicted, ahead.runs < LIKELY_TO_RUN))
         yield from order.tolist()
 
     def _worth_asking(self, ahead: Outlook) -> Iterator[int]:
@@ -286,16 +312,34 @@ class Bayes(Search):
             self._refused.add(row)
         return None
 
-    def _because(self, ahead: Outlook, place: int) -> str:
+    def _because(self, ahead: Outlook, place: int, gain: float | None, num_runs: int) -> str:
         seconds = exp(ahead.mean[place] - self._to_cost[ahead.rows[place]])
+        if gain is None:
+            why = f"predicted the best of {count_of(len(self.candidates.prices), 'plan')}"
+        else:
+            share = f"{gain:.1%}" if gain >= LEAST_GAIN_SHOWN else "less than 0.1%"
+            why = f"expected to better the best by {share}"
+        unlikely = "" if ahead.fits[place] >= LIKELY else f"; {NONE_LIKELY}"
         return (
-            f"expected to better the best by {ahead.gain[place]:.1%}: a step of {seconds:.3g} s"
-            f" ± {ahead.spread[place]:.0%}, {ahead.fits[place]:.0%} likely to fit"
+            f"{why}; {after_runs(num_runs)}: a step of {seconds:.3g} s ± {ahead.spread[place]:.0%},"
+            f" {in_words(ahead.fits[place])}{unlikely}"
         )
+
+    def _left_out(self, ahead: Outlook, best: float) -> str:
+        """The words on a plan that is expected to cost less than the best and may not fit; empty if there is none."""
+        out = ahead.crowded
+        following = None if out is None else self.candidates.experiment(out.row)
+        if out is None or following is None or best == inf:
+            return ""
+        faster = gain_of(1 - exp(out.mean - best), BETTER.get(self.objective, "faster"))
+        return f"; left out: {following.label}, {faster}, {in_words(out.fits)}" if faster else ""
 
     def _ending(self, ahead: Outlook) -> str:
         """Return why nothing more is asked, and what would have been."""
+        left_out = self._left_out(ahead, ahead.best)
         if not len(ahead.rows):
+            if ahead.crowded is not None:
+                return f"all plans that are {LIKELY:.0%} likely to fit were tried{left_out}"
             number = len(self.candidates.prices)
             return "the only plan was tried" if number == 1 else f"all {count_of(number, 'plan')} were tried"
         following = self.candidates.experiment(int(ahead.rows[int(np.argmax(ahead.worth))]))
@@ -308,7 +352,7 @@ class Bayes(Search):
             )
         else:
             reason = "no other plan is expected to better the best"
-        return f"{reason}; next would come {label}"
+        return f"{reason}; next would come {label}{left_out}"
 
     @cached_property
     def _observer(self) -> Observer:
@@ -391,8 +435,6 @@ def _of_memory(observed: Observed) -> Iterator[str]:
     seen = observed.memory()
     if not len(seen.ratios):
         return
-    mean, _ = MemoryFit.fit(seen).ratio(seen.plans)
+    mean, _ = MemoryFit.fit(seen, observed.readings[0].planned.trainer.costs_of).ratio(seen.plans)
     ratio = exp(float(np.median(mean)))
-    # Less than this is measured only where a process on a CPU needs less than what is set aside for its framework.
-    if ratio >= LEAST_MEMORY_RATIO:
-        yield f"plans need {ratio:.2f} x the predicted memory ({count_of(len(seen.ratios), 'trial')})"
+    yield f"plans need {ratio:.2f} x the predicted memory ({count_of(len(seen.ratios), 'trial')})"

@@ -41,6 +41,10 @@ class Candidates(Protocol):
     @property
     def prices(self) -> Priced: ...
 
+    @property
+    def trainer(self) -> str:
+        """The trainer for which they are priced."""
+
     def experiment(self, row: int) -> Experiment | None:
         """The experiment of a plan; None where it does not go with what else is configured."""
 
@@ -61,7 +65,7 @@ class PlansOfSpaces:
         hopeless: float = HOPELESS,
         shared: Mapping[str, Value] | None = None,
     ) -> None:
-        self.parts = parts
+        self.parts, self.trainer = parts, spaces[0].setting.implementation.name
         self.shared = dict(shared or {})  # values of every point beside its knobs
         # The plans of each space and kind, in the order of their numbers.
         self.by_kind = [
@@ -111,6 +115,10 @@ class ListedPoints:
     def __init__(self, experiments: Sequence[Experiment], points: Sequence[Point], prices: Priced) -> None:
         self.experiments, self.points, self.prices = experiments, points, prices
         self._rows = {experiment.fingerprint: row for row, experiment in enumerate(experiments)}
+
+    @property
+    def trainer(self) -> str:
+        return self.experiments[0].trainer.costs_of
 
     def experiment(self, row: int) -> Experiment | None:
         return self.experiments[row]

@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import pi, sqrt
+from statistics import NormalDist
 
 import numpy as np
 
 from conf.plan.knobs import SCHEDULES
 from conf.types.recompute import RECOMPUTES
+from sweeps.memory_odds import MemoryOdds
 from sweeps.planner.plans.space import MOST_ZERO_STAGE
-from sweeps.search.layouts.priced import Priced
 from train_core.costs.setting import Booleans, Floats, Plans
 
-WHOLE_SPREAD = 0.05  # of the error that all plans share, as the standard deviation of its logarithm
-KIND_SPREAD = 0.03  # of that of each recomputation, ZeRO stage and schedule
 MEMORY_KNOBS = {"recompute": len(RECOMPUTES), "zero_stage": MOST_ZERO_STAGE + 1, "schedule": len(SCHEDULES)}
-PRIOR = np.array([WHOLE_SPREAD**2, *[KIND_SPREAD**2] * sum(MEMORY_KNOBS.values())])
+WHOLE_SHARE = 0.5  # of the variance of the error: that of the part which all plans share
+KIND_SHARE = (1 - WHOLE_SHARE) / len(MEMORY_KNOBS)
+PRIOR = np.array([WHOLE_SHARE, *[KIND_SHARE] * sum(MEMORY_KNOBS.values())])
 NOISE = 0.01
 BEYOND = 0.02  # by how much a plan that ran out of memory is taken to exceed the least that it must have needed
 NOISE_BEYOND = 0.02
@@ -44,44 +45,63 @@ class MemorySeen:
 class MemoryFit:
     """The posterior of the logarithm of needed over predicted bytes: a part that all plans share, and one of each kind.
 
+    Before any trial it is what published runs of the trainer say (`MemoryOdds`).
+
     Attributes:
-        mean: of these parts, (parts,).
+        mean: of all parts, in units of the spread of published runs around their mean, (parts,).
         covariance: of them, (parts, parts).
     """
 
+    trainer: str
     mean: Floats
     covariance: Floats
 
     @classmethod
-    def fit(cls, seen: MemorySeen) -> MemoryFit:
+    def fit(cls, seen: MemorySeen, trainer: str) -> MemoryFit:
         is_exact = ~seen.is_bound
-        fit = cls._of(seen.plans.rows(is_exact), seen.ratios[is_exact], np.full(is_exact.sum(), NOISE))
+        exact = np.full(is_exact.sum(), NOISE)
+        fit = cls._of(trainer, seen.plans.rows(is_exact), seen.ratios[is_exact], exact)
         if is_exact.all():
             return fit
         # What ran out of memory needed at least its bound; where more was expected anyway, it says nothing new.
         expected, _ = fit.ratio(seen.plans)
         values = np.where(seen.is_bound, np.maximum(expected, seen.ratios + BEYOND), seen.ratios)
-        return cls._of(seen.plans, values, np.where(seen.is_bound, NOISE_BEYOND, NOISE))
+        return cls._of(trainer, seen.plans, values, np.where(seen.is_bound, NOISE_BEYOND, NOISE))
 
     @classmethod
-    def _of(cls, plans: Plans, ratios: Floats, noise: Floats) -> MemoryFit:
+    def _of(cls, trainer: str, plans: Plans, ratios: Floats, noise: Floats) -> MemoryFit:
+        usual, spread = _published(trainer, plans)
         # Linear regression with a normal prior: each row is weighted by its noise, and the prior's precision is added.
-        rows = _parts(plans) / noise[:, None]
+        rows = _parts(plans) * (spread / noise)[:, None]
         covariance = np.linalg.inv(np.diag(1.0 / PRIOR) + rows.T @ rows)
-        return cls(covariance @ (rows.T @ (ratios / noise)), covariance)
+        return cls(trainer, covariance @ (rows.T @ ((ratios - usual) / noise)), covariance)
 
     def ratio(self, plans: Plans) -> tuple[Floats, Floats]:
         """Mean and standard deviation of that logarithm for other plans, (n,)."""
-        rows = _parts(plans)
+        rows, (usual, spread) = _parts(plans), _published(self.trainer, plans)
         # The diagonal of rows C rows' alone; what is left out of it is the noise, below which no plan is known.
         variance = ((rows @ self.covariance) * rows).sum(axis=1)
-        return rows @ self.mean, np.sqrt(np.maximum(variance, NOISE**2))
+        return usual + spread * (rows @ self.mean), np.maximum(spread * np.sqrt(variance), NOISE)
 
-    def probability(self, priced: Priced) -> Floats:
+    def of_another_kind(self, published: MemoryOdds) -> MemoryOdds:
+        """What is known of plans of kinds that were not tried, beside what published runs say of them."""
+        mean, spread = published.needed.mean, published.needed.stdev
+        known = float(self.mean[0]), sqrt(float(self.covariance[0, 0]) + 1 - WHOLE_SHARE)
+        return MemoryOdds(NormalDist(mean + spread * known[0], spread * known[1]))
+
+    def probability(self, plans: Plans, predicted_bytes: Floats, memory_bytes: Floats) -> Floats:
         """Return the probability that each plan fits, (n,)."""
-        mean, spread = self.ratio(priced.plans)
-        # A plan fits if log(needed / predicted) is at most log(room / predicted).
-        return cumulative((np.log(priced.room_bytes / priced.held_bytes) - mean) / spread)
+        mean, spread = self.ratio(plans)
+        # A plan fits if log(needed / predicted) is at most log(memory / predicted).
+        return cumulative((np.log(memory_bytes / predicted_bytes) - mean) / spread)
+
+
+def _published(trainer: str, plans: Plans) -> tuple[Floats, Floats]:
+    """Mean and spread of that logarithm on published runs of the trainer, by the devices of each plan, (n,)."""
+    sizes, places = np.unique(plans.world_size, return_inverse=True)
+    needed = [MemoryOdds.of(trainer, int(size)).needed for size in sizes]
+    both = np.array([(one.mean, one.stdev) for one in needed], dtype=np.float64).reshape(-1, 2)[places]
+    return both[:, 0], both[:, 1]
 
 
 def _parts(plans: Plans) -> Floats:

@@ -67,11 +67,11 @@ class Observed:
         exact: list[tuple[int, float]] = []
         bounds: list[tuple[int, float]] = []
         for number, reading in enumerate(self.readings):
-            held, room = self.priced.held_bytes[number], self.priced.room_bytes[number]
+            predicted, memory = self.priced.peak_bytes[number], self.priced.memory_bytes[number]
             if reading.outcome is Outcome.OUT_OF_MEMORY:
-                bounds.append((number, log((room + _lacked_bytes(reading)) / held)))
-            elif (measured := _held_bytes(reading)) is not None:
-                exact.append((number, log(measured / held)))
+                bounds.append((number, log((memory + _lacked_bytes(reading)) / predicted)))
+            elif (measured := _needed_bytes(reading)) is not None:
+                exact.append((number, log(measured / predicted)))
         return MemorySeen.of(self.priced.plans, exact, bounds)
 
 
@@ -81,14 +81,14 @@ def _lacked_bytes(reading: TrialReading) -> float:
     return (ended.over_capacity_bytes or 0.0) if ended else 0.0
 
 
-def _held_bytes(reading: TrialReading) -> float | None:
-    """Bytes of a completed trial's fullest rank, without what the framework reserves."""
+def _needed_bytes(reading: TrialReading) -> float | None:
+    """Bytes of a completed trial's fullest rank, with what the framework reserves."""
     performance, experiment = reading.performance, reading.experiment
     if performance is None or experiment is None or not performance.peak_memory_bytes:
         return None
     # On a GPU torch counts its tensors alone; on a CPU the memory of the whole process is measured.
-    reserved = 0 if experiment.cluster.device.kind == "gpu" else experiment.cluster.reserved_memory_bytes
-    return max(1.0, max(performance.peak_memory_bytes) - reserved)
+    reserved = experiment.cluster.reserved_memory_bytes if experiment.cluster.device.kind == "gpu" else 0
+    return max(performance.peak_memory_bytes) + reserved
 
 
 @dataclass

@@ -28,16 +28,16 @@ class Priced(InColumns):
     Attributes:
         terms: predicted seconds of a step by term, in the order of STEP_TERMS, (n, 7).
         slopes: change of the logarithm of each term with that of each of CONSTANTS, (n, 7, constants).
-        held_bytes: predicted on the worst stage, without what the framework reserves, (n,).
-        room_bytes: what the device has for them, (n,).
+        peak_bytes: predicted on the worst stage, (n,).
+        memory_bytes: of the device, (n,).
         flops: of the model, that one step needs on all devices together, (n,).
     """
 
     plans: Plans
     terms: Floats
     slopes: Floats
-    held_bytes: Floats
-    room_bytes: Floats
+    peak_bytes: Floats
+    memory_bytes: Floats
     flops: Floats
 
     def __len__(self) -> int:
@@ -59,8 +59,8 @@ def _no_plans() -> Priced:
         Plans(**{**counts, **plain_columns((0,))}),
         terms=np.zeros((0, num_terms)),
         slopes=np.zeros((0, num_terms, len(CONSTANTS))),
-        held_bytes=none,
-        room_bytes=none,
+        peak_bytes=none,
+        memory_bytes=none,
         flops=none,
     )
 
@@ -74,14 +74,13 @@ def price_with_slopes(setting: Setting, plans: Plans, global_batch_size: int) ->
         altered = replace(setting, cluster=alter(cluster, NUDGE))
         work = work_of(altered, plans)
         slopes[:, :, number] = _slope(terms, _terms(price_step(altered, plans, work), len(plans)))
-    reserved = cluster.reserved_memory_bytes
     ones = np.ones(len(plans))
     return Priced(
         plans=plans,
         terms=terms,
         slopes=slopes,
-        held_bytes=np.maximum(1.0, prices.peak_memory_bytes - reserved) * ones,
-        room_bytes=max(1.0, float(cluster.device.memory_bytes - reserved)) * ones,
+        peak_bytes=prices.peak_memory_bytes * ones,
+        memory_bytes=cluster.device.memory_bytes * ones,
         flops=model_flops(setting.model, global_batch_size) * ones,
     )
 

@@ -13,6 +13,8 @@ import pytest
 from conf.errors import ConfigError, InfeasiblePlan
 from conf.plan.knobs import KnobValue
 from conf.types.recompute import RECOMPUTES
+from conf.units import GIBIBYTE
+from sweeps.memory_odds import LIKELY, MemoryOdds
 from sweeps.planner.mixed import choose_mixed
 from sweeps.planner.plans.space import Space
 from sweeps.planner.plans.strategy import spread_layers
@@ -222,6 +224,42 @@ def test_the_faster_type_takes_more_layers_and_both_together_beat_either() -> No
     layers = {block.cluster: sum(block.layers_per_stage) for block in best.blocks}
     assert layers["dgx-h100"] > 1.5 * layers["selene"]
     assert best.step_seconds < min(search_space(space, top=1).step_seconds[0] for space in spaces)
+
+
+def with_memory(gib: int, *, free: int | None = None) -> list[Space]:
+    """Four A100 and four H100 with so much memory, of which assignments leave so much free, or are likely to fit."""
+    spaces = []
+    for space in spaces_of(["model=llama-2-13b"], [("selene", 4), ("dgx-h100", 4)], 32):
+        device = space.setting.cluster.device.model_copy(update={"memory_bytes": gib * GIBIBYTE})
+        setting = replace(space.setting, cluster=space.setting.cluster.model_copy(update={"device": device}))
+        headroom = gib * GIBIBYTE - MemoryOdds.of("trisweep", 8).room_bytes(gib * GIBIBYTE)
+        likely = replace(space, setting=setting, headroom_bytes=headroom, asks_likely=True)
+        spaces.append(likely if free is None else replace(likely.on_paper(), headroom_bytes=free * GIBIBYTE))
+    return spaces
+
+
+def test_assignments_are_likely_to_fit_and_a_faster_one_that_may_not_is_named() -> None:
+    choice, plain = choose_mixed(with_memory(36), top=5), choose_mixed(with_memory(36, free=0), top=1)
+    assert min(one.fit_likelihood for one in choice.best) >= LIKELY
+    assert choice.crowded == plain.best[0]
+    assert plain.best[0].fit_likelihood < LIKELY
+    assert plain.crowded is None
+    assert not choice.none_likely
+
+
+def test_where_no_assignment_is_likely_to_fit_those_that_fit_on_paper_are_chosen() -> None:
+    choice, plain = choose_mixed(with_memory(31), top=3), choose_mixed(with_memory(31, free=0), top=3)
+    assert choice.none_likely
+    assert choice.crowded is None
+    assert choice.best == plain.best
+
+
+def test_what_assignments_leave_free_is_by_hand_where_somebody_says_so() -> None:
+    roomy = choose_mixed(with_memory(40, free=8), top=1).best[0]
+    assert roomy.worst_stage_bytes <= 32 * GIBIBYTE
+    with refused(InfeasiblePlan, "--mixed") as caught:
+        choose_mixed(with_memory(31, free=8), top=1)
+    assert "or take a smaller --headroom" in str(caught.value)
 
 
 def test_numbers_without_a_common_divisor_say_so() -> None:

@@ -17,7 +17,7 @@ from cli.main import main
 from cli.output.console import console
 from conf.compose.model_from import expand_model_from
 from results.render.units import significant
-from sweeps.memory_odds import MemoryOdds
+from sweeps.memory_odds import LIKELY, MemoryOdds
 from sweeps.planner.plans.space import Space
 from sweeps.planner.plans.whole_space import search_space
 from sweeps.points.plan import plan_sweep
@@ -300,6 +300,18 @@ def test_one_job_over_two_types(plan: Plan) -> None:
     command = shlex.split(shown[shown.index("trisweep train") :])
     assert estimate(load(command[2:]).experiment()).step_seconds == best["predicted_step_seconds"]
     assert set(best["overrides"]) <= set(command)
+
+
+def test_assignments_to_two_types_are_likely_to_fit_and_one_line_says_what_was_left_out(plan: Plan) -> None:
+    words = ["model=llama-2-13b", "precision=fp16", "batch.global_batch_size=32", "--mixed", "selene:4,dgx-h100:4"]
+    shown, everything = (" ".join(plan(*words, *more).split()) for more in ([], ["--headroom", "0"]))
+    assert re.search(r"Left out: \S+, 0\.\d% faster on paper, \d\d% likely to fit. --headroom 0 lets it in", shown)
+    assert "!" not in shown
+    assert "! #1 is 7" in everything
+    assert "Left out" not in everything
+    document = json.loads(plan(*words, "--json"))
+    assert min(each["predicted_fit_probability"] for each in document["best"]) >= LIKELY
+    assert document["without_headroom"]["predicted_fit_probability"] < LIKELY
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from itertools import product
 
 import pytest
 
 from conf.errors import ConfigError, InfeasiblePlan
-from sweeps.planner.choosing.choice import Candidate, Choice, choose_plans, dollars_per_step, pareto_front
+from sweeps.planner.choosing.choice import (
+    Candidate,
+    Choice,
+    choose_plans,
+    dollars_per_step,
+    gain_in_words,
+    pareto_front,
+)
 from sweeps.planner.choosing.objectives import (
     PlanObjective,
     Training,
@@ -166,6 +174,21 @@ def test_money_asked_of_a_cluster_without_prices_names_the_key(objective: PlanOb
     training = Training() if objective == "cost" else Training(NUM_STEPS, budget_dollars=1e9)
     with refused(ConfigError, "cluster.device.price_per_hour"):
         choose_plans([offer("frontier", 64)], objective, training, top=1)
+
+
+def test_a_plan_that_gains_nothing_that_is_worth_a_word_has_no_words() -> None:
+    first = choose_plans([offer("selene", 8)], "time", Training(), top=1).fastest
+    slower, as_fast = (replace(first, step_seconds=first.step_seconds * factor) for factor in (1.02, 1.0004))
+    assert gain_in_words(first, slower).startswith("2.0% faster on paper")
+    assert gain_in_words(first, as_fast) == gain_in_words(slower, first) == ""
+
+
+@pytest.mark.parametrize("each", [False, True])
+def test_a_missing_price_is_refused_before_anything_is_searched(each: bool) -> None:
+    objective: PlanObjective = "time" if each else "cost"
+    without_a_plan = offer("frontier", 64, tensor_parallel_size=7)
+    with refused(ConfigError, "cluster.device.price_per_hour"):
+        choose_plans([without_a_plan], objective, Training(), top=1, each=each)
 
 
 def test_what_fits_nowhere_says_how_much_the_smallest_plan_needs() -> None:

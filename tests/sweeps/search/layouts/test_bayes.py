@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from benchmarks.replay.run import ReplayedReading, replayed_reading
 from conf.units import GIBIBYTE
-from sweeps.search.layouts.bayes import Outlook
+from sweeps.memory_odds import LIKELY, MemoryOdds
+from sweeps.search.layouts.bayes import Bayes
+from sweeps.search.layouts.priced import Priced
 from sweeps.search.registry import search_for
 from sweeps.search.searcher import Listed
 from sweeps.trial import Trial
 from tests.composed import composed
 from tests.sweeps.search.conftest import SWEEP, Replay
 from train_core.trial.measurement import Measurement, Outcome
+
+ODDS = re.compile(r"(\d+)% likely to fit")
 
 
 def failed(measured: Measurement) -> Measurement:
@@ -45,16 +52,46 @@ def test_the_sweep_is_planned_with_its_baseline_alone(replay: Replay) -> None:
 
 @pytest.mark.slow
 def test_the_best_of_the_planner_is_asked_first(replay: Replay) -> None:
-    proposal = replay.search.ask([replay.ended(replay.baseline)], 1).proposals[0]
+    proposal = replay.search.ask([], 1).proposals[0]
     planned = composed(["sweep=175b", "search=planner"])
     assert isinstance(search_for(planned, replay.record), Listed)
-    # Some that are a little faster take 97 % of the memory or more, and may not fit.
-    priced = replay.search.candidates.prices
-    best = min(priced.step_seconds[priced.held_bytes <= 0.96 * priced.room_bytes])
+    priced, memory = replay.search.candidates.prices, replay.baseline.planned.cluster.device.memory_bytes
+    best = min(priced.step_seconds[priced.peak_bytes <= MemoryOdds.of("trisweep", 1024).room_bytes(memory)])
     estimate = replay.trial(proposal).estimate
     assert estimate is not None
     assert estimate.step_seconds == pytest.approx(best, rel=1e-9)
     assert "predicted the best" in proposal.because
+    assert re.search(r"; left out: tp\S+, \d+\.\d% faster, \d\d% likely to fit$", proposal.because)
+
+
+@pytest.mark.slow
+def test_what_it_says_of_a_plan_is_before_or_after_so_many_runs(replay: Replay) -> None:
+    first, second = replay.search.ask([], 2).proposals
+    assert "; before any of your runs: a step of " in first.because
+    assert "left out" not in second.because
+    readings = [replay.ended(replay.baseline), replay.ended(replay.trial(first))]
+    assert "; after 2 of your runs: a step of " in replay.search.ask(readings, 1).proposals[0].because
+
+
+@pytest.mark.slow
+def test_no_plan_is_asked_that_may_not_fit_while_others_are_likely_to(
+    searched: tuple[list[ReplayedReading], str],
+) -> None:
+    odds = [int(found[1]) for one in searched[0][1:] if (found := ODDS.search(one.trial.chosen_because or ""))]
+    assert len(odds) == len(searched[0]) - 1
+    assert min(odds) >= 100 * LIKELY
+
+
+@pytest.mark.slow
+def test_where_no_plan_is_likely_to_fit_those_are_asked_that_are_likeliest_to(replay: Replay) -> None:
+    search = replay.search
+    priced = search.candidates.prices
+    tight = replace(priced, memory_bytes=1.01 * np.full(len(priced), priced.peak_bytes.min()))
+    proposal = crowded_search(search, tight).ask([], 1).proposals[0]
+    estimate = replay.trial(proposal).estimate
+    assert estimate is not None
+    assert estimate.peak_memory_bytes < 1.05 * priced.peak_bytes.min()
+    assert re.search(r", \d+% likely to fit; no plan is 90% likely to fit$", proposal.because)
 
 
 @pytest.mark.slow
@@ -165,8 +202,11 @@ def _listed_keys(replay: Replay) -> set[str]:
     return {*spec.axes, *(spec.baseline or {}), *(key for point in spec.points for key in point)}
 
 
-def test_a_plan_that_would_gain_much_is_tried_though_it_may_not_fit() -> None:
-    """A job that runs out of memory ends soon, and tells how much memory all others need."""
-    fits, gain, one = np.array([0.3, 1.0]), np.array([0.2, 0.03]), np.ones(2)
-    ahead = Outlook(np.arange(2), one, one, fits, one, gain, 0.0, 1.0)
-    assert ahead.worth.tolist() == pytest.approx([0.06, 0.03])
+def crowded_search(search: Bayes, priced: Priced) -> Bayes:
+    """The search, among plans with these prices."""
+
+    class Crowded:
+        prices, trainer = priced, search.candidates.trainer
+        point, experiment, row_of = search.candidates.point, search.candidates.experiment, search.candidates.row_of
+
+    return replace(search, candidates=Crowded())

@@ -83,6 +83,6 @@ def test_a_search_says_how_far_the_prediction_was_off() -> None:
         trials.append(replay.ended(replay.trial(replay.search.ask(trials, 1).proposals[0])))
     step, *terms = replay.search.lessons(trials)
     assert step.startswith("measured steps take 1.1")
-    assert any(sentence.startswith("computation costs 1.14") for sentence in terms)
+    assert any(sentence.startswith("computation costs 1.12") for sentence in terms)
     assert SURPRISE not in terms
     assert "plans need" in terms[-1]

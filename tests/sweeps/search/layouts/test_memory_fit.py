@@ -7,30 +7,36 @@ import pytest
 import torch
 
 from conf.units import GIBIBYTE
+from sweeps.memory_odds import MemoryOdds
 from sweeps.search.layouts.memory_fit import MemoryFit, MemorySeen
 from sweeps.search.layouts.observed import Observer
 from sweeps.search.layouts.priced import Priced
 from tests.sweeps.search.conftest import Replay
+from train_core.costs.setting import Floats
 from train_core.job.failures import failed_measurement, failure_of
 
 
 @pytest.fixture(scope="module")
 def plans(replay: Replay) -> Priced:
     priced = replay.search.candidates.prices
-    fullest = np.argsort(priced.held_bytes)[len(priced) // 2 :]
+    fullest = np.argsort(priced.peak_bytes)[len(priced) // 2 :]
     return priced.rows(fullest[:: len(fullest) // 200])
 
 
 def fitted(plans: Priced, exact: list[tuple[int, float]], bounds: list[tuple[int, float]]) -> MemoryFit:
-    return MemoryFit.fit(MemorySeen.of(plans.plans, exact, bounds))
+    return MemoryFit.fit(MemorySeen.of(plans.plans, exact, bounds), "trisweep")
+
+
+def likely(fit: MemoryFit, plans: Priced) -> Floats:
+    return fit.probability(plans.plans, plans.peak_bytes, plans.memory_bytes)
 
 
 @pytest.mark.slow
-def test_without_trials_a_plan_just_at_capacity_is_as_likely_to_fit_as_not(plans: Priced) -> None:
-    probability = fitted(plans, [], []).probability(plans)
-    full = np.abs(np.log(plans.held_bytes / plans.room_bytes)).argmin()
-    assert 0.2 < probability[full] < 0.8
-    assert (np.diff(probability[np.argsort(plans.held_bytes)]) <= 1e-9).all()
+def test_without_trials_plans_are_as_likely_to_fit_as_by_published_runs_of_the_trainer(plans: Priced) -> None:
+    odds, memory = MemoryOdds.of("trisweep", 1024), float(plans.memory_bytes[0])
+    expected = [odds.likelihood(needed, memory) for needed in plans.peak_bytes.tolist()]
+    assert likely(fitted(plans, [], []), plans) == pytest.approx(expected, abs=1e-6)
+    assert fitted(plans, [], []).of_another_kind(odds).needed.stdev == pytest.approx(odds.needed.stdev)
 
 
 @pytest.mark.slow
@@ -44,9 +50,9 @@ def test_measured_bytes_move_the_margin_of_all_plans(plans: Priced) -> None:
 
 @pytest.mark.slow
 def test_a_plan_that_ran_out_of_memory_makes_fuller_ones_unlikely(plans: Priced) -> None:
-    crowded = int(np.searchsorted(plans.held_bytes / plans.room_bytes, 0.94))
-    bound = float(np.log(plans.room_bytes[crowded] / plans.held_bytes[crowded]))
-    probability = fitted(plans, [], [(crowded, bound)]).probability(plans)
+    crowded = int(np.searchsorted(plans.peak_bytes / plans.memory_bytes, 0.94))
+    bound = float(np.log(plans.memory_bytes[crowded] / plans.peak_bytes[crowded]))
+    probability = likely(fitted(plans, [], [(crowded, bound)]), plans)
     assert probability[crowded] < 0.3
     assert probability[-1] < 0.3
 
@@ -66,5 +72,5 @@ def test_a_bound_is_by_how_much_the_failed_request_exceeded_what_was_free(
     told = failure_of(3, torch.OutOfMemoryError(words))
     crowded = replay.ended(replay.baseline, lambda measured: failed_measurement(measured.fingerprint, told, 0.0))
     observed = Observer(None).observe([crowded])
-    needed = np.exp(observed.memory().ratios) * observed.priced.held_bytes
-    assert needed - observed.priced.room_bytes == pytest.approx([lacked], abs=1)
+    needed = np.exp(observed.memory().ratios) * observed.priced.peak_bytes
+    assert needed - observed.priced.memory_bytes == pytest.approx([lacked], abs=1)
