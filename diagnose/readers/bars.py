@@ -43,7 +43,8 @@ class BarReader:
 
     def steps_in(self, text: str) -> list[tuple[int | None, dict[str, float]]]:
         """The steps that a line tells of, without a number where it says more of the last one."""
-        bar = next((match for match in BAR.finditer(text) if self._is_of_training(match)), None)
+        bars = BAR.finditer(text) if "%|" in text else ()
+        bar = next((match for match in bars if self._is_of_training(match)), None)
         found: list[tuple[int | None, dict[str, float]]] = []
         self.is_bare = bar is None or NAMED.search(bar["said"]) is None
         if bar is not None and int(bar["number"]) > 0 and (rate := read_number(bar["rate"], "step_seconds")):

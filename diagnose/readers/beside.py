@@ -33,13 +33,21 @@ MIB = 2.0**20
 MOST_OF_MEMORY = 4096
 
 
-def read_beside(run: UserRun, text: str, where: LogLine) -> bool:
+Reads = Callable[[UserRun, str, LogLine], bool]
+
+
+def readers_of(text: str) -> tuple[Reads, ...]:
+    """What may read a line, by the words in it; digits decide nothing."""
+    return tuple(reads for words, reads in READERS if any(word in text for word in words))
+
+
+def read_beside(run: UserRun, text: str, where: LogLine, readers: tuple[Reads, ...] | None = None) -> bool:
     """Take down what a line says that is of no step; False where it says nothing.
 
     Args:
         text: as it stands in the log; `where` has what the program itself printed.
     """
-    answers = [reads(run, text, where) for words, reads in READERS if any(word in text for word in words)]
+    answers = [reads(run, text, where) for reads in (readers_of(text) if readers is None else readers)]
     return any(answers)
 
 
@@ -58,7 +66,8 @@ def _bytes(mebibytes: str | None) -> float | None:
     return None if value is None else value * MIB
 
 
-def _timers(run: UserRun, text: str, where: LogLine) -> bool:
+def read_timers(run: UserRun, text: str, where: LogLine) -> bool:
+    """Take down the timers of a line, in seconds; of several ranks the slowest one's."""
     found = {name: value for match in [TIMERS.search(text)] if match for name, value in TIMER.findall(match[1])}
     if (match := TIMER_RANGE.match(where.text if where.text.startswith(" ") else f" {where.text}")) is not None:
         found[match[1]] = match[3]  # the slowest rank's
@@ -93,9 +102,9 @@ def _pairs(run: UserRun, text: str, where: LogLine) -> bool:
     return bool(found)
 
 
-READERS: tuple[tuple[tuple[str, ...], Callable[[UserRun, str, LogLine], bool]], ...] = (
+READERS: tuple[tuple[tuple[str, ...], Reads], ...] = (
     (("memory (MB)",), _memory),
-    (("time (ms)", ": ("), _timers),
+    (("time (ms)", ": ("), read_timers),
     (SENTENCE_WORDS, _sentences),
     (VARIABLES, read_variables),
     (MARK_WORDS, _marks),

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from diagnose.readers.bars import BAR_WORDS, LOSSES, BarReader
-from diagnose.readers.beside import BESIDE_WORDS, read_beside
+from diagnose.readers.beside import BESIDE_WORDS, Reads, read_beside, read_timers, readers_of
 from diagnose.readers.blocks import BEFORE_YAML, FENCE, OF_YAML, OPENING_WORDS, OPENS_YAML, QUOTED, read_block
 from diagnose.readers.book import StepBook
 from diagnose.readers.commands import FRONT_ENDS, LAUNCHERS, read_script
@@ -71,7 +72,11 @@ ENOUGH_OF_A_RANK = 16
 OF_A_SCRIPT = re.compile(rb"\s*(?:$|#|export |set |source |module |cd |[A-Za-z_]\w*\+?=|--?[A-Za-z]|[\"')\\])")
 """How a line of a launch script begins."""
 MOST_SHAPES, LEAST_IDLE = 50_000, 4
+MOST_BARS, EVERY_BAR, ENDS_OF_BARS = 5_000, 8, tuple(f"{word}]" for word in BAR_WORDS)
+"""Of more bars than this, whose rates are smoothed over many steps, every eighth is read."""
 MOST_COLLECTED, MOST_COMMAND, MOST_STARTS = 4000, 400, 64
+
+Hearer = Callable[[int, str, str], bool]
 
 
 @dataclass
@@ -123,6 +128,10 @@ class LogReader:
         self._pending: dict[str, float] = {}
         self._dull, self._idle = set[bytes](), dict[bytes, int]()
         self._shape, self._says_something = b"", True
+        self._hearers: dict[bytes, Hearer] = {}
+        self._beside: dict[bytes, tuple[Reads, ...]] = {}
+        self._num_bars = 0
+        self._timers: dict[bytes, bytes] = {}  # of each kind of such lines the last one, which alone counts
         self._recent: deque[bytes] = deque(maxlen=MOST_COMMAND)
         self._ranks, self._told = set[int](), dict[bytes, int]()
 
@@ -134,23 +143,30 @@ class LogReader:
         """True of a line that says nothing here. Talkative programs repeat few lines with other numbers in them."""
         self._recent.append(raw)
         if self._in_dump or self._tree is not None or self._command is not None:
+            self._shape = b""  # what is read later as a part of something has none
             return False
         if not self._says_something:  # the line before had a word that counts, and said nothing all the same
             self._idle[self._shape] = idle = self._idle.get(self._shape, 0) + 1
-            if idle >= LEAST_IDLE:
+            if idle >= LEAST_IDLE and self._shape:
                 self._dull.add(self._shape)
         if self._is_copy(raw):
             return True
         self._shape, self._says_something = raw.translate(None, b"0123456789"), True
         if self._shape in self._dull:
             return True
+        if self._shape in self._timers:
+            self._timers[self._shape] = raw
+            return True
+        if self._shape in self._hearers:
+            return False
         text = self._shape.decode("utf-8", "replace")
         if any(map(text.__contains__, WORDS)):
             self._says_something = False  # until it has been heard
             return False
-        if len(self._dull) + len(self._idle) >= MOST_SHAPES:
+        if len(self._dull) + len(self._idle) + len(self._hearers) >= MOST_SHAPES:
             self._dull.clear()
             self._idle.clear()
+            self._hearers.clear()
         self._dull.add(self._shape)
         return True
 
@@ -173,6 +189,10 @@ class LogReader:
 
     def hear(self, number: int, text: str) -> None:
         """Take one line."""
+        if self._num_bars >= MOST_BARS and text.endswith(ENDS_OF_BARS):
+            self._num_bars += 1
+            if self._num_bars % EVERY_BAR:
+                return
         if text.startswith(">"):
             text = QUOTED.sub("", text)
         if self._tree is not None and self._goes_on(self._tree, text):
@@ -182,7 +202,11 @@ class LogReader:
             if not _is_continued(text) or len(self._command.lines) > MOST_COMMAND:
                 self._end_command()
             return
-        if any(word in text for word in STARTS) and DUMP_ENDS.search(text) is None:
+        known = None if self._in_dump else self._hearers.get(self._shape)
+        if known is not None and known(number, text, without_speaker(text)):
+            return
+        is_start = any(word in text for word in STARTS)
+        if is_start and DUMP_ENDS.search(text) is None:
             self._begin(text)
         plain = without_speaker(text)
         if self._in_dump or ".." in text or ":print]" in text:
@@ -190,14 +214,18 @@ class LogReader:
             if read_dumped(self.start.run, plain, at(self.source, number, plain)):
                 self._says_something = True
                 return
-        self._says_something |= (
-            self._hear_step(number, text, plain)
-            or self._hear_bar(number, text, plain)
-            or self._hear_record(number, plain)
-            or self._opens(number, text, plain)
-            or self._hear_unknown(number, text, plain)
-            or read_beside(self.start.run, text, at(self.source, number, plain))
+        hearers = (
+            self._hear_step,
+            self._hear_bar,
+            self._hear_record,
+            self._opens,
+            self._hear_unknown,
+            self._hear_beside,
         )
+        hearer = next((each for each in hearers if each(number, text, plain)), None)
+        self._says_something |= hearer is not None
+        if self._shape and hearer is not None and not is_start and hearer != self._opens:
+            self._hearers[self._shape] = hearer
 
     def end(self) -> list[LogStart]:
         """Every start, once the log has ended, wherever it was cut."""
@@ -206,6 +234,7 @@ class LogReader:
                 self._end_command()
             if self._tree is not None:
                 self._end_tree()
+        self._end_timers()
         for start in self.starts:
             if not start.book.steps:
                 start.book.steps = start.unknown.steps
@@ -223,6 +252,7 @@ class LogReader:
     def _open(self, rank: int | None, keeps_settings: bool = False) -> None:
         if len(self.starts) >= MOST_STARTS:
             return
+        self._end_timers()
         before = self.start.run
         run = UserRun(f"{self.name}, start {len(self.starts) + 1}", before.program)
         run.settings |= {name: fact for name, fact in before.settings.items() if keeps_settings or _is_of_machine(name)}
@@ -236,11 +266,11 @@ class LogReader:
         step_format, match = self._step_format(text)
         if step_format is None or match is None:
             return self._hear_behind(text, plain)
-        self._format, rank = step_format, rank_of(text)
+        self._format = step_format
         steps = self.start.book.steps
         counted = steps[-1].number + 1 if steps else 1
         step = number_of_step(match) + 1 - step_format.first if match.re.groups else counted
-        self._take(step, self._pending | self._figures.figures(text, step_format), number, text, plain)
+        rank = self._take(step, self._pending | self._figures.figures(text, step_format), number, text, plain)
         run, book = self.start.run, self.start.book
         if run.program in (None, "deepspeed"):  # whose engine prints beside a trainer
             run.program = step_format.program
@@ -251,8 +281,8 @@ class LogReader:
 
     def _take(
         self, step: int, found: dict[str, float], number: int, text: str, plain: str, is_unknown: bool = False
-    ) -> None:
-        """Take a step down, in another start where it can only be of one."""
+    ) -> int | None:
+        """Take a step down, in another start where it can only be of one; returns the rank that tells of it."""
         rank = rank_of(text)
         speaker = "" if rank is None else str(rank)
         book = self.start.unknown if is_unknown else self.start.book
@@ -260,6 +290,7 @@ class LogReader:
             self._open(rank, keeps_settings=True)
             book = self.start.unknown if is_unknown else self.start.book
         book.add(step, found, at(self.source, number, plain), speaker, text)
+        return rank
 
     def _hear_behind(self, text: str, plain: str) -> bool:
         """Take a line that says more of the step before; False where it does not."""
@@ -281,6 +312,7 @@ class LogReader:
     def _hear_bar(self, number: int, text: str, plain: str) -> bool:
         if not any(word in text for word in BAR_WORDS) and not LOSSES.search(text):
             return False
+        self._num_bars += 1
         heard = self.start.bars.steps_in(plain)
         for step, found in heard:
             if step is None:
@@ -291,7 +323,24 @@ class LogReader:
             self.start.run.program = self.start.run.program or "hf-trainer"
         return bool(heard)
 
-    def _hear_record(self, number: int, plain: str) -> bool:
+    def _hear_beside(self, number: int, text: str, plain: str) -> bool:
+        readers = self._beside.get(self._shape) if self._shape else readers_of(text)
+        if readers is None:
+            if len(self._beside) > MOST_SHAPES:
+                self._beside.clear()
+            readers = self._beside[self._shape] = readers_of(text)
+        is_heard = bool(readers) and read_beside(self.start.run, text, at(self.source, number, plain), readers)
+        if is_heard and readers == (read_timers,) and self._shape:
+            self._timers[self._shape] = self._recent[-1]
+        return is_heard
+
+    def _end_timers(self) -> None:
+        for raw in self._timers.values():
+            text = raw.decode("utf-8", "replace").rstrip()
+            read_timers(self.start.run, text, at(self.source, None, without_speaker(text)))
+        self._timers.clear()
+
+    def _hear_record(self, number: int, text: str, plain: str) -> bool:
         """Take a line that is a dictionary with the number of a step in it and a time or a rate."""
         if not plain.startswith("{") or not plain.rstrip().endswith("}") or (content := printed_tree(plain)) is None:
             return False
@@ -379,7 +428,7 @@ class LogReader:
         return True
 
     def _end_tree(self) -> None:
-        tree, self._tree = self._tree, None
+        tree, self._tree, self._shape = self._tree, None, b""
         assert tree is not None
         if tree.is_block:
             if not read_block(self.start.run, self.source, tree.lines, tree.first):

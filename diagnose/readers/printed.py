@@ -100,7 +100,7 @@ VARIABLE = re.compile(
 
 def read_dumped(run: UserRun, text: str, where: LogLine) -> bool:
     """Take down a line `name ........ value` of a dump of arguments; False where it is none."""
-    if (match := DUMPED.match(text)) is None:
+    if "..: (" in text or (match := DUMPED.match(text)) is None:  # the former are timers of two ranks
         return False
     name, value = match[1] or match[3], OF_NEOX.sub("", match[2] or match[4]).strip()
     if value and not value.startswith("[OKAY") and set(value) != {"."}:

@@ -25,6 +25,8 @@ STDIN = "-"
 MOST_AT_ONCE, MOST_OF_A_FILE = 2**20, 64 * 2**20
 """Characters of one line that are held, and of a file that is read as a whole."""
 MOST_SHOWN = 300
+REWORKED = (b"\r", b"\x1b", b"[3", b"[0m")
+"""What a line has in it of which a terminal shows something else."""
 PACKED: dict[bytes, Callable[[BinaryIO], Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
 """How files begin that gzip, bzip2 and xz have compressed, and what unpacks them."""
 COLOURS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?")
@@ -58,7 +60,12 @@ def lines_of(source: str, is_dull: Callable[[bytes], bool] = lambda raw: False) 
         number, held = 1, ""
         for raw in _raw_lines(binary, encoding):
             is_whole = raw.endswith(b"\n")
-            if not is_dull(raw) or held or number == 1 or not is_whole:
+            if is_dull(raw) and not held and number > 1 and is_whole:
+                pass
+            elif is_whole and not held and number > 1 and not any(map(raw.__contains__, REWORKED)):  # as most lines are
+                if len(text := raw.decode("utf-8", "replace")) > 1:
+                    yield number, text[:-1]
+            else:
                 *lines, held = _lines(held + raw.decode("utf-8", "replace"), is_whole)
                 yield from ((number, line) for line in lines)
             number += is_whole

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from diagnose.readers import read_runs
 from diagnose.readers.beside import read_beside
 from diagnose.readers.marks import MOST_OF_A_KIND, kinds_of
 from diagnose.runs import LogLine, UserRun
+from tests.diagnose.made_up import SIZES, Write, megatron_steps
+from tests.diagnose.readers.columns.test_megatron import the_run
 
 
 @pytest.mark.parametrize(
@@ -63,3 +66,19 @@ def test_timers_of_newer_versions_name_the_slowest_rank() -> None:
     for text in ("(min, max) time across ranks (ms):", "    forward-compute ................: (1234.50, 1240.25)"):
         read_beside(run, text, LogLine("a", 1, text.strip()))
     assert run.timers == {"forward-compute": 1.24025}
+
+
+def test_timers_of_a_log_are_those_of_its_last_lines(write: Write) -> None:
+    timers = "    forward-compute ................: (1234.50, {0}.25)\n    batch-generator ...: (1.00, {0}.50)\n"
+    steps = megatron_steps([9.5] * 40).splitlines(keepends=True)
+    run = the_run(write("train.log", "".join(f"{step}{timers.format(1200 + n)}" for n, step in enumerate(steps))))
+    assert run.timers == pytest.approx({"forward-compute": 1.23925, "batch-generator": 1.2395})
+    assert "forward_compute" not in run.settings
+    assert "forward-compute" not in run.settings
+    assert len(run.steps) == 40
+
+
+def test_timers_are_of_the_start_that_prints_them(write: Write) -> None:
+    start = SIZES + megatron_steps([9.5] * 5) + "    forward-compute ....: (1.00, {0}.00)\n" * 5
+    one, two = read_runs([write("train.log", start.format(1000) + start.format(2000))])
+    assert (one.timers["forward-compute"], two.timers["forward-compute"]) == (1.0, 2.0)

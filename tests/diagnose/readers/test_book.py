@@ -90,3 +90,11 @@ def test_two_rates_of_a_line_tell_the_devices(write: Write) -> None:
     (run,) = read_runs([write("nanotron.log", "".join(map(text.format, (1, 2, 3))))])
     assert run.columns["num_gpus"].value == "16"
     assert run.steps[0].memory_bytes == 21.4e9
+
+
+def test_of_very_many_bars_every_eighth_is_read(write: Write) -> None:
+    bars = "".join(f"\r  1%|#| {n}/20000 [01:15<11:15,  1.5{n % 10}s/it]" for n in range(1, 12_001))
+    (run,) = read_runs([write("bars.log", bars + "\n{'loss': 2.5, 'epoch': 1.0}\n")])
+    assert 5_000 < len(run.steps) < 6_500
+    assert run.steps[-1].loss == 2.5
+    assert sum(step.seconds for step in run.steps) / len(run.steps) == pytest.approx(1.545, abs=0.01)
