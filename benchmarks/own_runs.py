@@ -123,10 +123,17 @@ def with_table(text: str) -> str:
 
 
 def _error_lines() -> Iterator[str]:
-    wide = [run for run in own_runs() if not run.is_narrow]
+    runs = own_runs()
+    wide = [run for run in runs if not run.is_narrow]
     before, today = _mean(run.forward_error for run in wide), _mean(run.error for run in wide if run.error is not None)
-    were = f"**Steps in bf16 and fp32** were off by {before:.1f} % in the mean before"
+    were = f"- **Steps in bf16 and fp32** were off by {before:.1f} % in the mean before"
     yield f"{were}, and are by {today:.1f} % as predicted today."
+    memory = [run.memory_error for run in runs]
+    yield f"- **Memory** is off by {_mean(memory):.1f} % in the mean, and {100 * max(map(abs, memory)):.1f} % at worst."
+    seconds = [significant(run.predicted.step_seconds) for run in runs if run.name.endswith("compiled")]
+    yield "- **Compiled layers** are predicted to take {} s in bf16, and {} s in fp8, which no GPU has run so.".format(
+        *seconds
+    )
 
 
 def _lines() -> Iterator[str]:
