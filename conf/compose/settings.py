@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 from pathlib import Path
 from typing import Literal
 
-from pydantic import ValidationInfo, field_validator
+from pydantic import field_validator
 
 from conf.compose.orders import require_order
 from conf.credentials import HIDDEN, without_credentials
 from conf.errors import ConfigError, InfeasiblePlan
-from conf.folders import at_home, package_content
+from conf.folders import at_home
 from conf.plan.experiment import Experiment, ExperimentParts
 from conf.types.durations import Minutes
 from conf.types.schema import Count, Frozen, NonNegative, Positive
@@ -76,10 +75,6 @@ class LauncherSpec(Frozen):
     time_limit_minutes: Minutes
 
 
-WEBHOOK = "~/.config/trisweep/webhook"
-"""The file with the address for the commands of `notify/slack.yaml` and `notify/webhook.yaml`."""
-
-
 class NotifySpec(Frozen):
     """The recipient of a message when a sweep ends, fails often, or finds a new best.
 
@@ -88,34 +83,19 @@ class NotifySpec(Frozen):
             keep it, so that it may read an address from a file, and not hold one.
         after_failures: tell once so many trials have failed, and again whenever twice as many have.
         min_gain: a new best is told of if it is better than the last one told of by this share.
-        url_file: out of use: a file that holds the address of a webhook on its first line.
-        style: out of use: `slack` posts to that address as `notify=slack` does, `generic` as `notify=webhook`.
     """
 
     command: str | None
     after_failures: Count
     min_gain: NonNegative
-    url_file: str | None = None
-    style: Literal["generic", "slack"] | None = None
 
-    @field_validator("command", "url_file")
+    @field_validator("command")
     @classmethod
-    def _holds_no_address(cls, value: str | None, info: ValidationInfo) -> str | None:
+    def _holds_no_address(cls, value: str | None) -> str | None:
         if value is not None and "://" in value:
             remedy = "Write the address into a file that only you can read; docs/how-to/notifications.md has examples."
-            raise ConfigError(f"notify.{info.field_name}", HIDDEN, "holds an address, which records would keep", remedy)
+            raise ConfigError("notify.command", HIDDEN, "holds an address, which records would keep", remedy)
         return value
-
-    @property
-    def told(self) -> str | None:
-        """The command; with the keys out of use, one that does what they ask for."""
-        if self.url_file is None and (self.style is None or self.command is None):
-            return self.command
-        option = "slack" if self.style == "slack" else "webhook"
-        given = self.command if self.style is None else None
-        command = given or str(package_content(f"notify/{option}.yaml")["command"])
-        file = WEBHOOK if self.url_file is None else shlex.quote(str(Path(self.url_file).expanduser()))
-        return command.replace(WEBHOOK, file)
 
 
 MOST_BYTES_OF_PATH = 500

@@ -67,14 +67,11 @@ class Notice:
 
 def notifier(spec: NotifySpec) -> Callable[[Sweep, SweepStep], None]:
     """What is to be called with each step of a sweep, and tells what is worth telling; it raises nothing."""
-    if spec.url_file is not None or spec.style is not None:
-        instead = "notify=slack or notify=webhook, or notify.command=COMMAND"
-        LOG.warning("notify.url_file and notify.style will be gone in the next release: use %s.", instead)
     return partial(_tell, spec)
 
 
 def _tell(spec: NotifySpec, sweep: Sweep, step: SweepStep) -> None:
-    if (command := spec.told) is None:
+    if (command := spec.command) is None:
         return
     try:
         path = sweep.folder.path / NOTIFIED

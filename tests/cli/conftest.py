@@ -63,7 +63,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory, trisweep: Command, comman
     commands.start()
     folder, webhook = tmp_path_factory.mktemp("finished"), tmp_path_factory.mktemp("own") / "webhook"
     webhook.write_text(HOOK)
-    done = trisweep("sweep", *SMOKE, f"notify.url_file={webhook}", "notify.after_failures=1", "--here", cwd=folder)
+    command = f"notify.command='cat {webhook} >&2; exit 1'"
+    done = trisweep("sweep", *SMOKE, command, "notify.after_failures=1", "--here", cwd=folder)
     assert done.returncode == 0, done.stderr
     (folder / "said").write_text(done.stdout + done.stderr)
     return folder

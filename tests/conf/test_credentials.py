@@ -42,13 +42,9 @@ def test_a_record_gets_its_credentials_back_from_the_configuration_of_the_same_s
     assert kept.signed_in_as(local) == kept
 
 
-@pytest.mark.parametrize(
-    "override",
-    ["notify.url_file=https://hooks.example.org/t0ken", "notify.command='curl https://hooks.example.org/t0ken'"],
-)
-def test_an_address_is_refused_where_records_would_keep_it(override: str) -> None:
-    with refused(ConfigError, override.partition("=")[0]) as caught:
-        load(["notify=slack", override])
+def test_an_address_is_refused_where_records_would_keep_it() -> None:
+    with refused(ConfigError, "notify.command") as caught:
+        load(["notify=slack", "notify.command='curl https://hooks.example.org/t0ken'"])
     assert "t0ken" not in str(caught.value)
 
 

@@ -185,41 +185,32 @@ def test_failures_are_told_when_there_are_many_and_when_there_are_twice_as_many(
 
 
 @pytest.mark.parametrize(
-    ("asked", "keys"),
+    ("option", "keys"),
     [
-        ({"option": "webhook"}, {"event", "sweep", "folder", "hostname", "time_unix_seconds", "text", "counts"}),
-        ({"option": "slack"}, {"text"}),
-        ({"url_file": True, "style": "slack"}, {"text"}),
-        ({"option": "slack", "url_file": True}, {"text"}),
+        ("webhook", {"event", "sweep", "folder", "hostname", "time_unix_seconds", "text", "counts"}),
+        ("slack", {"text"}),
     ],
-    ids=["webhook", "slack", "out of use", "another file"],
 )
 def test_the_end_is_posted_to_the_address_in_a_file_as_json_or_as_slack_takes_it(
-    asked: dict[str, Any],
+    option: str,
     keys: set[str],
     sweep: Sweep,
     server: Server,
     end: End,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    file = (tmp_path / "a webhook") if asked.pop("url_file", False) else tmp_path / ".config/trisweep/webhook"
-    file.parent.mkdir(parents=True, exist_ok=True)
+    file = tmp_path / ".config/trisweep/webhook"
+    file.parent.mkdir(parents=True)
     file.write_text(f"{server.url}\n")
     monkeypatch.setenv("HOME", str(tmp_path))
-    content = package_content(f"notify/{asked.pop('option', 'none')}.yaml")
-    is_old = file.name == "a webhook"
-    spec = NotifySpec.model_validate(content | asked | ({"url_file": str(file)} if is_old else {}))
     end(0, Outcome.FAILED)
+    spec = NotifySpec.model_validate(package_content(f"notify/{option}.yaml"))
     tell(spec, sweep, Finished(because="gain < 2 %"))
     (posted,) = server.posted
     assert posted.keys() == keys
     sign = "&lt;" if keys == {"text"} else "<"
     assert posted["text"] == f"Sweep test: it has ended: gain {sign} 2 % (7 PENDING, 1 FAILED)"
-    assert [message.partition(" will be gone")[0] for message in caplog.messages] == (
-        ["notify.url_file and notify.style"] if is_old else []
-    )
 
 
 def test_a_server_that_refuses_costs_a_warning_without_the_address(
@@ -276,6 +267,5 @@ def test_a_full_disk_ends_nothing(sweep: Sweep, end: End, caplog: pytest.LogCapt
 def test_without_a_command_nobody_is_told(sweep: Sweep, end: End, spec_of: SpecOf, told: Path) -> None:
     end(0)
     tell(spec_of(command=None), sweep)
-    tell(spec_of(command=None, style="slack"), sweep)
     assert not told.exists()
     assert not (sweep.folder.path / "notified.json").exists()
