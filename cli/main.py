@@ -54,7 +54,7 @@ ConfigDirs = Annotated[
 ]
 Quiet = Annotated[
     bool,
-    typer.Option("--quiet", "-q", help="Print nothing but errors, and what --json, --cfg, --as or --format asks for."),
+    typer.Option("--quiet", "-q", help="Print nothing but errors, and what --json, --cfg or --as asks for."),
 ]
 WORDS = {"int": "N", "float": "NUMBER", "path": "PATH", "str": "TEXT"}
 """By a part of the name of a type."""

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from typing import TypeAlias
 
 from conf.plan.knobs import KNOBS, Knob, KnobValue, labelled_values, layers_in_short
 from conf.units import JOULES_PER_KWH, MILLION, SECONDS_PER_HOUR, count_of
-from results.render.json_and_csv import csv_cell
 from results.render.table import Table, breakable, text
 from results.render.units import gib, seconds, significant, tflops
 from sweeps.planner.choosing.choice import Candidate, Choice, Judged, judge, rivals_of
@@ -155,15 +152,6 @@ def search_document(choice: Choice, training: Training, request: Request) -> dic
         "fastest": _plan_document(fastest, training, request),
         "without_headroom": _plan_document(crowded[0], training, request) if crowded else None,
     }
-
-
-def as_csv(rows: Sequence[PlanRow]) -> str:
-    """A table with a header; a value that is not known is an empty cell."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({name: csv_cell(value) for name, value in row.items()} for row in rows)
-    return text.getvalue()
 
 
 def mixed_row(plan: MixedStrategy, spaces: Sequence[Space], training: Training) -> PlanRow:

@@ -52,7 +52,7 @@ def plan(
     elif is_search(composition, options):
         from cli.commands.plan.search import run_search
 
-        run_search(composition, options.as_json() if as_json else options)
+        run_search(composition, options, as_json=as_json)
     else:
         _predict(composition, as_json)
 

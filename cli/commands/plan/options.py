@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,15 +19,12 @@ else:
 
 DEFAULT_TOP = 10
 DEFAULT_OBJECTIVE: PlanObjective = "time"
-DEFAULT_FORMAT = "table"
 
 MOST = 10**18
 """Tokens or steps, far more than anybody trains with. Their seconds and dollars still fit into a float."""
 SCALES = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
-FORMATS = (DEFAULT_FORMAT, "csv")
 
 EXPLAIN = "Take a plan apart: best, or overrides such as 'batch.micro_batch_size=2'; may be repeated."
-FORMAT = f"{', '.join(FORMATS)}; CSV goes to stdout alone."
 
 
 def _known_word(option: typer.CallbackParam, value: str | None) -> str | None:
@@ -37,7 +34,7 @@ def _known_word(option: typer.CallbackParam, value: str | None) -> str | None:
     from sweeps.planner.choosing.objectives import PLAN_OBJECTIVES, SCALING_KINDS
 
     name = str(option.name)
-    words = {"objective": PLAN_OBJECTIVES, "scaling": SCALING_KINDS, "format": FORMATS}[name]
+    words = {"objective": PLAN_OBJECTIVES, "scaling": SCALING_KINDS}[name]
     if value not in words:
         raise ConfigError(f"--{name}", value, "is not known", f"Use one of {', '.join(words)}.")
     return value
@@ -97,7 +94,6 @@ class SearchOptions:
         str | None,
         typer.Option(help="Memory that plans leave free: 6GiB, 10% or 0; else those that are 90% likely to fit."),
     ] = None
-    format: Annotated[str | None, typer.Option(help=FORMAT, callback=_known_word)] = None
 
     @property
     def ask_for_a_search(self) -> bool:
@@ -114,12 +110,6 @@ class SearchOptions:
         if refused:
             raise UsageError(problem, f"Leave out {', '.join(refused)}.")
 
-    def as_json(self) -> SearchOptions:
-        """The same search, answered in JSON; raises ConfigError where another format was asked for."""
-        if self.format is not None:
-            raise ConfigError("--format", self.format, "is not what --json asks for", "Give one of them.")
-        return replace(self, format="json")
-
     @property
     def chosen_objective(self) -> PlanObjective:
         return self.objective or DEFAULT_OBJECTIVE
@@ -131,7 +121,3 @@ class SearchOptions:
     @property
     def num_shown(self) -> int:
         return self.top or DEFAULT_TOP
-
-    @property
-    def chosen_format(self) -> str:
-        return self.format or DEFAULT_FORMAT

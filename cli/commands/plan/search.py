@@ -1,12 +1,10 @@
-"""Carry out a search for the command line: options in, one answer out, as a table, JSON or CSV."""
+"""Carry out a search for the command line: options in, one answer out, as tables or JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-
-import typer
 
 from cli.commands.plan.options import DEFAULT_OBJECTIVE, SearchOptions
 from cli.output.console import complaints, console, print_json, print_unwrapped
@@ -18,11 +16,8 @@ from conf.overrides import Overrides
 from conf.plan.knobs import KNOB
 from conf.units import count_of
 from results.tables.search_rows import (
-    as_csv,
     families_document,
-    judged_row,
     mixed_document,
-    mixed_row,
     mixed_table,
     search_document,
     search_row,
@@ -64,10 +59,10 @@ RANKED_BY: dict[PlanObjective, str] = {
 }
 BEST = "best"
 WORLD_SIZE = "parallel.world_size"
-OF_MIXED = frozenset({"search", "tokens", "steps", "mixed", "implementation", "top", "format", "headroom"})
+OF_MIXED = frozenset({"search", "tokens", "steps", "mixed", "implementation", "top", "headroom"})
 
 
-def run_search(composition: Composition, options: SearchOptions) -> None:
+def run_search(composition: Composition, options: SearchOptions, *, as_json: bool) -> None:
     """Search and print; plans that were named are explained even where no plan fits or keeps the limits.
 
     Raises:
@@ -75,21 +70,20 @@ def run_search(composition: Composition, options: SearchOptions) -> None:
         InfeasiblePlan: no plan fits, or none keeps the limits; plans that were named are explained all the same.
     """
     if options.mixed is not None:
-        _run_mixed(composition, options)
+        _run_mixed(composition, options, as_json=as_json)
         return
-    given = [option for option, value in (("--explain", options.explain), ("--scaling", options.scaling)) if value]
-    if options.chosen_format == "csv" and given:
-        problem = "--format csv prints a line for each plan, and nothing else"
-        raise UsageError(problem, f"Leave out {' and '.join(given)}, or take --json.")
     wanted = request_of(composition, options)
     try:
         answer = search(composition, options, wanted)
     except InfeasiblePlan:
         # Somebody who asks about a plan learns here why it does not fit, although nothing else does either.
         named = [_explanation_of(plan, composition, wanted.spaces[0]) for plan in options.explain or () if plan != BEST]
-        print_explanations(named, options.chosen_format)
+        print_explanations(named, as_json=as_json)
         raise
-    print_answer(answer, options.chosen_format)
+    if as_json:
+        print_json("search", _document(answer))
+    else:
+        _print_tables(answer)
 
 
 def search(composition: Composition, options: SearchOptions, wanted: Request) -> SearchOutput:
@@ -138,7 +132,7 @@ def choose(wanted: Request, options: SearchOptions, training: Training, top: int
         raise
 
 
-def _run_mixed(composition: Composition, options: SearchOptions) -> None:
+def _run_mixed(composition: Composition, options: SearchOptions, *, as_json: bool) -> None:
     assert options.mixed is not None
     # A mixed job has its devices given and is searched for time alone, which may be said.
     allowed = OF_MIXED | {"objective"} if options.chosen_objective == DEFAULT_OBJECTIVE else OF_MIXED
@@ -147,7 +141,7 @@ def _run_mixed(composition: Composition, options: SearchOptions) -> None:
     wanted = mixed_request(composition, options.mixed, options.implementation, options.headroom)
     training = training_of(wanted, options)
     choice = choose_mixed(wanted.spaces, options.num_shown)
-    print_mixed(choice, wanted, composition.overrides, training, options.chosen_format)
+    print_mixed(choice, wanted, composition.overrides, training, as_json=as_json)
 
 
 def request_of(composition: Composition, options: SearchOptions) -> Request:
@@ -239,23 +233,9 @@ class SearchOutput:
     scaling: tuple[ScalingKind, Sequence[ScalingPoint]] | None
 
 
-def print_answer(answer: SearchOutput, output_format: str) -> None:
-    """Print the answer. JSON and CSV have stdout to themselves, so that they can be piped."""
-    if output_format == "json":
-        print_json("search", _document(answer))
-    elif output_format == "csv":
-        if answer.front is not None:
-            rows = [search_row(found, answer.training) for found in answer.front]
-        else:
-            rows = [judged_row(found, answer.training) for found in answer.shown]
-        typer.echo(as_csv(rows), nl=False)
-    else:
-        _print_tables(answer)
-
-
-def print_explanations(explanations: Sequence[Explanation], output_format: str = "table") -> None:
+def print_explanations(explanations: Sequence[Explanation], *, as_json: bool = False) -> None:
     """Print explanations, in JSON where a search that found no plan was asked for that."""
-    if explanations and output_format == "json":
+    if explanations and as_json:
         print_json("search", {"explanations": [explanation_document(each) for each in explanations]})
         return
     for explanation in explanations:
@@ -263,18 +243,14 @@ def print_explanations(explanations: Sequence[Explanation], output_format: str =
             console.print(line)
 
 
-def print_mixed(
-    choice: MixedChoice, request: Request, given: Overrides, training: Training, output_format: str
-) -> None:
+def print_mixed(choice: MixedChoice, request: Request, given: Overrides, training: Training, *, as_json: bool) -> None:
     """Print the answer for one job over several types of devices.
 
     Args:
         given: the overrides of the user, with the choice of a sweep if there is one.
     """
-    if output_format == "json":
+    if as_json:
         print_json("mixed_search", mixed_document(choice, request.spaces, training, request.padding_overrides))
-    elif output_format == "csv":
-        typer.echo(as_csv([mixed_row(found, request.spaces, training) for found in choice.best]), nl=False)
     else:
         console.print(_question(request))
         console.print(mixed_table(choice.best, request.spaces, training))

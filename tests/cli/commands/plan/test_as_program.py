@@ -156,7 +156,7 @@ def test_a_plan_with_a_pinned_value_is_no_faster_than_the_best_of_all(plan: Plan
         (["--as", "trisweep"], ""),
         (["--as", "fsdp"], "--implementation"),
         (["--as", "megatron-lm", "--pareto"], "--as"),
-        (["--as", "megatron-lm", "--top", "3", "--format", "csv", "--budget", "9"], "--top"),
+        (["--as", "megatron-lm", "--top", "3", "--budget", "9"], "--top"),
         (["--as", "command"], ""),
         (
             ["--as", "megatron-lm", "--steps", "500", "training.num_steps=400"],
