@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from conf.errors import InfeasiblePlan
+from conf.folders import package_content
 
 
 class Order(NamedTuple):
@@ -18,6 +19,8 @@ class Order(NamedTuple):
         key: it must not be above the other, nor reach it where the sign between them is `<`.
         problem: `{most}` stands for the other key and its value.
         remedy: `{fits}` stands for the highest value that fits.
+        times: so many times the key's value are meant.
+        of_own: in this package's own trainer alone.
     """
 
     key: str
@@ -25,55 +28,11 @@ class Order(NamedTuple):
     most: str
     problem: str
     remedy: str
+    times: int = 1
+    of_own: bool = False
 
 
-TIMES = {"precision.wide_layers": 2}
-"""So many times their value are meant: of layers at each end."""
-OF_OWN = ("training.evaluate_every", "watch.compare_replicas_every")
-"""In this package's own trainer alone."""
-FEWER = "Use {fits} or less, or null."
-ORDERS = tuple(
-    Order(key, sign, most, *words)
-    for order, words in {
-        "training.num_warmup_steps < training.num_steps": (
-            "leaves none of {most} to measure",
-            "Use fewer warm-up steps or more steps.",
-        ),
-        "training.min_learning_rate <= training.learning_rate": (
-            "is above {most}, so that the rate would climb from there to the last step",
-            "Use null, which is a tenth of the rate, or {fits} or less.",
-        ),
-        "training.learning_rate_warmup_steps <= training.num_steps": (
-            "is more than {most}, so that the rate would never reach training.learning_rate",
-            "Use {fits} or less, or raise training.num_steps to that of the whole training.",
-        ),
-        "training.evaluate_every <= training.num_steps": (
-            "is more than {most}, so that nothing would be evaluated",
-            FEWER,
-        ),
-        "watch.compare_replicas_every <= training.num_steps": (
-            "is more than {most}, so that nothing would be compared",
-            FEWER,
-        ),
-        "model.attention_window.full_every <= model.num_layers": (
-            "is more than {most}, so that no layer would attend to all tokens",
-            "Use null where none does, or {fits} or less.",
-        ),
-        "model.experts.imbalance <= model.experts.num_experts": (
-            "is more than {most}, which all tokens on one expert would come to",
-            "Use {fits} or less; benchmarks force 1.",
-        ),
-        "precision.wide_layers < model.num_layers": (
-            "leaves none of {most} with low-precision matmuls, as so many layers keep full precision at each end",
-            "Use {fits} or less, or precision.matmul_recipe=null.",
-        ),
-        "cluster.reserved_memory_bytes < cluster.device.memory_bytes": (
-            "leaves nothing of {most}",
-            "Use less; a framework takes one to three GiB.",
-        ),
-    }.items()
-    for key, sign, most in [order.split()]
-)
+ORDERS = tuple(Order(*order.split(), **words) for order, words in package_content("orders.yaml").items())
 
 
 def require_order(settings: Any, open_key: str = "") -> None:
@@ -87,12 +46,12 @@ def require_order(settings: Any, open_key: str = "") -> None:
     """
     for order in ORDERS:
         value, most = _value(settings, order.key), _value(settings, order.most)
-        is_open = open_key == order.most or (order.key in OF_OWN and not settings.trainer.is_own)
+        is_open = open_key == order.most or (order.of_own and not settings.trainer.is_own)
         if value is None or most is None or is_open:
             continue
-        times, is_below = TIMES.get(order.key, 1), order.sign == "<"
-        if times * value > most or (is_below and times * value == most):
-            fits = (most - is_below) // times if isinstance(most, int) else most
+        is_below, reach = order.sign == "<", order.times * value
+        if reach > most or (is_below and reach == most):
+            fits = (most - is_below) // order.times if isinstance(most, int) else most
             problem, remedy = order.problem.format(most=f"{order.most} = {most}"), order.remedy.format(fits=fits)
             raise InfeasiblePlan(order.key, value, problem, remedy)
 

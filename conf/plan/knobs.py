@@ -1,6 +1,6 @@
-"""The table of knobs: every choice that makes up a plan, and how other packages spell it.
+"""The table of knobs, which is `conf/knobs.yaml`: every choice that makes up a plan, and how other packages spell it.
 
-The line of a knob decides which point of a sweep sets it, with which value a search starts, in which column a search
+The entry of a knob decides which point of a sweep sets it, with which value a search starts, in which column a search
 prices it, which rows of results show it, how layouts are named, and what tables of configurations call it. What a value
 means and which values are legal is said where the field is declared, in `schema`.
 """
@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Literal, TypeAlias
 
+from pydantic import TypeAdapter
+
+from conf.folders import package_content
 from conf.types.recompute import MODES, RECOMPUTES
 from conf.types.schema import BatchPlan, ContextExchange, ExpertDispatcher, ParallelPlan, Schedule
 
@@ -92,174 +95,20 @@ class Knob:
         return self.value_meanings.get(str(value), self.meaning).format(value)
 
 
-KNOBS = (
-    Knob("world_size", column="num_gpus", role="given"),
-    Knob(
-        "tensor_parallel_size",
-        "tp{}",
-        "tp",
-        plain=1,
-        in_every_label=True,
-        meaning="tensor-parallel size {}: ranks among which every matrix is split",
-    ),
-    Knob(
-        "pipeline_parallel_size",
-        "pp{}",
-        "pp",
-        plain=1,
-        in_every_label=True,
-        meaning="pipeline-parallel size {}: stages into which the layers are split",
-    ),
-    Knob(
-        "data_parallel_size",
-        "dp{}",
-        "dp",
-        plain=1,
-        in_every_label=True,
-        meaning="data-parallel size {}: replicas over which the batch is split",
-    ),
-    Knob(
-        "virtual_pipeline_size",
-        "vp{}",
-        "vpp",
-        plain=1,
-        shown="in rows of a search",
-        meaning="virtual pipeline size {}: chunks of layers on every stage, interleaved",
-    ),
-    Knob(
-        "schedule",
-        # Tables of configurations have no column for schedules: they say 1F1B by one chunk, and interleaving by more.
-        column="vpp",
-        plain="1f1b",
-        values=SCHEDULES,
-        shown="in rows of a search",
-        value_labels={"gpipe": "gpipe", "zero-bubble": "zb"},  # chunks already say that a pipeline is interleaved
-        value_meanings={
-            "gpipe": "GPipe schedule: all forward passes first",
-            "zero-bubble": "zero-bubble schedule (ZB-H1): weight gradients fill waits",
-        },
-        value_columns={"1f1b": "1"},
-    ),
-    Knob("layers_per_stage", "layers{}", shown="in rows of a search", meaning="layers of the stages, first to last"),
-    Knob(
-        "sequence_parallel",
-        "sp",
-        "sequence_parallel",
-        plain=False,
-        values=(False, True),
-        meaning="sequence parallelism: tensor-parallel ranks shard the activations between the matrices",
-    ),
-    Knob(
-        "zero_stage",
-        "zero{}",
-        "zero_stage",
-        plain=0,
-        values=(0, 1, 2, 3),
-        value_meanings={
-            "1": "ZeRO stage 1: replicas shard the optimizer's state",
-            "2": "ZeRO stage 2: replicas shard the optimizer's state and the gradients",
-            "3": "ZeRO stage 3: replicas shard the optimizer's state, the gradients and the weights",
-        },
-    ),
-    Knob(
-        "recompute",
-        "{}",
-        "recompute",
-        plain="none",
-        values=RECOMPUTES,
-        value_meanings={
+OF_LITERALS: dict[str, dict[str, Any]] = {
+    "schedule": {"values": SCHEDULES},
+    "context_exchange": {"values": CONTEXT_EXCHANGES},
+    "expert_dispatcher": {"values": EXPERT_DISPATCHERS},
+    "recompute": {
+        "values": RECOMPUTES,
+        "value_meanings": {
             name: f"recomputes {mode.meaning} in the backward pass" for name, mode in MODES.items() if mode.repeats
         },
-    ),
-    Knob(
-        "recompute_every",
-        "every{}",
-        plain=1,
-        shown="in rows of a search",
-        meaning="recomputes one layer in {} of every chunk",
-    ),
-    Knob(
-        "context_parallel_size",
-        "cp{}",
-        "cp",
-        plain=1,
-        shown="in rows of a search",
-        meaning="context-parallel size {}: ranks among which every sequence is split",
-    ),
-    Knob(
-        "context_exchange",
-        "{}",
-        plain="ring",
-        values=CONTEXT_EXCHANGES,
-        role="held",
-        shown="nowhere",
-        value_meanings={"gather": "context ranks gather keys and values at once, instead of passing them round"},
-    ),
-    Knob(
-        "expert_parallel_size",
-        "ep{}",
-        "ep",
-        plain=1,
-        shown="in rows of a search",
-        meaning="expert-parallel size {}: ranks over which the experts are spread",
-    ),
-    Knob(
-        "expert_tensor_parallel_size",
-        "etp{}",
-        "etp",
-        role="held",
-        shown="nowhere",
-        meaning="expert tensor-parallel size {}: ranks among which an expert's matrices are split",
-    ),
-    Knob(
-        "zero_group_size",
-        "zg{}",
-        shown="in rows of a search",
-        meaning="ZeRO group of {}: replicas that shard among themselves",
-    ),
-    Knob(
-        "offload_optimizer",
-        "offload",
-        plain=False,
-        values=(False, True),
-        shown="in rows of a search",
-        meaning="the optimizer's state is kept and updated in the host's memory",
-    ),
-    Knob(
-        "pipeline_before_data",
-        "pd",
-        plain=False,
-        values=(False, True),
-        shown="in rows of a search",
-        meaning="pipeline before data: neighbouring nodes hold stages of one replica",
-    ),
-    Knob(
-        "expert_dispatcher",
-        "{}",
-        "dispatcher",
-        plain="alltoall",
-        values=EXPERT_DISPATCHERS,
-        role="held",
-        shown="nowhere",
-        meaning="tokens are brought to their experts by {}",
-    ),
-    Knob(
-        "micro_batch_size",
-        "mb{}",
-        "micro_batch",
-        plain=1,
-        in_every_label=True,
-        meaning="micro-batch size {}: sequences that go through the pipeline at a time",
-    ),
-    Knob(
-        "global_batch_size",
-        "gb{}",
-        "global_batch",
-        role="given",
-        in_every_label=True,
-        meaning="global batch size {}: sequences in one step of all devices",
-    ),
-    Knob("tensor_parallel_across_nodes", plain=False, role="given", shown="nowhere"),
+    },
+}
+"""What a knob's values are, where they have a type of their own."""
+KNOBS = TypeAdapter(tuple[Knob, ...]).validate_python(
+    tuple({"name": name, **line, **OF_LITERALS.get(name, {})} for name, line in package_content("knobs.yaml").items())
 )
 LAYOUT_KEYS = frozenset(knob.key for knob in KNOBS if knob.group)
 """Every key that decides how a model is laid out and fed."""
