@@ -7,6 +7,6 @@ writer          brings what the store holds to what it should hold, through MLfl
 store           where the store is, and a client; `reachable` whether it opens
 last_import     remembers the last import of a sweep, so that nothing new costs little
 follow          imports again and again while a sweep runs, or while any of a folder does
-ui              serves MLflow's page; `server_guard` ends the server
+ui              serves MLflow's page
 trackers        what is written beside MLflow: `tensorboard` event files, `wandb` offline runs
 """

@@ -22,7 +22,6 @@ from urllib.parse import quote, urlencode
 from conf.credentials import without_credentials
 from conf.errors import UsageError
 from conf.types.sites import TrackingSpec
-from results.mlflow import server_guard
 from results.mlflow.reachable import pass_proxy_by, require_database, require_sqlite
 from results.mlflow.run_content import ORDER, SWEEP_ID
 from results.mlflow.store import QUIET_SETTINGS, artifact_dir, connect, database_path, tracking_uri
@@ -35,7 +34,19 @@ REPORT = "report.html"
 MODELS, CHARTS = {"workflowType": "machine_learning"}, {"compareRunsMode": "CHART"}
 """Of MLflow's page: the side for trained models, and charts in the place of the table."""
 START_SECONDS = 90.0
+STOP_SECONDS = 10
 POLL_SECONDS = 0.1
+
+GUARD = f"""
+exec 3<&0
+(trap : TERM; read _ <&3; kill 0; sleep {STOP_SECONDS}; kill -KILL 0) &
+"$@" </dev/null 3<&- & server=$!
+trap : TERM
+while kill -0 $server 2>/dev/null; do wait $server; done
+kill -KILL 0
+"""
+"""Runs a server, and ends it with all that it has started once standard input ends: a pipe, whose other end this
+process holds and never writes to. When this process ends, even by `kill -9`, the pipe does too."""
 
 
 @dataclass(frozen=True)
@@ -142,17 +153,21 @@ def _require_free(port: int) -> None:
 
 
 def _start(uri: str, output_dir: Path, port: int, log: IO[str]) -> subprocess.Popen[str]:
-    """Start the server below a guard, which ends it even where this process is killed."""
+    """Start the server below a shell that ends it even where this process is killed."""
     server = [sys.executable, "-m", "mlflow", "server", "--host", LOOPBACK, "--port", str(port), "--workers", "1"]
     server += ["--default-artifact-root", artifact_dir(output_dir).as_uri()]
     # Here too, what the user has exported wins. The address may hold a password, which `ps` shows to everybody in a
     # command, and in a process's environment to its user alone.
     environment = QUIET_SETTINGS | dict(os.environ) | {"MLFLOW_BACKEND_STORE_URI": uri}
-    # Named by its file, because a folder of the user's may have the name of our package.
-    command = [sys.executable, "-P", server_guard.__file__, *server]
     # In a session of its own, so that a Ctrl-C reaches the server only through us.
     return subprocess.Popen(
-        command, stdout=log, stderr=log, stdin=subprocess.PIPE, env=environment, text=True, start_new_session=True
+        ["sh", "-c", GUARD, "mlflow", *server],
+        stdout=log,
+        stderr=log,
+        stdin=subprocess.PIPE,
+        env=environment,
+        text=True,
+        start_new_session=True,
     )
 
 
@@ -179,4 +194,4 @@ def _last_error(log: str) -> str:
 def _stop(process: subprocess.Popen[str]) -> None:
     assert process.stdin is not None
     process.stdin.close()
-    process.wait(2 * server_guard.STOP_SECONDS + POLL_SECONDS)
+    process.wait(2 * STOP_SECONDS)

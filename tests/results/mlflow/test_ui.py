@@ -12,9 +12,8 @@ import psutil
 import pytest
 
 from conf.errors import UsageError
-from results.mlflow import server_guard
 from results.mlflow.store import connect, database_path
-from results.mlflow.ui import serve_ui
+from results.mlflow.ui import GUARD, serve_ui
 from tests.messages import refused
 from tests.results.conftest import SQLITE
 from tests.results.mlflow.addresses import PATIENCE_SECONDS, free_port
@@ -28,7 +27,7 @@ def test_the_guard_ends_a_server_and_its_workers_when_whoever_asked_is_killed(tm
     server = "sleep 3600 & sleep 3600"
     program = (
         "import subprocess, sys, time\n"
-        f"command = [sys.executable, '-P', {server_guard.__file__!r}, 'sh', '-c', {server!r}]\n"
+        f"command = ['sh', '-c', {GUARD!r}, 'server', 'sh', '-c', {server!r}]\n"
         "guard = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)\n"
         "print('started', flush=True)\n"
         "time.sleep(3600)\n"
@@ -88,9 +87,9 @@ def test_a_server_that_ends_by_itself_is_said(tmp_path: Path) -> None:
     connect(SQLITE, tmp_path)  # makes the store
 
     def end_the_server(_: object) -> None:
-        guards = (each for each in psutil.Process().children() if server_guard.__file__ in each.cmdline())
-        for process in next(guards).children(recursive=True):
-            process.kill()
+        for process in psutil.Process().children(recursive=True):
+            if "mlflow" in process.cmdline()[1:]:
+                process.kill()
 
     with refused(UsageError, "404 Not Found", recorded=False):
         serve_ui(SQLITE, tmp_path, free_port(), end_the_server)
