@@ -149,12 +149,9 @@ def _is_confirmed(row: PricedRow) -> bool:
 
 
 def _print_scores(rows: Sequence[PricedRow], compared: Sequence[RowComparison]) -> None:
-    from results.tables.estimate_tables import score_table, series_table
+    from results.tables.estimate_tables import score_table
 
     console.print(score_table(compared, console.width) if compared else "No row that was priced holds a measurement.")
-    by_series = series_table(compared)
-    if by_series is not None:
-        console.print(by_series)
     if num_unconfirmed := sum(not _is_confirmed(row) for row in rows):
         console.print(f"Left out, with confirmed=no: {count_of(num_unconfirmed, 'row')}.")
 

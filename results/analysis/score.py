@@ -99,17 +99,6 @@ class Score:
     fits_right: float | None
 
 
-@dataclass(frozen=True)
-class SeriesMean:
-    """Means over series of their scores; None where no series has one."""
-
-    num_series: int
-    step_error: float | None
-    constant_error: float | None
-    memory_error: float | None
-    fits_right: float | None
-
-
 def comparison(priced: PricedRow) -> RowComparison | None:
     """The row's prediction beside its measurements; None for a row that was not priced or holds none.
 
@@ -137,27 +126,9 @@ def comparison(priced: PricedRow) -> RowComparison | None:
 
 def group_by_table(comparisons: Sequence[RowComparison]) -> dict[str, list[RowComparison]]:
     """The rows by the source and the table that they are from, where they say so."""
-    return _group_rows(comparisons, ("source", "table"))
 
-
-def group_by_series(comparisons: Sequence[RowComparison]) -> dict[str, list[RowComparison]]:
-    """The rows by their series, one model on one machine; none where the table has no such column."""
-    return _group_rows([each for each in comparisons if text_of(each.row, "series")], ("series",))
-
-
-def mean_of_series(comparisons: Sequence[RowComparison]) -> SeriesMean | None:
-    """Errors with each series counted once, however many rows it has; None where there are no series."""
-    scores = [score(members) for members in group_by_series(comparisons).values()]
-    if not scores:
-        return None
-    names = ("step_error", "constant_error", "memory_error", "fits_right")
-    known = {name: [value for one in scores if (value := getattr(one, name)) is not None] for name in names}
-    return SeriesMean(len(scores), **{name: _mean(values) for name, values in known.items()})
-
-
-def _group_rows(comparisons: Sequence[RowComparison], columns: Sequence[str]) -> dict[str, list[RowComparison]]:
     def name_of(each: RowComparison) -> str:
-        return ", ".join(filter(None, (text_of(each.row, column) for column in columns))) or "rows"
+        return ", ".join(filter(None, (text_of(each.row, column) for column in ("source", "table")))) or "rows"
 
     return grouped(comparisons, name_of)
 

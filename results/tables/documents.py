@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 from results.analysis.scaling import scalings
-from results.analysis.score import RowComparison, Score, group_by_series, group_by_table, mean_of_series, score
+from results.analysis.score import RowComparison, Score, group_by_table, score
 from results.tables.trial_rows import POINT, TrialRow, plan_row, repeat_columns, trial_row
 from sweeps.folder.journal import History
 from sweeps.reading import Reading, TrialReading
@@ -63,12 +62,10 @@ def report_document(sweep: Sweep, trials: Sequence[TrialReading], files: Mapping
 
 
 def score_document(comparisons: Sequence[RowComparison]) -> TrialRow:
-    """Errors of predictions against the measurements of a table: by source and table, by series, and in all."""
-    tables, series, mean = group_by_table(comparisons), group_by_series(comparisons), mean_of_series(comparisons)
+    """Errors of predictions against the measurements of a table: by source and table, and in all."""
+    tables = group_by_table(comparisons)
     return {
         "tables": [{"table": name} | _score(score(members)) for name, members in tables.items()],
-        "series": [{"series": name} | _score(score(members)) for name, members in series.items()],
-        "mean_of_series": asdict(mean) if mean else None,
         "all": _score(score(comparisons)) if comparisons else None,
     }
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from conf.errors import ConfigError
 from conf.units import count_of
-from results.analysis.score import RowComparison, comparison, group_by_series, group_by_table, mean_of_series, score
+from results.analysis.score import RowComparison, comparison, group_by_table, score
 from results.render.table import Cell, Table, breakable, text
 from results.render.units import ABSENT, error_percent, gib, percent, seconds
 from sweeps.table.cells import text_of
@@ -23,7 +23,6 @@ Cells = Mapping[str, Cell]
 SCORE_COLUMNS = ("n", "step %", "constant %", "in 80 %", "rank corr.", "worst row", "memory %", "fits right")
 LONGEST_WORD = 18
 EXPLAINING, WIDE_SCORE = ("constant %", "rank corr.", "worst row"), 120
-SERIES_COLUMNS = ("n", "step %", "constant %", "memory %", "fits right")
 EXPLANATION = (
     " constant %: the step error of the one rate per device that suits these rows best. rank corr.: Spearman's, of"
     " steps per second. worst row: GPUs tp pp micro-batch batch."
@@ -139,27 +138,6 @@ def _score_cells(comparisons: Sequence[RowComparison], columns: Sequence[str]) -
         "fits right": ABSENT if fits_right is None else f"{percent(fits_right)} % of {one.num_fits}",
     }
     return [text(cells[name]) for name in columns]
-
-
-def series_table(comparisons: Sequence[RowComparison]) -> Table | None:
-    """The same errors by series, and the mean in which every series counts once; None where there are no series."""
-    mean = mean_of_series(comparisons)
-    if mean is None:
-        return None
-    rows = [
-        (text(name), *_score_cells(members, SERIES_COLUMNS)) for name, members in group_by_series(comparisons).items()
-    ]
-    shares = (mean.step_error, mean.constant_error, mean.memory_error)
-    fits = ABSENT if mean.fits_right is None else f"{percent(mean.fits_right)} %"
-    rows.append(tuple(map(text, (f"mean of {mean.num_series} series", "", *map(percent, shares), fits))))
-    return Table(
-        ("series", *SERIES_COLUMNS),
-        tuple(rows),
-        frozenset(SERIES_COLUMNS),
-        title="By series",
-        caption="A series is one model on one machine. The mean counts each of them once, however many rows it has.",
-        least_name_width=LONGEST_WORD,
-    )
 
 
 def _worst_row_text(one: RowComparison | None) -> str:

@@ -13,10 +13,9 @@ from results.analysis.score import (
     RowComparison,
     comparison,
     constant_error,
-    mean_of_series,
     score,
 )
-from results.tables.estimate_tables import score_in_all, score_table, series_table
+from results.tables.estimate_tables import score_in_all, score_table
 from tests.messages import refused
 from tests.results.analysis.test_measured import predicted, priced
 
@@ -141,30 +140,6 @@ def test_one_table_needs_no_line_for_all() -> None:
     with console.capture() as captured:
         console.print(score_table([off_by(1.0)]))
     assert "in all" not in captured.get()
-
-
-def test_every_series_counts_once_in_their_mean() -> None:
-    rows = [off_by(1.0, series="a"), off_by(1.0, series="a"), off_by(1.0, series="a"), off_by(1 / 1.4, series="b")]
-    mean = mean_of_series(rows)
-    assert mean is not None
-    assert mean.num_series == 2
-    assert mean.step_error == pytest.approx(0.2)
-    assert score(rows).step_error == pytest.approx(0.1)
-
-
-def test_a_table_without_series_has_no_mean_of_them() -> None:
-    assert mean_of_series([off_by(1.0)]) is None
-    assert series_table([off_by(1.0)]) is None
-
-
-def test_series_are_printed_with_their_mean() -> None:
-    console = Console(width=120, record=True)
-    table = series_table([off_by(1.0, series="small on A100"), off_by(1 / 1.4, series="large on A100")])
-    assert table is not None
-    console.print(table)
-    shown = console.export_text()
-    assert "small on A100" in shown
-    assert "mean of 2 series" in shown
 
 
 def test_memory_under_another_optimizer_is_not_held_against_adams() -> None:
