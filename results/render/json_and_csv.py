@@ -9,7 +9,7 @@ from typing import Any
 
 from conf.visible import visible
 
-VERSION = 3
+VERSION = 4
 """Raised when a name changes its meaning or goes; names may be added without."""
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")

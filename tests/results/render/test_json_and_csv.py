@@ -17,7 +17,7 @@ def test_what_json_does_not_know_becomes_null_or_text() -> None:
     )
     assert json.loads(text) == {
         "document": "test",
-        "version": 3,
+        "version": 4,
         "a": None,
         "b": [None, 1.5],
         "c": "/x",
@@ -32,5 +32,5 @@ def test_each_entry_of_a_list_is_a_line_and_comes_when_it_is_asked_for() -> None
     begun = [next(lines) for _ in range(4)]
     rows[999]["n"] = "seen late"
     text = "".join([*begun, *lines])
-    assert json.loads(text) == {"document": "test", "version": 3, "rows": rows, "none": [], "last": {}}
+    assert json.loads(text) == {"document": "test", "version": 4, "rows": rows, "none": [], "last": {}}
     assert text.count("\n") == 1000 + 8
