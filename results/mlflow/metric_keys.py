@@ -14,8 +14,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from conf.folders import package_content
 from conf.types.sweep_spec import Objective, figure_name
-from conf.units import GIBIBYTE, TERA
+from conf.units import GIBIBYTE
 from results.analysis.scaling import Scaling
 from sweeps.points.objectives import measured_value
 from sweeps.reading import TrialReading
@@ -40,64 +41,13 @@ class Quantity(NamedTuple):
         return None if value is None else value * self.times / self.over
 
 
-RATES = (
-    Quantity("TFLOPS", "model_flops_per_second_per_device", over=TERA),
-    Quantity("MFU_pct", "model_flops_utilization", times=PERCENT),
-    Quantity("HW_TFLOPS", "hardware_flops_per_second_per_device", over=TERA),
-    Quantity("step_s", "step_seconds"),
-    Quantity("tok_per_s", "tokens_per_second"),
-)
-
-MEASURED = (
-    *RATES,
-    Quantity("step_min_s", "step_seconds_min"),
-    Quantity("step_max_s", "step_seconds_max"),
-    Quantity("devices", "num_devices"),
-    Quantity("loss", "final_loss"),
-    Quantity("peak_TFLOPS", "peak_flops_per_second", over=TERA),
-    Quantity("own_TFLOPS", "tflops_as_printed"),
-    Quantity("expert_load", "busiest_expert_load"),
-    Quantity("dropped_pct", "dropped_share", times=PERCENT),
-    Quantity("J_per_step", "energy_joules_per_step"),
-    Quantity("J_per_token", "energy_joules_per_token"),
-    Quantity("watts", "energy_watts"),
-)
-MEASURED_TERMS = (
-    Quantity("compute_s", "compute_seconds"),
-    Quantity("tensor_s", "tensor_seconds"),
-    Quantity("pipe_wait_s", "pipeline_wait_seconds"),
-    Quantity("data_s", "data_seconds"),
-    Quantity("sync_s", "synchronization_seconds"),
-    Quantity("optim_s", "optimizer_seconds"),
-)
-PREDICTED_TERMS = (
-    Quantity("compute_s", "compute_seconds"),
-    Quantity("tensor_s", "tensor_seconds"),
-    Quantity("pipe_s", "pipeline_seconds"),
-    Quantity("bubble_s", "bubble_seconds"),
-    Quantity("data_s", "data_seconds"),
-    Quantity("wait_s", "waiting_seconds"),
-    Quantity("optim_s", "optimizer_seconds"),
-)
-STEPS = (
-    Quantity("loss", "loss"),
-    Quantity("held_out_loss", "held_out_loss"),
-    Quantity("expert_load", "busiest_expert_load"),
-    Quantity("dropped_pct", "dropped_share", times=PERCENT),
-    Quantity("grad_norm", "gradient_norm"),
-    Quantity("lr", "learning_rate"),
-    Quantity("seconds", "step_seconds"),
-    Quantity("tok_per_s", "tokens_per_second"),
-    Quantity("TFLOPS", "model_flops_per_second_per_device", over=TERA),
-)
-SYSTEM = (
-    Quantity("device_busy_pct", "device_busy_percent"),
-    Quantity("device_mem_GiB", "device_memory_bytes", over=GIBIBYTE),
-    Quantity("watts", "device_watts"),
-    Quantity("cpu_cores", "cpu_cores"),
-    Quantity("rss_GiB", "resident_bytes", over=GIBIBYTE),
-)
-"""Values of a step about devices and processes. MLflow shows keys that begin with `system/` on a page of their own."""
+QUANTITIES = {
+    table: tuple(
+        Quantity(name, **(entry if isinstance(entry, dict) else {"field": entry})) for name, entry in entries.items()
+    )
+    for table, entries in package_content("metric_keys.yaml", "results.mlflow").items()
+}
+RATES = QUANTITIES["rates"]
 
 SOUGHT = "objective/"
 RANK_MEMORY = "meas/rank_mem_GiB"
@@ -112,9 +62,11 @@ def step_metrics(metrics: StepMetrics, *, is_own: bool = True) -> dict[str, floa
     """
     if metrics.figures and not is_own:
         return _printed("step", metrics.figures)
-    of_step = _metrics_of("step", STEPS, metrics)
+    of_step = _metrics_of("step", QUANTITIES["step"], metrics)
     told = {key: value for key, value in of_step.items() if key == "step/loss" or not math.isnan(value)}
-    return told | metrics.figures | (_metrics_of("system", SYSTEM, metrics.system) if metrics.system else {})
+    return (
+        told | metrics.figures | (_metrics_of("system", QUANTITIES["system"], metrics.system) if metrics.system else {})
+    )
 
 
 def predicted_metrics(estimate: Estimate) -> dict[str, float]:
@@ -123,18 +75,22 @@ def predicted_metrics(estimate: Estimate) -> dict[str, float]:
         "pred/mem_GiB": estimate.peak_memory_bytes / GIBIBYTE,
         "pred/free_GiB": (estimate.memory_capacity_bytes - estimate.peak_memory_bytes) / GIBIBYTE,
     }
-    return _metrics_of("pred", RATES, estimate) | memory | _metrics_of("pred", PREDICTED_TERMS, estimate.step_terms)
+    return (
+        _metrics_of("pred", RATES, estimate)
+        | memory
+        | _metrics_of("pred", QUANTITIES["predicted_terms"], estimate.step_terms)
+    )
 
 
 def measured_metrics(performance: Performance) -> dict[str, float]:
     """The measured figures; memory is the fullest rank's, and the terms of a step are the slowest rank's."""
-    values = _metrics_of("meas", MEASURED, performance)
+    values = _metrics_of("meas", (*RATES, *QUANTITIES["measured"]), performance)
     if performance.model_flops_utilization > 1.0:
         del values["meas/MFU_pct"]  # something else ran while the peak was measured
     if performance.peak_memory_bytes:
         values["meas/mem_GiB"] = max(performance.peak_memory_bytes) / GIBIBYTE
     if performance.breakdown is not None:
-        values |= _metrics_of("meas", MEASURED_TERMS, performance.breakdown.slowest)
+        values |= _metrics_of("meas", QUANTITIES["measured_terms"], performance.breakdown.slowest)
     return values
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from conf.credentials import HIDDEN
-from results.mlflow.metric_keys import STEPS, SYSTEM
+from results.mlflow.metric_keys import QUANTITIES
 from sweeps.folder.submission import Submission
 from sweeps.reading import Reading, TrialReading
 from sweeps.trial import SweepFolder
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 VERSION = "2"
 """The version of the keys, tags and artifacts; another number has every run written anew, once."""
 
-FORMAT = repr((VERSION, STEPS, SYSTEM))
+FORMAT = repr((VERSION, QUANTITIES["step"], QUANTITIES["system"]))
 """The version of the metrics that are made of the lines of steps; another format has every run brought up to date."""
 
 DIGITS = 5
