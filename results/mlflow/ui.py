@@ -42,7 +42,7 @@ exec 3<&0
 (trap : TERM; read _ <&3; kill 0; sleep {STOP_SECONDS}; kill -KILL 0) &
 "$@" </dev/null 3<&- & server=$!
 trap : TERM
-while kill -0 $server 2>/dev/null; do wait $server; done
+while kill -0 $server; do wait $server; done 2>/dev/null
 kill -KILL 0
 """
 """Runs a server, and ends it with all that it has started once standard input ends: a pipe, whose other end this

@@ -88,7 +88,7 @@ def test_a_server_that_ends_by_itself_is_said(tmp_path: Path) -> None:
 
     def end_the_server(_: object) -> None:
         for process in psutil.Process().children(recursive=True):
-            if "mlflow" in process.cmdline()[1:]:
+            if process.cmdline()[1:3] == ["-m", "mlflow"]:
                 process.kill()
 
     with refused(UsageError, "404 Not Found", recorded=False):
