@@ -7,6 +7,7 @@ from math import exp, log
 import pytest
 
 from benchmarks.memory_odds import MemoryRow, learned, memory_rows, own_rows
+from benchmarks.published_rows import PUBLISHED
 from sweeps.memory_odds import load_learned
 
 
@@ -31,6 +32,13 @@ def test_what_grows_with_the_devices_is_told_from_what_a_trainer_needs() -> None
     sizes = {"a": 8, "b": 16, "c": 64, "d": 256, "e": 1024}
     grown = [row for table, size in sizes.items() for row in rows(table, "fsdp", size, size**0.02, 1.01 * size**0.02)]
     assert learned(grown).doubling == pytest.approx(log(2) * 0.02, abs=0.004)
+
+
+def test_runs_of_which_a_part_was_assumed_are_told_from_those_that_are_whole() -> None:
+    found = memory_rows([PUBLISHED.with_name("published_3.csv")])
+    whole = {row.table.split()[0] for row in found if row.is_whole}
+    assumed = {row.table.split()[0] for row in found if not row.is_whole}
+    assert (whole, assumed) == ({"SimuMax"}, {"JUPITER"})
 
 
 def test_the_file_holds_what_is_learned_today() -> None:
