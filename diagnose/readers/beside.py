@@ -28,6 +28,12 @@ SIZES = re.compile(
     rf"(?<![\w./-])[\"']?(?:({SURE})[\"']?(?: *[=:|\u2502] *| {{2,}})(\d[\d_]*)(?![\w.%/])"
     r"|(model|model_name)[\"']? ?[=:] ?[\"']?([\w./-]*\d[bB]\b[\w.-]*))"
 )
+SHORT = re.compile(r"(?<![\w./-])(tp|pp|dp|cp|mbs|gbs|layers|hidden|heads|seq)=(\d+)(?![\w.])")
+LEAST_SHORT = 3
+OF_SIZES = (
+    *("_size", "_layer", "seq_len", "_heads", "d_model", "global_batch", "_gpus", "_length", "model", "tp=", "gbs="),
+    "hidden=",
+)
 """Sizes that a program prints under the names that many have for them."""
 MIB = 2.0**20
 MOST_OF_MEMORY = 4096
@@ -96,7 +102,8 @@ def _reprs(run: UserRun, text: str, where: LogLine) -> bool:
 
 
 def _pairs(run: UserRun, text: str, where: LogLine) -> bool:
-    found = SIZES.findall(where.text)
+    short = SHORT.findall(where.text)
+    found = SIZES.findall(where.text) + [(*pair, "", "") for pair in short if len(short) >= LEAST_SHORT]
     for name, value, of_model, model in found:
         says(run, name or of_model, value or model, SaidBy.PROSE, where)
     return bool(found)
@@ -110,7 +117,7 @@ READERS: tuple[tuple[tuple[str, ...], Reads], ...] = (
     (MARK_WORDS, _marks),
     (("{",), _dictionary),
     (("Args(", "Arguments(", "Config(", "Provider", "Strategy(", "Trainer(", "Params(", "Namespace("), _reprs),
-    (("_size", "_layer", "seq_len", "_heads", "d_model", "global_batch", "_gpus", "_length", "model"), _pairs),
+    (OF_SIZES, _pairs),
 )
 """Words of which a line has one, and what reads it."""
 BESIDE_WORDS = tuple(dict.fromkeys(word for words, _ in READERS for word in words))

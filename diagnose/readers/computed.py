@@ -16,6 +16,7 @@ from diagnose.readers.said import Columns, number
 
 GIBIBYTE, TERA = 2.0**30, 1e12
 PEAK_WITHIN, MEMORY_WITHIN = 0.02, 0.025
+BATCH_WITHIN = 0.01
 """How far a peak that two rounded figures make, and a capacity that a driver reports, may be from the device's."""
 USUAL = ("A100-80GB-SXM", "H100-80GB-SXM", "B200-180GB", "MI300X-192GB")
 """Of devices that share a peak, such as the A800 and the A100, the ones that are common."""
@@ -133,19 +134,35 @@ def compute_sizes(columns: Columns, steps: Sequence[BookedStep]) -> None:
 
 def _batch_of_steps(columns: Columns, steps: Sequence[BookedStep]) -> None:
     """The batch, where nothing but the lines of steps says it, and all say the same; a ramp has no one batch."""
-    batches = {step.found["batch"]: step for step in steps if step.found.get("batch")} or _by_samples(steps)
-    if not batches and (rates := [(step.found["samples"] * time, step) for step in steps if (time := _time(step))]):
-        middle = statistics.median(rate for rate, _ in rates)
-        batches = {round(middle): rates[-1][1]} if _is_whole(middle) else {}
-    if len(batches) == 1 and columns.count("global_batch") is None:
-        (batch, step) = next(iter(batches.items()))
-        columns.computed("global_batch", round(batch), step.at, "every line of a step says it")
+    if columns.count("global_batch") is not None:
+        return
+    printed = {step.found["batch"]: step for step in steps if step.found.get("batch")}
+    for batches, note in (
+        (printed, "every line of a step says it"),
+        (_by_samples(steps), "samples consumed from one line to the next"),
+        (_by_rate(steps), "samples a second times the seconds of a step"),
+    ):
+        if len(batches) == 1:
+            ((batch, step),) = batches.items()
+            columns.computed("global_batch", round(batch), step.at, note)
+        if batches:
+            return
+
+
+def _by_rate(steps: Sequence[BookedStep]) -> dict[float, BookedStep]:
+    """The batch that samples a second make with the time of a step: a multiple of 8, else a whole number near it."""
+    rates = [
+        (step.found["samples"] * time, step) for step in steps if "samples" in step.found and (time := _time(step))
+    ]
+    middle = statistics.median(rate for rate, _ in rates) if rates else 0.0
+    near = (each * round(middle / each) for each in (8, 1))
+    batch = next((each for each in near if each and abs(each / middle - 1) < BATCH_WITHIN), None)
+    return {} if batch is None else {batch: rates[-1][1]}
 
 
 def _time(step: BookedStep) -> float | None:
-    """The seconds of a step whose line tells samples a second beside them."""
     per_second = step.found.get("batches")
-    return step.found.get("seconds", 1 / per_second if per_second else None) if "samples" in step.found else None
+    return step.found.get("seconds", 1 / per_second if per_second else None)
 
 
 def _by_samples(steps: Sequence[BookedStep]) -> dict[float, BookedStep]:

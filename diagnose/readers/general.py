@@ -14,7 +14,7 @@ from diagnose.readers.steps import NUMBER, FigureReader, FigureSlot
 
 STEP = re.compile(
     r"(?<![\w/.-])(?i:(?:global|train|training|optimizer|num|current)?[ _-]?"
-    r"(?:step|iter(?:ation)?|update|schritt|it(?=[:=]))s?(?:[ _](?:no|num|number|idx))?)\.? ?"
+    r"(?:step|iter(?:ation)?|update|schritt|it(?=[:=]| \d+ ?[|/,]))s?(?:[ _](?:no|num|number|idx))?)\.? ?"
     r"(?:\[|[:=#]+ ?)?\[? *(\d+(?:,\d{3})*)(?![\d.]* ?(?:ms|s|%|it)\b)"
     r"|第 ?(\d+) ?(?:步|次|个)|(?:步数?|迭代(?:次数|步数)?)[ :=]*(\d+)"
 )
@@ -49,7 +49,7 @@ BYTES = {
 PER, A_STEP = "(?: ?/ ?| per | pro )", "(?:step|iter|iteration|it|batch|update|schritt)"
 A_SECOND, A_DEVICE = "(?:s|sec|secs|second|seconds|sekunde|秒)", "(?:gpu|device|card|chip|rank|npu|worker|卡)"
 RATE = re.compile(
-    r"\b(?P<what>tok(?:en)?s?|words?|samples?|examples?|seqs?|sequences?|steps?|iters?|iterations?|it|batch(?:es)?|updates?)"
+    r"\bk?(?P<what>tok(?:en)?s?|words?|samples?|examples?|seqs?|sequences?|steps?|iters?|iterations?|it|batch(?:es)?|updates?)"
     rf"(?:{PER}(?:{A_DEVICE}{PER})?|(?<=token)p|(?<=tok)p){A_SECOND}\b"
 )
 RATES = {"tok": "tokens", "wor": "tokens", "sam": "samples", "exa": "samples", "seq": "samples"}
@@ -103,7 +103,7 @@ def _rate(both: str, multiple: float) -> NamedFigure | None:
         named = re.search(r"\b(?:tps|wps|tgs)\b", both)
         quantity = "tokens_per_device" if OF_A_DEVICE.search(both) else "tokens_of_some"
         return NamedFigure(quantity, multiple) if named else None
-    what = RATES.get(match["what"][:3], "batches")
+    what, multiple = RATES.get(match["what"][:3], "batches"), multiple * (1e3 if match[0][0] == "k" else 1.0)
     if OF_A_DEVICE.search(both):
         return NamedFigure("tokens_per_device", multiple) if what == "tokens" else None
     return NamedFigure(what, multiple)
@@ -113,6 +113,8 @@ def _time(label: str, words: set[str], unit: str) -> NamedFigure | None:
     scale = SECONDS.get(unit.partition("/")[0].partition(" ")[0])
     if re.fullmatch(r"(?:total |wall )?(?:elapsed|time)(?: time)?(?: ?\(s\))?", label) and label != "time":
         return NamedFigure("since", scale or 1.0)
+    if not label and unit in SECONDS:  # a cell of its own
+        return NamedFigure("told_seconds", scale or 1.0)
     if NOT_OF_A_STEP.search(label) and not re.search(rf"{PER}{A_STEP}\b", label):
         return None
     per = unit.partition("/")[2]
@@ -152,10 +154,11 @@ def _slot(line: str, numbers: list[re.Match[str]], place: int) -> FigureSlot | N
     number, begin = numbers[place], numbers[place - 1].end() if place else 0
     before = re.sub(r"^[^\W\d_]+", "", line[begin : number.start()])
     label = CUTS.split(before.rstrip(" \t:=("))[-1].strip(" \t()[]:=\"'~<>+-*").rpartition("] ")[2][-60:]
-    match = UNIT.match(line, number.end())
+    match = UNIT.match(line, number.start() + len(number[0].rstrip(".,_")))
     assert match is not None  # of nothing at all it is one
     unit = match["unit"] or ""
-    is_own = not match["gap"] or match["next"] is None or "/" in unit or unit.lower() in SECONDS | BYTES
+    is_sure = "/" in unit or unit.lower() in SECONDS | BYTES
+    is_own = not match["gap"] or not match["next"] or (is_sure and match["next"].strip() not in (":", "="))
     figure = figure_of(label, unit if is_own else "", match["multiple"] or "")
     if figure is None and is_own and label:
         figure = figure_of("", unit, match["multiple"] or "")

@@ -27,6 +27,7 @@ SUBSTITUTION = re.compile(r"\$\((?!\()(?:[^()]|\([^()]*\))*\)|`[^`]*`")
 HOSTS = re.compile(r"(?:scontrol show hostnames?|SLURM_JOB_NODELIST).*\bwc\b")
 FUNCTION = re.compile(r"^[ \t]*(?:function[ \t]+)?(\w+)[ \t]*\(\)[ \t]*\{(.*?)^\}", re.DOTALL | re.MULTILINE)
 ARGUMENT, SHELL = re.compile(r"(=?)\$(?:\{([\d@])\}|([\d@]))"), re.compile(r"(?:\S*/)?(?:ba|z)?sh -[a-z]*c")
+DEFAULT = re.compile(r"\$\{(\w+):?=([^${}]*)\}")
 REPLY = "$(...)"
 """What stands for the answer of a command in a script: nothing of a script is run."""
 BEFORE_A_COMMAND = (
@@ -68,6 +69,10 @@ def script_of(
     """
     text = _with_arguments(text)
     variables = {name: [Word(value, first_line)] for name, value in (known or {}).items()}
+    for default in DEFAULT.finditer(text):  # `: "${TP:=2}"`; what sets it later or before stands where that is
+        variables.setdefault(
+            default[1], [Word(default[2].strip("\"'"), first_line + text[: default.start()].count("\n"))]
+        )
     commands: list[list[Word]] = []
     branches = Branches(lambda word: _shown(word, variables))
     for statement, end in _statements(text, first_line):

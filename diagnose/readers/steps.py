@@ -24,6 +24,7 @@ A100_TFLOPS = 312.0
 NUMBER = re.compile(r"\.?\d[\d.,_]*(?:[eE][-+]?\d+)?")
 NO_DIGITS = str.maketrans("", "", "0123456789")
 OF_A_COMMA = re.compile(r"\d{1,3},(?:\d{1,2}|\d{4,})$")
+OF_POWERS = re.compile(r"\d,\d+[eE][-+]?\d+")
 MOST_SHAPES = 10_000
 OF_THOUSANDS = ("tokens_per_second", "tflops", "memory_gib")
 """Quantities of which nobody prints three decimals behind a comma."""
@@ -112,6 +113,8 @@ def read_number(text: str, quantity: str) -> float | None:
         return float(text)
     except ValueError:
         text = text.rstrip(".,_")
+    if OF_POWERS.fullmatch(text):
+        return float(text.replace(",", "."))
     if quantity in OF_THOUSANDS and GROUPED.fullmatch(text):
         return float(text.replace(",", ""))
     try:

@@ -7,6 +7,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from conf.errors import ConfigError
@@ -16,6 +17,7 @@ from diagnose.readers.text import KEY, at
 from diagnose.runs import SaidBy, UserRun
 
 TREES = {".json": "json", ".yaml": "yaml", ".yml": "yaml", ".toml": "toml"}
+INTERPOLATED = re.compile(r"\$\{([\w.]+)\}")
 MOST_DEPTH, MOST_LEAVES, MOST_OF_A_LIST = 12, 5000, 512
 DOTTED_LATER = re.compile(r"\bconfigs?: |args: |json = ")
 
@@ -88,9 +90,10 @@ def read_tree(
 ) -> None:
     """Take down every value of a tree, with the line on which its key stands."""
     place = 0
-    for count, (name, value) in enumerate(leaves(content)):
-        if count >= MOST_LEAVES:
-            break
+    values = dict(islice(leaves(content), MOST_LEAVES))
+    for name, value in values.items():
+        if isinstance(value, str) and (other := INTERPOLATED.fullmatch(value)) is not None:
+            value = values.get(other[1], value)  # noqa: PLW2901
         key = re.compile(rf"(?<![\w.-]){re.escape(name.rpartition('.')[2])}[\"']?\]? ?[:=]")
         found = next((index for index in range(place, len(lines)) if key.search(lines[index])), None)
         place = found if found is not None else place

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 START = ", start "
 """What readers put behind a file's name for each further start in it."""
-MOST_SHOWN = 4
+MOST_SHOWN, OTHER_SPEED = 4, 0.05
 
 RunFiles = Annotated[
     list[str] | None,
@@ -110,15 +110,28 @@ def _told(runs: Sequence[UserRun]) -> list[UserRun]:
     for starts in grouped(
         runs, lambda each: (each.name.partition(START)[0], tuple(sorted(each.row().items())))
     ).values():
-        kept.append(max(starts, key=lambda each: len(each.steps)))
-        if len(starts) > 1:
-            complaints.print(f"{count_of(len(starts), 'start')} of one configuration: {kept[-1].name} has most steps.")
+        longest = max(starts, key=lambda each: len(each.steps))
+        found = [each for each in starts if each is longest or _is_another_run(each, longest)]
+        kept += found
+        if len(starts) > len(found):
+            complaints.print(f"{count_of(len(starts), 'start')} of one configuration: {longest.name} has most steps.")
     kept = [each for each in kept if each.steps] or kept
     if len(kept) > MOST_SHOWN:
         complaints.print(f"{len(kept)} runs were found; the {MOST_SHOWN} with most steps are diagnosed.")
         most = sorted(kept, key=lambda each: -len(each.steps))[:MOST_SHOWN]
         kept = [each for each in kept if each in most]
     return kept
+
+
+def _is_another_run(start: UserRun, longest: UserRun) -> bool:
+    """True of a start that takes the same steps at another speed: one of two runs whose logs are in one file."""
+    from diagnose.measured import LEAST_LINES, measured
+
+    one, other = measured(start), measured(longest)
+    if one is None or other is None or len(one.steady) < LEAST_LINES:
+        return False
+    is_again = start.steps[0].number == longest.steps[0].number
+    return is_again and abs(one.step_seconds / other.step_seconds - 1) > OTHER_SPEED
 
 
 def _show(diagnoses: Sequence[Diagnosis], differences: Sequence[RunDifference]) -> None:

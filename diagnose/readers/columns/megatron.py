@@ -52,7 +52,8 @@ def fill_megatron(columns: Columns) -> None:
         columns.whole("micro_batch", "batch_size")
     if settings.has_arguments:
         for column in ("tp", "pp"):
-            columns.assumed(column, 1, "no flag of it is given")
+            if not settings.is_known(*WHOLE[column]):
+                columns.assumed(column, 1, "no flag of it is given")
     _fill_model(columns)
     _fill_experts(columns)
     _fill_layout(columns)

@@ -19,7 +19,7 @@ NAMES = (
         "model._component_",
         "model.name",
     ),
-    *("pretrain", "model.partial_pretrain"),
+    *("recipe", "pretrain", "model.partial_pretrain"),
     *("_name_or_path", "name_or_path", "checkpoint_dir", "tokenizer_name_or_path", "tokenizer_model"),
 )
 FIELDS = ("layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab", "tied_embeddings", "gated_mlp", "head_dim")

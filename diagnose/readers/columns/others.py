@@ -24,9 +24,9 @@ TRAINERS = dict.fromkeys(
 )
 """Programs that are like a trainer that is priced; of the others only what they say is taken."""
 WHOLE = {
-    "layers": ("n_layers", "n_layer", "base_num_decoder_layers", "depth", "num_layers", "num_hidden_layers"),
-    "hidden": ("d_model", "n_embd", "base_emb_dim", "hidden_size", "model_dim", "embed_dim"),
-    "heads": ("n_heads", "n_head", "base_num_query_heads", "num_attention_heads", "num_heads"),
+    "layers": ("n_layers", "n_layer", "base_num_decoder_layers", "depth", "num_layers", "num_hidden_layers", "layers"),
+    "hidden": ("d_model", "n_embd", "base_emb_dim", "hidden_size", "model_dim", "embed_dim", "hidden"),
+    "heads": ("n_heads", "n_head", "base_num_query_heads", "num_attention_heads", "num_heads", "heads"),
     "kv_heads": (
         *("base_num_kv_heads", "n_query_groups", "kv_n_heads", "n_kv_heads", "num_kv_attention_heads"),
         *("num_kv_heads", "num_query_groups", "num_key_value_heads"),
@@ -35,7 +35,7 @@ WHOLE = {
     "vocab": ("padded_vocab_size", "vocab_size"),
     "seq": (
         *("max_seq_len", "block_size", "max_target_length", "max_seq_length", "max_sequence_len"),
-        *("max_sequence_length", "seq_len", "seq_length", "sequence_length", "context_length", "max_length"),
+        *("max_sequence_length", "seq_len", "seq_length", "sequence_length", "context_length", "max_length", "seq"),
     ),
     "micro_batch": (
         *("device_train_microbatch_size", "micro_batch_size", "per_device_batch_size", "device_batch_size"),

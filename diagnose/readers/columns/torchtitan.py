@@ -64,7 +64,7 @@ def _fill_shape(columns: Columns) -> None:
 
 def _named_by_its_function(columns: Columns) -> Fact | None:
     """The size that `--module llama3 --config llama3_8b` names, as versions without a TOML are started."""
-    said = columns.settings.fact("config")
+    said = columns.settings.fact("config", "job.config_file")
     size = re.search(r"llama3(?:_1)?_(\d+b)\b", said.value) if said else None
     return said._replace(value=size[1].upper()) if said and size else None
 

@@ -30,6 +30,8 @@ LINES = {
     "German": "Schritt {0}/5000  Verlust 9,{0}1  Zeit/Schritt 2,000 s  Durchsatz 65.536 Token/s",
     "colours": ESC + "[36m[INFO]" + ESC + "[0m step " + ESC + "[33m{0}" + ESC + "[0m/99 | loss 9.{0} | 2000.0 ms/step",
     "milliseconds": "2025-06-11 09:12:{1:02} step: {0} loss: 9.{0} step_time: 2001.5 lr: 1e-4",
+    "cells": "[2025-06-11 09:05:00] it {0} | loss 9.{0} | 2.0 s | 65.536 ktok/s | 41.2 TFLOP/s/GPU",
+    "slashes": "step:   {0}/ 1000, loss: 9.{0}, time/step: 2.0, samples/s: 16.0, gpu mem (GB): 61.2",
     "since the start": "Iteration {0}: loss = 9.{0}, elapsed = {1} s",
 }
 
@@ -45,9 +47,9 @@ def test_a_step_of_two_seconds_is_read_in_any_words(write: Write, form: str) -> 
     assert run.program is None
     assert run.trainer is None
     assert all(9.0 < (step.loss or math.nan) < 9.8 for step in run.steps)
-    for name, value in (("mem", 61.2 * GIB), ("TFLOPS", 41.2), ("MFU", 0.431), ("65", 65536)):
+    for name, value in (("mem", 61.2 * GIB), ("TFLOP", 41.2), ("MFU", 0.431), ("65", 65536)):
         told = {"mem": found.reserved_bytes, "MFU": found.mfu, "65": found.tokens_per_second}
-        told["TFLOPS"] = found.flops_per_second and found.flops_per_second / 1e12
+        told["TFLOP"] = found.flops_per_second and found.flops_per_second / 1e12
         is_there = name in LINES[form] or (name == "mem" and "\u663e\u5b58" in LINES[form])
         assert told[name] == (pytest.approx(value, rel=1e-3) if is_there else None)
 
@@ -123,6 +125,17 @@ def test_sizes_that_an_unknown_program_prints_are_columns(write: Write) -> None:
     assert cells(run, *wanted) == wanted
     assert run.program is None
     assert {"tp", "pp", "zero_stage", "precision"} & run.columns.keys() == set()
+
+
+def test_short_names_are_sizes_where_several_stand_together(write: Write) -> None:
+    step = "step 10 loss 9.1 0.5 it/s\n"
+    run = the_run(
+        write("train.log", "config: hidden=5120 layers=40 heads=40 seq=4096 mbs=1 gbs=512 tp=4 pp=2\n" + step)
+    )
+    wanted = {"hidden": "5120", "layers": "40", "heads": "40", "seq": "4096", "micro_batch": "1", "global_batch": "512"}
+    wanted |= {"tp": "4", "pp": "2"}
+    assert cells(run, *wanted) == wanted
+    assert "tp" not in the_run(write("other.log", "engine with tp=2\n" + step)).columns
 
 
 def test_sizes_of_a_tree_of_an_unknown_program_are_columns(write: Write) -> None:

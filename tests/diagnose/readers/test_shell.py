@@ -26,6 +26,8 @@ def words(text: str, **known: str) -> list[list[str]]:
         ('X="--b 1 \\\n --c"\nX+=" --d"\na $X', [["a", "--b", "1", "--c", "--d"]]),
         ("a \"b c\" 'd $X'", [["a", "b c", "d $X"]]),
         ("a $UNSET", [["a", "$UNSET"]]),
+        (': "${X:=3}"\na ${X} $X', [[":", "3"], ["a", "3", "3"]]),
+        ('X=4\n: "${X:=3}"\na $X', [[":", "4"], ["a", "4"]]),
         ("export X=1 Y=2\na $X$Y", [["a", "12"]]),
         ("X=1 a --b $X", [["a", "--b", "1"]]),
         ('a "unclosed', [["a", '"unclosed']]),

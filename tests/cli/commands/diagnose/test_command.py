@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from cli.commands.diagnose.command import diagnoses_of
 from tests.diagnose.made_up import CORE, SIZES, dump, megatron_steps
 from tests.forked_command import run_forked
 
@@ -159,3 +160,11 @@ def test_a_page_that_cannot_be_written_is_one_message(folder: Path) -> None:
     assert done.returncode != 0
     assert "--report out: diagnosis.md cannot be written" in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
+
+
+def test_two_runs_of_one_file_are_compared_and_starts_again_are_not(tmp_path: Path) -> None:
+    path = tmp_path / "both.log"
+    path.write_text(megatron_steps([2.5] * 5) + megatron_steps([2.1] * 5))
+    assert [each.measured and each.measured.step_seconds for each in diagnoses_of([str(path)])] == [2.5, 2.1]
+    path.write_text(megatron_steps([2.5] * 5) + megatron_steps([2.1] * 4, first=20))
+    assert [each.measured and each.measured.step_seconds for each in diagnoses_of([str(path)])] == [2.5]

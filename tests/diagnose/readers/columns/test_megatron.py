@@ -434,3 +434,9 @@ def test_what_is_taken_for_granted_is_marked(write: Write) -> None:
         "pp": "1",
     }
     assert all(fact.note for fact in taken.values())
+
+
+def test_a_flag_whose_variable_nobody_sets_is_missing_and_not_one(write: Write) -> None:
+    run = the_run(write("run.sh", "torchrun pretrain_gpt.py --num-layers 24 --tensor-model-parallel-size $TP\n"))
+    assert "tp" not in run.columns
+    assert run.row()["pp"] == "1"

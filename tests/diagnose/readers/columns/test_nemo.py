@@ -173,3 +173,9 @@ def test_megatron_bridge_has_sections_of_its_own(write: Write) -> None:
 def test_a_list_of_what_differs_is_believed_before_the_yaml(write: Write, line: str) -> None:
     run = the_run(write("config.yaml", BRIDGE), write("bridge.log", line + megatron_steps([9.5])))
     assert run.columns["layers"].value == "48"
+
+
+def test_the_model_of_a_recipe_is_that_of_its_name(write: Write) -> None:
+    flags = "--recipe llama3_8b_pretrain_config model.tensor_model_parallel_size=2 train.global_batch_size=64"
+    run = the_run(write("run.sh", f"torchrun --nproc-per-node=8 scripts/training/run_recipe.py {flags}\n"))
+    assert (run.row()["layers"], run.row()["tp"], run.row()["precision"]) == ("32", "2", "bf16")

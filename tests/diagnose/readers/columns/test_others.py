@@ -153,3 +153,8 @@ def test_a_line_without_a_time_has_none(write: Write) -> None:
     (run,) = read_runs([write("mine.log", "step 1/100 loss 4.5\nstep 2/100 loss 4.4\n")])
     assert [step.loss for step in run.steps] == [4.5, 4.4]
     assert all(math.isnan(step.seconds) for step in run.steps)
+
+
+def test_a_value_that_stands_elsewhere_in_the_file_is_put_in(write: Write) -> None:
+    text = "variables:\n  length: 2048\nmax_seq_len: ${variables.length}\nmodel:\n  n_layers: 24\n"
+    assert the_run(write("mpt.yaml", text + "global_train_batch_size: 8\n")).row()["seq"] == "2048"

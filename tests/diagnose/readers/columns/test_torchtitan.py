@@ -219,3 +219,9 @@ def test_the_ranks_that_were_heard_are_those_of_a_second_start_too(write: Write)
     )
     runs = read_runs([write("titan.log", start + start)])
     assert [cells(run, "num_gpus") for run in runs] == [{"num_gpus": "2"}] * 2
+
+
+def test_the_model_of_a_configuration_that_is_not_there_is_that_of_its_name(write: Write) -> None:
+    script = "torchrun --nproc_per_node=8 -m torchtitan.train --job.config_file ./train_configs/llama3_8b.toml\n"
+    run = the_run(write("run.sh", script))
+    assert (run.row()["layers"], run.row()["hidden"], "seq" in run.columns) == ("32", "4096", False)
