@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json
@@ -224,13 +224,6 @@ class SweepRecord(Frozen):
     plan: Annotated[tuple[Trial, ...], Field(strict=False)]
     trials: Annotated[tuple[Trial, ...], Field(strict=False)]
 
-    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """A copy that calls its own trials anew: pydantic would hand on what was found of those before the change."""
-        copied = super().model_copy(update=update, deep=deep)
-        for found in ("labels", "plan_labels", "_by_id"):
-            copied.__dict__.pop(found, None)
-        return copied
-
     @cached_property
     def labels(self) -> Labels:
         """The names of the trials, each by what sets it apart from the others."""
@@ -293,8 +286,6 @@ def _without_parts(trial: Trial, parts: PartWriter) -> dict[str, Any]:
 def record_of(text: str) -> SweepRecord:
     """The record that a text says. An incomplete record raises as `PartReader` does."""
     content = from_json(text)
-    if PARTS not in content:  # each trial holds all of its parts, as a person may have written it
-        return SweepRecord.model_validate_json(text)
     parts = PartReader(content.pop(PARTS))
     lists = {name: tuple(_with_parts(each, parts) for each in content[name]) for name in LISTS}
     head = SweepRecord.model_validate_json(json_text(content | dict.fromkeys(LISTS, ())))

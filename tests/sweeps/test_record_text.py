@@ -89,12 +89,6 @@ def _bytes_of(make: Callable[[], object]) -> int:
         tracemalloc.stop()
 
 
-def test_a_record_of_whole_trials_is_read_too(build_record: BuildRecord) -> None:
-    """As every record was written once, and as a person may write one."""
-    record = build_record([{}], [])
-    assert record_of(record.model_dump_json(indent=1)) == record
-
-
 def test_a_record_whose_store_no_command_would_take_any_more_is_read(build_record: BuildRecord) -> None:
     record = build_record([{}], [])
     tracking = record.tracking.model_copy(update={"experiment": ""})
