@@ -151,7 +151,7 @@ def _print_folders() -> None:
         console.print("\nAll of the package. `trisweep init` makes a folder for files of your own.")
     for path in unknown_folders():
         holds = count_of(len(list(path.glob("*.yaml"))), "file")
-        print_unwrapped(f"Not read: {shown_path(path)} ({holds}), because {path.name} is no group.")
+        print_unwrapped(f"Not read: {shown_path(path)} ({holds}), because {path.name} is not a group.")
 
 
 def _row(option: Option) -> dict[str, Any]:

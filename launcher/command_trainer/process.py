@@ -305,7 +305,7 @@ class Programs:
 def _refusal(start: Start, error: OSError | ValueError) -> str:
     """One sentence about why a program did not start."""
     if start.working_dir is not None and not Path(start.working_dir).is_dir():
-        return f"trainer.working_dir = {start.working_dir!r} is no folder on {os.uname().nodename}"
+        return f"trainer.working_dir = {start.working_dir!r} is not a folder on {os.uname().nodename}"
     reason = error.strerror if isinstance(error, OSError) else str(error)
     word = start.words[0]
     # A bare name is looked for on the PATH alone, and a script without its mode or first line is no program.

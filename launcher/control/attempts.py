@@ -216,7 +216,7 @@ FAILURES = (Outcome.FAILED, Outcome.TIMED_OUT)
 OF_A_MISTAKE = (Fault.INPUT, Fault.CRASH, Fault.UNREAD)
 OF_THE_COMMAND = re.compile(
     r"SyntaxError|IndentationError|ImportError|ModuleNotFoundError|can't open file|No such file|No such option"
-    r"|command not found|cannot be started|is no folder|unrecognized arguments|required: |its log"
+    r"|command not found|cannot be started|is (?:not a|no) folder|unrecognized arguments|required: |its log"
 )
 """Causes that lie in what all trials share: the program, its folder, its command line and how its log is read."""
 

@@ -294,7 +294,7 @@ def _print_tables(answer: SearchOutput) -> None:
     console.print(_question(answer.request))
     families = "family" if choice.num_left_out == 1 else "families"
     which = "the" if answer.flat else "each family's"
-    ranked = f"{which} best by {RANKED_BY[answer.objective]} and plainness"
+    ranked = f"{which} best by {RANKED_BY[answer.objective]}, plain plans preferred"
     several = len(answer.request.spaces) > 1
     console.print(judged_table(answer.shown, training, ranked, several_places=several, width=console.width))
     console.print(

@@ -30,8 +30,8 @@ FEWEST_ON_A_PLOT = 2
 MOST_COUNTED = 10
 COUNTED = (
     "Measured by counters, over the timed steps; idle power is in all of it, and is shown next to it where it was"
-    " measured. Slurm's power is of whole nodes and of the whole job, start and end included; where there is none, the"
-    " site accounts for no energy. What the declared watts would be is no measurement."
+    " measured. Slurm's power is of whole nodes and of the whole job, start and end included; where it is missing, the"
+    " site does not account for energy. What the declared watts would give is not measured."
 )
 NOT_KNOWN = 2**63
 """Slurm writes numbers near 2^64 where a node said nothing."""

@@ -36,7 +36,7 @@ STATED_KNOBS = (
 )
 BESIDE = (
     "What is found here is of the same model, device, layout and batch, and counts FLOPs as the row does. Constants of"
-    " predictions were fitted to published rows, so that agreement is no test of them."
+    " predictions were fitted to published rows, so that agreement does not test them."
 )
 
 

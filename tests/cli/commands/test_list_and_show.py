@@ -41,7 +41,7 @@ def test_a_group_says_of_each_option_whose_it_is_and_what(own: Path, trisweep: C
     assert rows["frontier"].split()[1] == "package"
     assert rows["selene"].split()[1] == "yours"
     assert "(in place of the package's)" in " ".join(said.split())
-    assert "Not read: own/clusters (1 file), because clusters is no group." in said
+    assert "Not read: own/clusters (1 file), because clusters is not a group." in said
 
 
 def test_every_file_of_the_package_says_what_it_is() -> None:
