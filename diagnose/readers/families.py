@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from conf.folders import package_content
 from diagnose.readers.columns import nanotron, nemo, others, verl
 from diagnose.readers.columns.huggingface import fill_huggingface
 from diagnose.readers.columns.megatron import fill_megatron
@@ -32,52 +33,11 @@ MEGATRON, TITAN, HUGGING_FACE = (
 )
 NEMO, NANOTRON = TrainerFamily(nemo.fill_nemo, nemo.SECTIONS), TrainerFamily(nanotron.fill_nanotron, nanotron.SECTIONS)
 OTHER, VERL = TrainerFamily(others.fill_other, others.SECTIONS), TrainerFamily(verl.fill_verl)
-SIGNS: tuple[tuple[str | None, TrainerFamily, tuple[str, ...]], ...] = (
-    (
-        "nanotron",
-        NANOTRON,
-        ("batch_accumulation_per_replica", "tokens.micro_batch_size", "parallelism.tp", "parallelism.dp"),
-    ),
-    (
-        "torchtitan",
-        TITAN,
-        (
-            *(
-                "job.config_file",
-                "activation_checkpoint.mode",
-                "training.seq_len",
-                "training.local_batch_size",
-                "model.flavor",
-            ),
-            *("parallelism.tensor_parallel_degree", "parallelism.data_parallel_shard_degree"),
-        ),
-    ),
-    ("nemo", NEMO, ("trainer.devices", "trainer.num_nodes", "trainer.strategy.tensor_model_parallel_size")),
-    (
-        "megatron-bridge",
-        NEMO,
-        (
-            *("model.tensor_model_parallel_size", "ddp.use_distributed_optimizer", "train.train_iters"),
-            *("dataset.sequence_length", "model.num_layers", "ddp.overlap_grad_reduce"),
-        ),
-    ),
-    (None, MEGATRON, ("tensor_model_parallel_size", "model_parallel_size", "pipe_parallel_size", "transformer_impl")),
-    ("llm-foundry", OTHER, ("device_train_microbatch_size", "global_train_batch_size")),
-    ("maxtext", OTHER, ("base_emb_dim", "base_num_decoder_layers", "max_target_length", "ici_fsdp_parallelism")),
-    ("torchtune", OTHER, ("model._component_", "tokenizer._component_")),
-    ("litgpt", OTHER, ("train.max_seq_length", "train.max_tokens", "train.lr_warmup_steps")),
-    ("verl", VERL, ("actor_rollout_ref.model.path", "model.partial_pretrain")),
-    (
-        "hf-trainer",
-        HUGGING_FACE,
-        (
-            *("per_device_train_batch_size", "total_train_batch_size", "cutoff_len", "base_model", "distributed_type"),
-            *("zero_optimization.stage", "zero_optimization_stage", "train_micro_batch_size_per_gpu", "model_type"),
-        ),
-    ),
-    ("nanogpt", OTHER, ("n_embd", "block_size", "tokens_per_step")),
-    (None, MEGATRON, ("num_attention_heads", "encoder_seq_length", "encoder_num_layers")),
-    ("hf-trainer", HUGGING_FACE, ("train_batch_size", "num_hidden_layers", "train_runtime")),
+FAMILIES = {"megatron": MEGATRON, "torchtitan": TITAN, "huggingface": HUGGING_FACE, "nemo": NEMO, "nanotron": NANOTRON}
+FAMILIES |= {"verl": VERL, "other": OTHER}
+SIGNS: tuple[tuple[str | None, TrainerFamily, tuple[str, ...]], ...] = tuple(
+    (row["program"], FAMILIES[row["family"]], tuple(row["names"].split()))
+    for row in package_content("signs.yaml", __package__)
 )
 """The program that a setting tells, and the family; the first one that a run has decides."""
 OF_LINES: dict[str, TrainerFamily] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from conf.folders import package_content
 from diagnose.readers.said import says
 from diagnose.readers.text import at
 from diagnose.runs import LogLine, SaidBy, UserRun
@@ -22,59 +23,7 @@ REPR, REPR_OPENS = re.compile(rf"\b({CLASSES})\("), re.compile(rf"\b(?:{CLASSES}
 LISTED_FIELD = re.compile(r"^\s*([a-z_]\w*)=(.*?),?\s*$")
 REPR_FIELD = re.compile(r"\b([a-z_]\w*)=('[^']*'|\"[^\"]*\"|\[[^\]]*\]|\{[^{}]*\}|<[^>]*>|[\w.+-]+(?:\([^()]*\))?)")
 
-SENTENCES: dict[str, tuple[str, ...]] = {
-    "(device=": (
-        r"offload_optimizer=\w+\(device=\W*(?:\w+\.)?(?P<offload_optimizer_device>\w+)",
-        r"offload_param=\w+\(device=\W*(?:\w+\.)?(?P<offload_param_device>\w+)",
-    ),
-    "for parameters": (r"using (?P<params_dtype>torch\.\w+) for parameters",),
-    "padded vocab": (r"padded vocab \(size: (?P<vocab_size>\d+)\).*new size: (?P<padded_vocab_size>\d+)",),
-    "micro-batches": (r"number of micro-batches to constant (?P<num_micro_batches>\d+)",),
-    "micro_batches=": (
-        r"micro_batches=(?P<gradient_accumulation_steps>\d+) micro_batch_size=(?P<train_micro_batch_size_per_gpu>\d+)",
-    ),
-    "CUDA capacity": (r"capacity: (?P<device_name>.+?) with (?P<device_memory_gib>[\d.]+)GiB memory",),
-    "total param": (
-        r"\bModel (?P<model__name>\S+) (?P<model__flavor>\S+) size: (?P<num_parameters>[\d,]+) total parameters",
-    ),
-    "activation check": (r"Applied (?P<activation_checkpoint__mode>\w+) activation checkpointing",),
-    "Compiling ": (r"(?P<compile__layers>Compiling) (?:each TransformerBlock|the model)",),
-    "ompiling the loss": (r"(?P<compile__loss>[Cc]ompiling) the loss",),
-    "Applied ": (r"Applied (?P<sharding>FSDP|HSDP|DDP)\b",),
-    "Peak FLOPS": (r"Peak FLOPS used for computing MFU: (?P<peak_flops>[\d.e+]+)",),
-    "local batch size": (
-        r"local batch size (?P<training__local_batch_size>\d+), global batch size (?P<training__global_batch_size>\d+)",
-        r"sequence length (?P<training__seq_len>\d+), total steps (?P<training__steps>\d+)",
-    ),
-    "Float8": (r"(?P<float8__active>Float8)\w* (?:layers|training active|tensorwise)",),
-    "Instantaneous b": (r"Instantaneous batch size per device = (?P<per_device_train_batch_size>[\d,]+)",),
-    "Total train batch": (r"Total train batch size .*= (?P<total_train_batch_size>[\d,]+)",),
-    "Gradient Accum": (r"Gradient Accumulation steps = (?P<gradient_accumulation_steps>[\d,]+)",),
-    "Total optimiz": (r"Total optimization steps = (?P<max_steps>[\d,]+)",),
-    "trainable param": (
-        r"Number of trainable parameters = (?P<trainable_parameters>[\d,]+)",
-        r"trainable params: (?P<trainable_parameters>[\d,]+) \|\| all params: (?P<num_parameters>[\d,]+)",
-    ),
-    "umber of parameters: ": (r"number of parameters: (?P<printed_parameters>[\d.,]+[KMGB]?)\b",),
-    "tokens per iteration": (r"tokens per iteration will be: (?P<tokens_per_step>[\d,]+)",),
-    "MiB |": (r"W / +(?P<device_power_limit>\d+)W +\| +\d+MiB / +(?P<device_memory_mib>\d+)MiB",),
-    "ower Limit": (r"(?:Current|Enforced) Power Limit +: (?P<device_power_limit>\d+)(?:\.\d+)? W",),
-    "GPU": (r"^\s*GPU ?(?P<gpu_index>\d+)(?:: \w|\s+(?:X|NV\d+|PIX|PXB|PHB|NODE|SYS)\s)",),
-    "ith ": (r"\bStarting with (?P<world_size>\d+) processes",),
-    "is initialized, world": (r"environment is initialized, world size: (?P<world_size>\d+)",),
-    "GPU number": (r"GPU number: (?P<gpu_count>\d+)",),
-    "NCCL version": (r"NCCL version (?P<nccl_version>\d[\w.+]*)",),
-    **dict.fromkeys(
-        ("NVIDIA ", "Tesla ", "AMD Inst"),
-        (
-            r"\b(?P<device_name>(?:NVIDIA|Tesla|AMD Instinct) [A-Z]{1,2}\d{2,3}\w*"
-            r"(?:[ -](?i:SXM\d?|PCIE|NVL|\d+ ?GB|HBM\w+))*)",
-            r"^\| +(?P<gpu_index>\d+) +(?:NVIDIA|Tesla|AMD) ",
-            r"^(?P<gpu_index>\d+), (?:NVIDIA|Tesla|AMD) ",
-        ),
-    ),
-}
-"""Words that a sentence has, and patterns whose groups are called as the settings that they state, `__` for a dot."""
+SENTENCES: dict[str, list[str]] = package_content("sentences.yaml", __package__)
 PATTERNS = {words: tuple(map(re.compile, patterns)) for words, patterns in SENTENCES.items()}
 PAIRS: dict[str, tuple[re.Pattern[str], str]] = {
     "using world size": (re.compile(r"\b(?:and )?([a-z]+(?:-[a-z]+)*)[ -]size: (\d+)"), "{}_size"),

@@ -11,64 +11,16 @@ from pathlib import Path
 
 from conf.compose.model_from import model_in
 from conf.errors import ConfigError
+from diagnose.readers.columns.words import words_of
 from diagnose.readers.given import columns_of_shape
 from diagnose.readers.said import Columns
 from diagnose.runs import Fact, SaidBy
 
-SHAPE = {
-    "layers": ("num_hidden_layers", "n_layer", "num_layers"),
-    "hidden": ("hidden_size", "n_embd", "d_model"),
-    "heads": ("num_attention_heads", "n_head", "n_heads"),
-    "kv_heads": ("num_key_value_heads", "num_kv_heads"),
-    "head_dim": ("head_dim",),
-    "ffn_hidden": ("intermediate_size", "n_inner", "ffn_dim"),
-    "vocab": ("vocab_size",),
-    "num_experts": ("num_local_experts", "num_experts", "n_routed_experts"),
-    "top_k": ("num_experts_per_tok",),
-    "moe_ffn": ("moe_intermediate_size",),
-    "shared_expert_ffn": ("shared_expert_intermediate_size",),
-    "dense_layers": ("first_k_dense_replace",),
-}
-NOT_GATED = ("gpt2", "gpt_neox", "gpt_neo", "gptj", "opt", "bloom", "falcon", "phi", "starcoder2", "gpt_bigcode", "mpt")
-"""Types of models whose feed-forward layer has two matrices."""
-LENGTH = (
-    "max_len",
-    "cutoff_len",
-    "max_seq_length",
-    "sequence_len",
-    "max_length",
-    "block_size",
-    "model_max_length",
-    "seq_len",
+SHAPE, NAMES = words_of("huggingface"), words_of("huggingface_arguments")
+LENGTH, MICRO_BATCH, GLOBAL_BATCH, STAGE = (NAMES[each] for each in ("length", "micro_batch", "global_batch", "stage"))
+GENERATES, OFFLOADS, ATTENTION, ARGUMENTS, FSDP_STRATEGY, NOT_GATED = (
+    NAMES[each] for each in ("generates", "offloads", "attention", "arguments", "fsdp_strategy", "not_gated")
 )
-MICRO_BATCH = (
-    "per_device_train_batch_size",
-    "train_micro_batch_size_per_gpu",
-    "micro_batch_size",
-    "per_gpu_train_batch_size",
-    "micro_train_batch_size",
-)
-GLOBAL_BATCH = ("total_train_batch_size", "train_batch_size", "global_train_batch_size")
-GENERATES = ("num_generations", "n_samples_per_prompt", "rollout_batch_size")
-ARGUMENTS = (
-    "bf16",
-    "fp16",
-    "bf16.enabled",
-    "fp16.enabled",
-    "optim",
-    "learning_rate",
-    "output_dir",
-    "model_name_or_path",
-)
-"""Of a run whose arguments are there some are; its banner alone says neither its types nor what it recomputes."""
-STAGE = ("zero_optimization.stage", "zero_optimization_stage", "deepspeed_config.zero_stage", "zero_stage")
-OFFLOADS = (
-    "zero_optimization.offload_optimizer.device",
-    "zero_optimization.offload_param.device",
-    "offload_optimizer_device",
-    "offload_param_device",
-)
-ATTENTION = ("attn_implementation", "_attn_implementation", "flash_attn", "flash_attention", "use_flash_attention_2")
 
 
 def fill_huggingface(columns: Columns) -> None:
@@ -161,12 +113,6 @@ def _stage_in_name(path: str) -> str | None:
     )
 
 
-FSDP_STRATEGY = (
-    "fsdp_config.fsdp_sharding_strategy",
-    "fsdp_sharding_strategy",
-    "fsdp_config.sharding_strategy",
-    "sharding_strategy",
-)
 NUMBERED = {"1": "FULL_SHARD", "2": "SHARD_GRAD_OP", "3": "DDP", "4": "HYBRID_SHARD"}
 
 

@@ -8,31 +8,11 @@ from __future__ import annotations
 
 import json
 
+from diagnose.readers.columns.words import words_of
 from diagnose.readers.said import Columns, number
 from diagnose.runs import Fact, LogLine, SaidBy
 
-WHOLE = {
-    "layers": ("num_layers", "encoder_num_layers"),
-    "hidden": ("hidden_size",),
-    "heads": ("num_attention_heads",),
-    "seq": ("seq_length", "encoder_seq_length", "max_length"),
-    "ffn_hidden": ("ffn_hidden_size",),
-    "vocab": ("padded_vocab_size", "vocab_size"),
-    "head_dim": ("kv_channels",),
-    "num_gpus": ("world_size", "global_num_gpus"),
-    "dp": ("data_parallel_size",),
-    "tp": ("tensor_model_parallel_size", "model_parallel_size", "tensor_parallel_size"),
-    "pp": ("pipeline_model_parallel_size", "pipe_parallel_size"),
-    "cp": ("context_parallel_size",),
-    "ep": ("expert_model_parallel_size", "moe_expert_parallel_size"),
-    "etp": ("expert_tensor_parallel_size",),
-    "micro_batch": ("micro_batch_size", "train_micro_batch_size_per_gpu"),
-    "global_batch": ("global_batch_size", "train_batch_size"),
-    "num_experts": ("num_experts", "num_moe_experts"),
-    "top_k": ("moe_router_topk", "topk"),
-    "moe_ffn": ("moe_ffn_hidden_size",),
-    "shared_expert_ffn": ("moe_shared_expert_intermediate_size",),
-}
+WHOLE = words_of("megatron")
 OF_CORE = (
     *("context_parallel_size", "use_mcore_models", "transformer_impl", "use_flash_attn", "overlap_grad_reduce"),
     *("use_distributed_optimizer", "attention_backend", "swiglu", "overlap_param_gather", "use_megatron_fsdp"),

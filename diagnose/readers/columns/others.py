@@ -10,6 +10,7 @@ import math
 import re
 
 from diagnose.readers.columns.huggingface import fill_config
+from diagnose.readers.columns.words import words_of
 from diagnose.readers.said import Columns, number
 from diagnose.runs import Fact, SaidBy
 
@@ -23,36 +24,7 @@ TRAINERS = dict.fromkeys(
     "fsdp",
 )
 """Programs that are like a trainer that is priced; of the others only what they say is taken."""
-WHOLE = {
-    "layers": ("n_layers", "n_layer", "base_num_decoder_layers", "depth", "num_layers", "num_hidden_layers", "layers"),
-    "hidden": ("d_model", "n_embd", "base_emb_dim", "hidden_size", "model_dim", "embed_dim", "hidden"),
-    "heads": ("n_heads", "n_head", "base_num_query_heads", "num_attention_heads", "num_heads", "heads"),
-    "kv_heads": (
-        *("base_num_kv_heads", "n_query_groups", "kv_n_heads", "n_kv_heads", "num_kv_attention_heads"),
-        *("num_kv_heads", "num_query_groups", "num_key_value_heads"),
-    ),
-    "ffn_hidden": ("base_mlp_dim", "ffn_hidden_size", "intermediate_size", "d_ff", "ffn_dim"),
-    "vocab": ("padded_vocab_size", "vocab_size"),
-    "seq": (
-        *("max_seq_len", "block_size", "max_target_length", "max_seq_length", "max_sequence_len"),
-        *("max_sequence_length", "seq_len", "seq_length", "sequence_length", "context_length", "max_length", "seq"),
-    ),
-    "micro_batch": (
-        *("device_train_microbatch_size", "micro_batch_size", "per_device_batch_size", "device_batch_size"),
-        *("micro_batch", "microbatch_size", "mbs", "local_batch_size", "batch_size_per_gpu", "per_gpu_batch_size"),
-        "per_device_train_batch_size",
-    ),
-    "global_batch": (
-        *("global_train_batch_size", "global_batch_size", "global_batch", "gbs", "total_batch_size"),
-        "effective_batch_size",
-    ),
-    "num_gpus": ("world_size", "num_devices", "total_gpus"),
-    "tp": ("ici_tensor_parallelism", "tensor_parallel_size", "tensor_model_parallel_size", "tp_size", "tp"),
-    "pp": ("ici_pipeline_parallelism", "pipeline_parallel_size", "pipeline_model_parallel_size", "pp_size", "pp"),
-    "dp": ("data_parallel_size", "dp_size", "dp"),
-    "cp": ("context_parallel_size", "cp_size", "cp"),
-    "num_experts": ("num_experts", "n_experts"),
-}
+WHOLE = words_of("other")
 RECOMPUTES = (
     *("enable_activation_checkpointing", "activation_checkpointing", "fsdp_activation_checkpointing"),
     *(

@@ -10,18 +10,13 @@ from functools import cache
 from typing import Any
 
 from conf.folders import package_content
+from diagnose.readers.columns.words import words_of
 from diagnose.readers.said import Columns
 from diagnose.runs import Fact, SaidBy
 
 PARALLEL = ("parallelism", "training", "experimental")
 """The sections in which versions keep the sizes of a layout."""
-SHAPE = {
-    "layers": ("n_layers", "num_layers"),
-    "hidden": ("dim", "hidden_size"),
-    "heads": ("n_heads", "num_attention_heads"),
-    "kv_heads": ("n_kv_heads", "num_key_value_heads"),
-    "vocab": ("vocab_size",),
-}
+SHAPE = words_of("torchtitan")
 OF_FLAVOR = {
     "layers": "num_layers",
     "hidden": "hidden_size",
