@@ -64,7 +64,7 @@ class SearchOptions:
     Defaults are filled in by the properties below, so that a value still tells whether the user gave it.
     """
 
-    search: Annotated[bool, typer.Option("--search", help="Search all plans; options to --headroom do, too.")] = False
+    search: Annotated[bool, typer.Option("--search", help="Search all plans, as --objective to --headroom do.")] = False
     objective: Annotated[
         PlanObjective | None, typer.Option(help="time, cost, energy or device-hours.", callback=_known_word)
     ] = None
