@@ -92,7 +92,7 @@ def test_a_command_answers_with_one_document(name: str, finished: Path, trisweep
     (finished / "in.csv").write_text(f"{TABLE},1,1,1,8,0.5\n,,,,,,,,,,\n")
     (finished / "run.log").write_text(SIZES + dump(CORE) + megatron_steps([20.0, 15.0, 15.1]))
     document = document_of(trisweep, finished, *CASES[name])
-    assert (document["document"], document["version"]) == (name, 3)
+    assert (document["document"], document["version"]) == (name, 4)
     assert f"`{name}`" in (ROOT / "docs" / "json.md").read_text()
     if name in READ_BY_ASSISTANTS:
         named = named_in_skill(READ_BY_ASSISTANTS[name])
