@@ -28,11 +28,13 @@ SIZES = re.compile(
     rf"(?<![\w./-])[\"']?(?:({SURE})[\"']?(?: *[=:|\u2502] *| {{2,}})(\d[\d_]*)(?![\w.%/])"
     r"|(model|model_name)[\"']? ?[=:] ?[\"']?([\w./-]*\d[bB]\b[\w.-]*))"
 )
+FLAG_LINE = re.compile(r"\s*--([a-z][\w-]+)(?:=| +)([^\s\\-]\S*)$")
+"""A flag and its value alone, as programs list what they were given."""
 SHORT = re.compile(r"(?<![\w./-])(tp|pp|dp|cp|mbs|gbs|layers|hidden|heads|seq)=(\d+)(?![\w.])")
 LEAST_SHORT = 3
 OF_SIZES = (
     *("_size", "_layer", "seq_len", "_heads", "d_model", "global_batch", "_gpus", "_length", "model", "tp=", "gbs="),
-    "hidden=",
+    *("hidden=", " --"),
 )
 """Sizes that a program prints under the names that many have for them."""
 MIB = 2.0**20
@@ -103,6 +105,9 @@ def _reprs(run: UserRun, text: str, where: LogLine) -> bool:
 
 def _pairs(run: UserRun, text: str, where: LogLine) -> bool:
     short = SHORT.findall(where.text)
+    if (flag := FLAG_LINE.match(where.text)) is not None:
+        says(run, flag[1].replace("-", "_"), flag[2], SaidBy.FLAG, where)
+        return True
     found = SIZES.findall(where.text) + [(*pair, "", "") for pair in short if len(short) >= LEAST_SHORT]
     for name, value, of_model, model in found:
         says(run, name or of_model, value or model, SaidBy.PROSE, where)

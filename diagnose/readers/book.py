@@ -60,11 +60,11 @@ class StepBook:
         It goes back farther than ranks are behind each other, and the same rank says it with other figures; or, where
         no rank is named, with another loss: the copies of a step have one.
         """
+        known, least = self._known.get(number), 2 if self.averages else LEAST_STEPS
+        if not speaker and known and number == self.steps[0].number and len(self.steps) >= least:
+            return any(abs(value / found[name] - 1) > ALIKE for name, value in known.found.items() if found.get(name))
         if not self.steps or number >= self.steps[-1].number - self.gap:
             return False
-        known = self._known.get(number)
-        if not speaker and known and number <= self.steps[0].number and len(self.steps) >= LEAST_STEPS:
-            return any(abs(value / found[name] - 1) > ALIKE for name, value in known.found.items() if found.get(name))
         if known is None:
             return number < min(self._known) or speaker == self.speaker
         if speaker:

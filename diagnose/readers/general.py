@@ -64,7 +64,7 @@ NOT_OF_A_STEP = re.compile(
 )
 NOT_OF_A_DEVICE = re.compile(r"\b(?:cpu|host|free|total|ram|available)\b")
 MEMORY = re.compile(r"(?:\b|max|peak|gpu|cuda)(?:mem|memory|vram|hbm|speicher)(?:alloc\w*|usage|used|reserved)?\b|显存")
-LOSS = re.compile(r"^(?:(?:lm|train|training|ce|avg|mean|total|language model) ?)?(?:loss|verlust|损失)$")
+LOSS = re.compile(r"^(?:(?:lm|train|training|ce|avg|mean|total|language model) ?)?(?:loss|verlust|损失值?)$")
 
 
 class NamedFigure(NamedTuple):
@@ -160,7 +160,7 @@ def _slot(line: str, numbers: list[re.Match[str]], place: int) -> FigureSlot | N
     is_sure = "/" in unit or unit.lower() in SECONDS | BYTES
     is_own = not match["gap"] or not match["next"] or (is_sure and match["next"].strip() not in (":", "="))
     figure = figure_of(label, unit if is_own else "", match["multiple"] or "")
-    if figure is None and is_own and label:
+    if figure is None and is_own and label and unit not in SECONDS:
         figure = figure_of("", unit, match["multiple"] or "")
     return FigureSlot(place, figure.quantity, figure.scale) if figure else None
 

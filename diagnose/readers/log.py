@@ -414,6 +414,9 @@ class LogReader:
             return False
         if tree.is_block:
             is_fence = text.lstrip().startswith(FENCE)
+            if is_fence and tree.closing != FENCE:  # which opens or closes another block
+                self._end_tree()
+                return False
             self._in_fence &= not is_fence
             line = text if tree.closing == FENCE else RANK.sub("", text)
             if is_fence or len(tree.lines) > MOST_COMMAND or not (tree.closing == FENCE or OF_YAML.match(line)):

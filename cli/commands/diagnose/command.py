@@ -125,10 +125,10 @@ def _told(runs: Sequence[UserRun]) -> list[UserRun]:
 
 def _is_another_run(start: UserRun, longest: UserRun) -> bool:
     """True of a start that takes the same steps at another speed: one of two runs whose logs are in one file."""
-    from diagnose.measured import LEAST_LINES, measured
+    from diagnose.measured import measured
 
     one, other = measured(start), measured(longest)
-    if one is None or other is None or len(one.steady) < LEAST_LINES:
+    if one is None or other is None or len(start.steps) < 2:
         return False
     is_again = start.steps[0].number == longest.steps[0].number
     return is_again and abs(one.step_seconds / other.step_seconds - 1) > OTHER_SPEED

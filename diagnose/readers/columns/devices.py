@@ -17,7 +17,10 @@ OF_SLURM = ("sbatch.gpus_per_node", "sbatch.gres", "gpus_per_node", "gres")
 TASKS_PER_NODE = ("sbatch.ntasks_per_node", "ntasks_per_node", "GPUS_PER_NODE", "NUM_GPUS_PER_NODE", "NGPU", "NGPUS")
 NODES = ("nnodes", "num_nodes", "num_machines", "trainer.nnodes", "sbatch.nodes", "nodes")
 NODE_VARIABLES = ("NNODES", "NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES")
+MOST_OF_A_NODE = 16
 RANKS = ("ntasks", "np", "sbatch.ntasks", "sbatch.gpus")
+OF_DRIVERS = re.compile(r"\btesla\b|(?<=gh200) (?:120|480)gb")
+"""What drivers add to a device's name: a GH200's gigabytes are those of its host."""
 GIBIBYTE, MEBIBYTE = 2.0**30, 2.0**20
 
 
@@ -34,7 +37,7 @@ def fill_devices(columns: Columns) -> None:
     if (mesh := _mesh(columns)) is not None:
         columns.take("num_gpus", mesh)
     if columns.count("num_gpus") is None:
-        columns.whole("num_gpus", *RANKS, "WORLD_SIZE")
+        columns.whole("num_gpus", *RANKS, "WORLD_SIZE", "num_gpus")
     sizes = [columns.count(axis) for axis in ("dp", "tp", "pp")]
     if columns.count("num_gpus") is None and all(sizes):
         product = math.prod(size or 1 for size in (*sizes, columns.count("cp")))
@@ -61,6 +64,8 @@ def _per_node(columns: Columns) -> Fact | None:
     for least, names in ((2, PER_NODE), (2, ("num_gpus",)), (1, OF_SLURM), (2, TASKS_PER_NODE), (1, PER_NODE)):
         said = columns.settings.fact(*names)
         count = gpus_of(said.value) if said else ""
+        if names == ("num_gpus",) and (number(count) or 0) > MOST_OF_A_NODE:
+            continue  # of a program that counts all of them
         if said is not None and count and int(count) >= least:
             columns.take("gpus_per_node", said._replace(value=count))
             return said._replace(value=count)
@@ -97,7 +102,10 @@ def _fill_name(columns: Columns) -> None:
 
 def known_device(printed: str) -> str | None:
     """The name in tables of configurations of a device as its driver calls it; None where no cluster file has it."""
-    for name in (plain_name(printed), printed.lower()):
+    plain = plain_name(OF_DRIVERS.sub("", printed.lower()))
+    memory = next((word for word in plain.split() if word.endswith("gb")), "")
+    by_memory = f"{plain.replace(memory, '').strip()}-{memory}"  # as files of group device are called
+    for name in (plain, printed.lower(), by_memory, f"{plain} gcd"):
         if found := clusters_by_gpu().get(name) or clusters_by_device().get(name):
             return _named(found[0], printed)
     return None

@@ -113,6 +113,8 @@ def _stage_in_name(path: str) -> str | None:
     )
 
 
+MOST_TRAINED = 0.9
+"""A log that counts less of its parameters as trained is of LoRA, or of some such work."""
 NUMBERED = {"1": "FULL_SHARD", "2": "SHARD_GRAD_OP", "3": "DDP", "4": "HYBRID_SHARD"}
 
 
@@ -166,10 +168,17 @@ def _fill_choices(columns: Columns) -> None:
     columns.truth("compile", "torch_compile")
     if (rank := settings.fact("lora_r", "lora_rank", "r")) is not None and _is_lora(columns):
         columns.take("lora_rank", rank)
+    elif _is_part_trained(columns):
+        columns.put("lora", True, "trainable_parameters", note="a part of the parameters is trained")
     elif _is_lora(columns):
         columns.put("lora", True, "adapter", "finetuning_type", "use_peft", "use_lora")
     if (optimizer := settings.text("optim", "optimizer.type", "optimizer_name").lower()) and "adam" not in optimizer:
         columns.put("optimizer", optimizer, "optim", "optimizer.type", "optimizer_name")
+
+
+def _is_part_trained(columns: Columns) -> bool:
+    trained, of = columns.settings.whole("trainable_parameters"), columns.settings.whole("num_parameters")
+    return trained is not None and of is not None and trained < MOST_TRAINED * of
 
 
 def _is_lora(columns: Columns) -> bool:

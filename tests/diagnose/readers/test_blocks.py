@@ -7,6 +7,7 @@ import json
 from tests.diagnose.made_up import CORE, SIZES, Write, dump, megatron_steps
 from tests.diagnose.readers.columns.test_huggingface import ARGUMENTS, AXOLOTL, ZERO, bars
 from tests.diagnose.readers.columns.test_megatron import cells, the_run
+from tests.diagnose.readers.columns.test_torchtitan import CONFIG, toml
 
 
 def fenced(text: str, language: str = "") -> str:
@@ -112,3 +113,11 @@ def test_a_configuration_behind_its_announcement_is_read_from_its_first_line(wri
     wanted = {"micro_batch": "2", "recompute": "full", "precision": "bf16", "seq": "8192", "global_batch": "64"}
     assert cells(run, *wanted) == wanted
     assert [step.seconds for step in run.steps] == [9.21]
+
+
+def test_a_fence_behind_an_announced_configuration_is_a_fence(write: Write) -> None:
+    text = f"This is my config:\n{fenced(toml(CONFIG), 'toml')}and I start it with\n"
+    text += fenced("torchrun --nnodes 2 --nproc_per_node 8 -m torchtitan.train", "bash")
+    run = the_run(write("issue.md", text))
+    wanted = {"seq": "8192", "recompute": "selective (per op)", "num_gpus": "16"}
+    assert cells(run, *wanted) == wanted

@@ -98,3 +98,8 @@ def test_of_very_many_bars_every_eighth_is_read(write: Write) -> None:
     assert 5_000 < len(run.steps) < 6_500
     assert run.steps[-1].loss == 2.5
     assert sum(step.seconds for step in run.steps) / len(run.steps) == pytest.approx(1.545, abs=0.01)
+
+
+def test_two_runs_of_two_lines_each_are_two(write: Write) -> None:
+    text = megatron_steps([3.1, 3.0]) + "with tp 8\n" + megatron_steps([2.8, 2.7])
+    assert [len(run.steps) for run in read_runs([write("both.log", text)])] == [2, 2]

@@ -79,6 +79,18 @@ def test_a_figure_is_what_its_name_says_or_nothing(name: str, unit: str, quantit
     assert (figure.quantity if figure else None) == quantity
 
 
+def test_parts_of_a_step_are_not_its_time(write: Write) -> None:
+    line = "Rank 0 | step {0} | loss 2.{0} | fwd 0.312s | bwd 0.633s | opt 0.051s | 64,212 tok/s\n"
+    assert measured(the_run(write("train.log", "".join(map(line.format, (1, 2, 3)))))) is None
+
+
+def test_flags_that_a_program_lists_are_read(write: Write) -> None:
+    text = "Arguments:\n  --seq-length   4096\n  --micro-batch-size   2\n  --tensor-parallel  4\n  --num-gpus  64\n"
+    run = the_run(write("train.log", text + "iter 10 | 8.2 s/iter | loss 9.8\n"))
+    wanted = {"seq": "4096", "micro_batch": "2", "tp": "4", "num_gpus": "64"}
+    assert cells(run, *wanted, "gpus_per_node") == wanted
+
+
 def test_what_happens_at_a_step_beside_training_is_not_its_time(write: Write) -> None:
     lines = [f"step {step} loss 4.{step} took 1.5 s\nSaved checkpoint at step {step} in 32.1 s\n" for step in (1, 2, 3)]
     run = the_run(write("train.log", "".join(lines)))

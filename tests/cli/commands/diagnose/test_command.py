@@ -166,5 +166,7 @@ def test_two_runs_of_one_file_are_compared_and_starts_again_are_not(tmp_path: Pa
     path = tmp_path / "both.log"
     path.write_text(megatron_steps([2.5] * 5) + megatron_steps([2.1] * 5))
     assert [each.measured and each.measured.step_seconds for each in diagnoses_of([str(path)])] == [2.5, 2.1]
+    path.write_text(megatron_steps([2.5] * 2) + megatron_steps([2.1] * 2))
+    assert len(diagnoses_of([str(path)])) == 2
     path.write_text(megatron_steps([2.5] * 5) + megatron_steps([2.1] * 4, first=20))
     assert [each.measured and each.measured.step_seconds for each in diagnoses_of([str(path)])] == [2.5]

@@ -123,3 +123,21 @@ def test_an_accelerate_file_that_is_not_there_tells_by_its_name(write: Write, na
     flags = "--num_processes 8 train.py --per_device_train_batch_size 2 --bf16 True"
     run = the_run(write("run.sh", f"accelerate launch --config_file {name} {flags}\n"))
     assert (run.row()["zero_stage"], name in run.columns["zero_stage"].note) == (stage, True)
+
+
+@pytest.mark.parametrize(
+    ("printed", "gpu"),
+    [
+        ("Tesla V100-SXM2-32GB", "V100-32GB"),
+        ("NVIDIA A100-SXM-64GB", "A100-64GB-SXM"),
+        ("NVIDIA GH200 480GB", "GH200-96GB"),
+        ("AMD Instinct MI250X", "MI250X GCD"),
+        ("NVIDIA H100 PCIe", "NVIDIA H100 PCIe"),
+        ("NVIDIA H100 NVL", "NVIDIA H100 NVL"),
+        ("NVIDIA GeForce RTX 4090", "NVIDIA GeForce RTX 4090"),
+        ("NVIDIA RTX 6000 Ada Generation", "NVIDIA RTX 6000 Ada Generation"),
+        ("NVIDIA L4", "NVIDIA L4"),
+    ],
+)
+def test_a_device_is_that_of_a_cluster_or_said_as_its_driver_calls_it(write: Write, printed: str, gpu: str) -> None:
+    assert the_run(write("list.txt", f"GPU 0: {printed} (UUID: GPU-1)\n")).row()["gpu"] == gpu

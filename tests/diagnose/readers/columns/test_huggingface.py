@@ -297,3 +297,24 @@ def test_a_cut_json_is_one_message(write: Write, cut: float) -> None:
     text = json.dumps(LLAMA, indent=1)
     with refused(ConfigError, "run"):
         read_runs([write("config.json", text[: int(len(text) * cut)])])
+
+
+UNSLOTH = """   Num GPUs used = 1
+ Batch size per device = 4 | Gradient accumulation steps = 4
+ Data Parallel GPUs = 1 | Total batch size (4 x 4 x 1) = 16
+ Trainable parameters = 41,943,040/8,000,000,000 (0.52% trained)
+  1%|          | 5/625 [00:15<31:22,  3.04s/it]
+"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [UNSLOTH, BANNER + bars() + "trainable params: 41,943,040 || all params: 8,072,204,288 || trainable%: 0.51\n"],
+)
+def test_a_run_that_trains_a_part_of_its_parameters_is_no_full_one(write: Write, text: str) -> None:
+    assert the_run(write("train.log", text)).row()["lora"] == "yes"
+
+
+def test_the_banner_of_unsloth_tells_the_batch(write: Write) -> None:
+    wanted = {"micro_batch": "4", "global_batch": "16", "num_gpus": "1"}
+    assert cells(the_run(write("train.log", UNSLOTH)), *wanted) == wanted
