@@ -27,17 +27,11 @@ def print_log(reading: Reading, rank: int | None) -> None:
 
     Raises UsageError where the trial has written no log, and there are no steps of it either.
     """
-    path, steps = log_file(reading, rank), _steps_beside(reading)
-    if path is None and (rank is not None or not steps):
+    if log_file(reading, rank) is None and (rank is not None or not _steps_beside(reading)):
         waits = reading.outcome in LIVE
         remedy = "Wait for it with -f." if waits else "`trisweep status` says why."
         raise UsageError(f"{reading.title} is {reading.outcome or 'left out'} and has written no log", remedy)
-    if path is not None:
-        _say(reading, path)
-        for part in GrowingFile(path).news():
-            sys.stdout.write(visible(part) if console.is_terminal else part)
-    for step in steps:
-        _print_step(step)
+    _Following(rank).show(reading)
 
 
 def follow_log(reading: Reading, rank: int | None) -> None:
@@ -70,7 +64,7 @@ class _Following:
     def show(self, reading: Reading) -> None:
         path = self._path(reading)
         if path is None:
-            if not self._waits and reading.outcome in LIVE:
+            if not self._waits and reading.outcome in LIVE and not reading.steps:
                 self._waits = True
                 complaints.print(f"{reading.title} is {reading.outcome} and has written no log yet.")
         elif self._file is None or path != self._file.path:

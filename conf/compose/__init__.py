@@ -10,7 +10,7 @@ kinds        which keys there are, and the types of their values
 secrets      stand-ins for what a program is told and nobody else is to see
 orders       pairs of keys of which one must not be above the other
 plausible    figures of a cluster that no machine can have
-script_sweep  a sweep without a file: its command line as overrides; `script_file` writes it to a file
+script_sweep  a sweep without a file: its command line as overrides, and its file
 model_from   the shape of a model from a Hugging Face file, by `model_types`: what its keys mean in each type
 model_types  which keys of such a file mean what, by the type of model
 """

@@ -1,5 +1,7 @@
 """A sweep without a file: a command with names in braces, and the values that each of them takes, as overrides.
 
+At the end, the file of such a sweep, written as a person would.
+
 lr=1e-4..1e-1:log   every value between two ends, here even in the logarithm
 width=8..64:step=8  a range in steps; `num=5` takes so many values of it; whole ends mean whole numbers
 batch=4,8,16        a list: numbers, true and false, texts (in quotes where they have commas)
@@ -13,15 +15,20 @@ import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import get_args
+from pathlib import Path
+from typing import Any, get_args
 
+import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from pydantic import ValidationError
 
-from conf.compose.load import load_cluster
+from conf.compose.complaints import as_hydra_spells
+from conf.compose.load import compose, load_cluster, require_name
+from conf.compose.tree import part_at
 from conf.errors import ConfigError
-from conf.folders import conf_dir, groups, options, path_of
+from conf.folders import OPTION, conf_dir, folders, groups, options
 from conf.nearest import listed, most_like
-from conf.overrides import WITHOUT_FILE, Overrides, override_text, quoted_text, value_text
+from conf.overrides import WITHOUT_FILE, Overrides, command_line, override_text, quoted_text, value_text
 from conf.plan.templates import TOKEN
 from conf.plan.trainer_call import JOB_NAMES
 from conf.types.axes import SweepAxis
@@ -94,8 +101,10 @@ class ScriptSweep:
             axis = SweepAxis.model_validate(values)
             if axis.grid_values is None:
                 if max_trials is None:
+                    assert isinstance(values, dict), "a list has its values"
                     problem = "is a continuous range, and nothing says how many trials to run"
-                    raise ConfigError(_name_of(key), _shown(values), problem, "Give --trials N, or :num=N values.")
+                    ends = f"{values['low']}..{values['high']}"
+                    raise ConfigError(key.rsplit(".", 1)[-1], ends, problem, "Give --trials N, or :num=N values.")
                 return "bayes"
             size *= len(axis.grid_values)
         return "bayes" if max_trials is not None and size > max_trials else "grid"
@@ -114,7 +123,7 @@ def script_sweep(command: str, words: Sequence[str], name: str | None = None) ->
     """
     parts = _words_of(command)
     sweep, names = ScriptSweep(name or program_name(parts), parts), _names_in(parts)
-    if path_of("sweep", sweep.name) and sweep.name in _packaged():
+    if (conf_dir() / "sweep" / f"{sweep.name}.yaml").is_file():
         remedy = f"Give another before the values, as in `trisweep sweep my-{sweep.name} --command ...`."
         raise ConfigError("sweep.name", sweep.name, "is the name of a sweep of the package", remedy)
     told, others = dict[str, str](), list[str]()
@@ -248,10 +257,6 @@ def _templates(parts: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     }
 
 
-def _packaged() -> frozenset[str]:
-    return frozenset(path.stem for path in (conf_dir() / "sweep").glob("[!_]*.yaml"))
-
-
 def _require_override(word: str, names: Sequence[str], given: Collection[str]) -> None:
     """Raises ConfigError for a word that is neither an override nor one of a job's.
 
@@ -268,7 +273,8 @@ def _require_override(word: str, names: Sequence[str], given: Collection[str]) -
         raise ConfigError("sweep", word, "is not NAME=VALUES", f"Write {FORMS.format('lr')}.")
     meant = most_like(key, [name for name in names if name not in given])
     remedy = f"Did you mean {meant}={text}?" if meant else f"Put {{{key}}} into the command, as in --{key} {{{key}}}."
-    raise ConfigError(key, text, f"has no place in {COMMAND}, which has {_braces(names)}", remedy)
+    braces = listed([f"{{{name}}}" for name in names], 8) or "no names in braces"
+    raise ConfigError(key, text, f"has no place in {COMMAND}, which has {braces}", remedy)
 
 
 def _require_all(names: Sequence[str], told: Mapping[str, str], parts: Sequence[str]) -> None:
@@ -276,10 +282,6 @@ def _require_all(names: Sequence[str], told: Mapping[str, str], parts: Sequence[
     if missing is None:
         return
     raise ConfigError(COMMAND, shlex.join(parts), f"{{{missing}}} has no values", f"Give {FORMS.format(missing)}.")
-
-
-def _braces(names: Sequence[str]) -> str:
-    return listed([f"{{{name}}}" for name in names], 8) or "no names in braces"
 
 
 def _of_jobs(words: Sequence[str]) -> Iterator[str]:
@@ -316,9 +318,62 @@ def _hydra(value: object) -> str:
     return value_text(value)
 
 
-def _name_of(key: str) -> str:
-    return key.rsplit(".", 1)[-1]
+SAVE = "--save"
+OF_THE_LINE = frozenset({"output_dir"})
+"""Overrides that say where results are written, which a command goes on to say."""
 
 
-def _shown(values: Axis) -> str:
-    return f"{values['low']}..{values['high']}" if isinstance(values, dict) else value_text(values)
+def save_script_sweep(path: Path, overrides: Overrides, *, dry_run: bool = False) -> tuple[str, str]:
+    """Write the file of a sweep, and return its text and the command that runs it; a dry run writes nothing.
+
+    Raises:
+        ConfigError: the path is none that a sweep's file may have, is there already, or the sweep itself is wrong.
+    """
+    if path.suffix != ".yaml" or path.absolute().parent.name != "sweep":
+        remedy = f"Give one in a folder `sweep` of your configuration, such as conf/sweep/{path.stem or 'fit'}.yaml."
+        raise ConfigError(SAVE, str(path), "is not where a sweep's file is looked for", remedy)
+    require_name(SAVE, path.stem)
+    if path.exists():
+        raise ConfigError(SAVE, str(path), "is there already", "Give another name, or remove it first.")
+    named = overrides + Overrides.parse([f"sweep.name={path.stem}"])
+    assert compose(named).settings  # reading them validates the sweep, before anything is written
+    text = _file_text(named, path.stem)
+    if not dry_run:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    config_dir = path.absolute().parent.parent
+    words = [] if config_dir in {each.absolute() for each in folders()} else [OPTION, str(path.parent.parent)]
+    cluster = overrides.stated_value("cluster")
+    chosen = [f"cluster={cluster}"] if cluster else []
+    where = [each.text for each in overrides.of(OF_THE_LINE)]
+    return text, command_line(["trisweep", "sweep", path.stem, *chosen, *where, *words])
+
+
+def _file_text(overrides: Overrides, name: str) -> str:
+    base = compose(Overrides.choosing("sweep", WITHOUT_FILE)).tree
+    chosen = [f"override /trainer: {part_at(base, 'trainer.name')}"]
+    content: dict[str, Any] = {"watch": {"hang_seconds": part_at(base, "watch.hang_seconds")}}
+    for key, value in _values(overrides):
+        if key == "sweep" or key in OF_THE_LINE:
+            continue
+        if key in groups():
+            chosen.append(f"override /{key}: {value}")
+        else:
+            _put(content, key, value)
+    content["sweep"] = {"name": name} | {key: value for key, value in content.pop("sweep").items() if key != "name"}
+    lines = "".join(f"  - {each}\n" for each in chosen)
+    body = yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=110, allow_unicode=True)
+    return f"# Written by `trisweep sweep --command ... {SAVE}`.\ndefaults:\n{lines}{body}"
+
+
+def _values(overrides: Overrides) -> Iterator[tuple[str, Any]]:
+    parser = OverridesParser.create()
+    for each in overrides:
+        yield each.key, parser.parse_override(as_hydra_spells(each)).value()
+
+
+def _put(content: dict[str, Any], key: str, value: Any) -> None:
+    *parents, leaf = key.split(".")
+    for parent in parents:
+        content = content.setdefault(parent, {})
+    content[leaf] = value

@@ -145,7 +145,7 @@ def asked_overrides(
 
 def _save(path: Path, overrides: Overrides, *, is_script: bool, dry_run: bool) -> None:
     from cli.output.console import console, print_unwrapped, shown_path
-    from conf.compose.script_file import save_script_sweep
+    from conf.compose.script_sweep import save_script_sweep
 
     if not is_script:
         raise UsageError(f"--save {path} writes the sweep of --command, which was not given", "Add --command PROGRAM.")

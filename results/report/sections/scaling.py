@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from conf.types.schema import Value
 from conf.units import count_of
 from results.analysis.findings.circumstances import noise_notes
 from results.analysis.scaling import ScalingStudy, StudyPoint, measured_study, predicted_study
@@ -73,7 +72,8 @@ def _finding(record: SweepRecord, studies: dict[str, ScalingStudy]) -> str:
 def _finding_blocks(subject: ReportSubject, measured: ScalingStudy | None) -> Iterator[Block]:
     record = subject.sweep.record
     declared = record.spec.proxy if record.mode == "proxy" and record.spec.proxy else record.spec
-    baseline = _point(declared.baseline or {})
+    point = [f"{key.rsplit('.', 1)[-1]}={value}" for key, value in (declared.baseline or {}).items()]
+    baseline = ", ".join(point) or "the configuration as is"
     yield Paragraph(
         f"Held constant: {HELD[record.spec.scaling or 'weak']}. Baseline: {baseline}. Efficiency is the rate"
         " per device over the baseline's; of ideal is MFU, in which 100 % would be every device at its peak"
@@ -95,10 +95,6 @@ def _finding_blocks(subject: ReportSubject, measured: ScalingStudy | None) -> It
             " predicted for them.",
             is_caution=True,
         )
-
-
-def _point(values: dict[str, Value]) -> str:
-    return ", ".join(f"{key.rsplit('.', 1)[-1]}={value}" for key, value in values.items()) or "the configuration as is"
 
 
 def _tables(studies: dict[str, ScalingStudy]) -> Iterator[Block]:

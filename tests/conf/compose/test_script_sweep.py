@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from conf.compose.load import compose
-from conf.compose.script_file import save_script_sweep
-from conf.compose.script_sweep import objective_overrides, script_sweep, values_of
+from conf.compose.script_sweep import objective_overrides, save_script_sweep, script_sweep, values_of
 from conf.compose.settings import Settings
 from conf.errors import ConfigError
 from conf.folders import further_folders
