@@ -9,6 +9,7 @@ from pathlib import Path
 from cli.output.console import print_unwrapped
 from conf.compose.settings import Settings
 from conf.credentials import hide_credentials
+from conf.folders import package_content
 from conf.types.sbatch_options import sbatch_table
 from conf.types.sites import SlurmSpec
 from launcher.command_trainer.process import shown_command
@@ -20,26 +21,7 @@ from launcher.where import slurm_answers
 from sweeps.sweep import Sweep
 from sweeps.trial import Trial
 
-WORDS = {
-    r"\bTOKEN\b": "TOKEN: digits that no other job has in its name",
-    r"\bSNAPSHOT\b": "SNAPSHOT: the copy of the code that is made at submission, and that jobs run",
-    r"\bSHA256\b": "SHA256: the checksum of that copy, or of the job's own file, so that nothing else is run",
-    r"--signal=\S+@0\b": "--signal=...@0: no warning before the time limit, as these jobs save nothing",
-    r"--signal=\S+@[1-9]": "--signal=...@N: Slurm warns the job N seconds before its time limit, to save and requeue",
-}
-"""What a text for sbatch holds that needs a word, by its pattern."""
-
-DEFAULTS = {
-    "slurm.partition": "jobs go to the site's default partition",
-    "slurm.account": "your default account is charged",
-    "slurm.qos": "jobs get your default QOS, with its limits",
-    "slurm.cpus_per_task": "most sites give a rank one core, too few for a GPU",
-    "slurm.extra_sbatch.mem": "most sites give some GB for each core and end a job that needs more; 0 takes all of a"
-    " node's",
-    "slurm.extra_sbatch.requeue": "the site decides whether Slurm runs a job again whose node failed; true or false"
-    " says it",
-}
-"""What a site's own default then does, by the key that is unset, whose last part is the option's name."""
+WORDS = package_content("explained.yaml", "cli.output")
 
 
 def explain(texts: Sequence[str], settings: Settings) -> None:
@@ -47,7 +29,7 @@ def explain(texts: Sequence[str], settings: Settings) -> None:
     text = "\n".join(texts)
     if not text:
         return
-    for line in (says for pattern, says in WORDS.items() if re.search(pattern, text)):
+    for line in (says for pattern, says in WORDS["words"].items() if re.search(pattern, text)):
         print_unwrapped(f"  {line}")
     if settings.slurm.scheduler == "pbs":
         return
@@ -68,7 +50,7 @@ def print_shell_lines(slurm: SlurmSpec) -> None:
 def _unset(text: str, settings: Settings) -> Iterator[str]:
     is_on_gpus, table = settings.cluster.device.kind == "gpu", sbatch_table()
     given = {table.option(name) for name in re.findall(r"^#SBATCH (-[\w-]+)", text, re.MULTILINE)}
-    for key, says in DEFAULTS.items():
+    for key, says in WORDS["defaults"].items():
         option = key.rpartition(".")[2].replace("_", "-")
         # A rank on a CPU is a core.
         is_needed = is_on_gpus or option != "cpus-per-task"

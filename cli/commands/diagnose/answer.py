@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cli.commands.diagnose.lines import AnswerSection, place_of, places_of
+from conf.folders import package_content
 from conf.grouped import grouped
 from conf.types.cluster_spec import ClusterSpec
 from conf.units import count_of
@@ -18,32 +19,9 @@ from train_core.costs import Estimate, num_parameters
 GIGABIT = 1e9 / 8
 LEAST_TERM = 0.01
 NEARLY_SURE = 0.99
-GROUPS = {
-    "model": (
-        *("layers", "hidden", "ffn_hidden", "heads", "kv_heads", "head_dim", "vocab", "seq", "gated_mlp", "mla"),
-        *("tied_embeddings", "num_experts", "top_k", "moe_ffn", "shared_expert_ffn", "dense_layers"),
-        "attention_window",
-    ),
-    "layout": (
-        *("tp", "pp", "dp", "cp", "ep", "etp", "vpp", "sequence_parallel", "zero_stage", "zero_group_size"),
-        "reshard_after_forward",
-    ),
-    "batch": ("micro_batch", "global_batch", "local_batch"),
-    "precision": ("precision", "matmul_precision", "fp8_recipe", "gradient_dtype"),
-    "recomputation": ("recompute",),
-    "devices": ("gpu", "cluster", "num_gpus", "gpus_per_node", "network_gbits_per_node", "power_limit_watts"),
-    "kernels": ("flash_attention", "compile", "async_tp", "grouped_gemm", "overlap_moe", "cuda_graphs", "dropout"),
-}
-"""The columns that each line of what was understood is about."""
-VERDICTS = {
-    RunVerdict.NO_STEPS: "its files hold no step",
-    RunVerdict.NO_PRICE: "it has no prediction, so that nobody can say whether it is slow",
-    RunVerdict.IMPOSSIBLE: "the measurement cannot be true as it is read, and is not compared",
-    RunVerdict.FASTER: "faster than predicted: it is not slow",
-    RunVerdict.NOT_SLOW: "it is not slow",
-    RunVerdict.BY_CONFIGURATION: "about what its configuration takes, and parts of that cost time",
-    RunVerdict.SLOWER: "slower than its configuration explains",
-}
+WORDS = package_content("answer.yaml", "cli.commands.diagnose")
+GROUPS: dict[str, list[str]] = WORDS["groups"]
+VERDICTS = {RunVerdict(value): words for value, words in WORDS["verdicts"].items()}
 
 
 def print_diagnosis(diagnosis: Diagnosis) -> None:
