@@ -17,7 +17,7 @@ from diagnose.runs import SaidBy, UserRun
 
 BAR_WORDS = ("it/s", "s/it")
 BAR = re.compile(
-    r"(?P<said>[^|]*?)(?P<share>\d+)%\|[^|]*\| *(?P<number>\d+)/(?P<of>\d+) "
+    r"(?P<said>[^|]*?)(?:\d+%)?\|[^|]*\| *(?P<number>\d+)/(?P<of>\d+|\?) "
     r"\[(?P<spent>[\d:]+)<[^,\]]*, *(?P<rate>[\d.,]+)(?P<unit>it/s|s/it)"
 )
 OF_TRAINING = re.compile(r"[\s`'\"]*(?:[Tt]rain(?:ing)?\b.*|Epoch \d+[^:]*:|Steps?:|Loss: [\d.]+:)?\s*$")
@@ -43,7 +43,7 @@ class BarReader:
 
     def steps_in(self, text: str) -> list[tuple[int | None, dict[str, float]]]:
         """The steps that a line tells of, without a number where it says more of the last one."""
-        bars = BAR.finditer(text) if "%|" in text else ()
+        bars = BAR.finditer(text) if "|" in text else ()
         bar = next((match for match in bars if self._is_of_training(match)), None)
         found: list[tuple[int | None, dict[str, float]]] = []
         self.is_bare = bar is None or NAMED.search(bar["said"]) is None
@@ -54,7 +54,7 @@ class BarReader:
         return found
 
     def _is_of_training(self, bar: re.Match[str]) -> bool:
-        settled, of = self.run.settings.get("max_steps"), int(bar["of"])
+        settled, of = self.run.settings.get("max_steps"), int(bar["of"].replace("?", "0"))
         if settled is not None and settled.value.isdigit():
             return of == int(settled.value)
         if OF_TRAINING.match(bar["said"]) is None:

@@ -11,7 +11,7 @@ from diagnose.readers.columns.huggingface import fill_huggingface
 from diagnose.readers.columns.megatron import fill_megatron
 from diagnose.readers.columns.torchtitan import fill_torchtitan
 from diagnose.readers.said import Columns, SaidSettings
-from diagnose.runs import SaidBy, UserRun
+from diagnose.runs import Fact, SaidBy, UserRun
 
 
 class TrainerFamily(NamedTuple):
@@ -53,6 +53,12 @@ AMBIGUOUS = ("megatron", "hf-trainer", "deepspeed", None)
 """Programs whose lines others print too: a bar, or what Megatron prints, in which settings decide."""
 
 
+def _tells(fact: Fact, family: TrainerFamily) -> bool:
+    """True unless sizes alone would tell Megatron: prose of any program has them, and Python files of others."""
+    is_python = fact.at is not None and fact.at.file.endswith(".py")
+    return fact.said_by is not SaidBy.PROSE and not (family is MEGATRON and is_python)
+
+
 def family_of(run: UserRun) -> TrainerFamily | None:
     """The family of a run, whose program is named with it; None where nothing tells it."""
     settings = SaidSettings(run)
@@ -63,7 +69,7 @@ def family_of(run: UserRun) -> TrainerFamily | None:
         run.program = "torchtitan"
         return TITAN
     for program, family, names in SIGNS:
-        if any(name in run.settings and run.settings[name].said_by is not SaidBy.PROSE for name in names):
+        if any(_tells(run.settings[name], family) for name in names if name in run.settings):
             run.program = run.program if program is None or run.program == "deepspeed" else program
             return family
     if "pretrain_" in script or "megatron" in script:

@@ -24,7 +24,7 @@ from diagnose.readers.python_files import read_python
 from diagnose.readers.records import read_table, record_of
 from diagnose.readers.said import Columns, says
 from diagnose.readers.text import KEY, STDIN, at, lines_of, name_of, whole_text
-from diagnose.readers.trees import TREES, listed_commands, read_tree, tree_of, unwrapped
+from diagnose.readers.trees import TREES, listed_commands, read_tree, scripts_in, tree_of, unwrapped
 from diagnose.runs import Fact, SaidBy, UserRun
 from sweeps.table.layout import USUAL_VOCABULARY
 
@@ -117,6 +117,9 @@ def _read_tree(source: str, kind: str) -> ReadFile:
         content["args"] = arguments
     for words in listed_commands(content):
         read_flags(start.run, [(word, at(source, None, word)) for word in words])
+    for text_of_script in scripts_in(content):
+        place = next((n for n, line in enumerate(lines, 1) if text_of_script.split("\n")[0].strip() in line), 1)
+        read_script(start.run, source, text_of_script, place)
     step, found = record_of(content)
     if history is None and step is not None and found.keys() - {"loss", "elapsed"}:  # wandb-summary.json
         start.book.add(step, found, at(source, None), "", "")

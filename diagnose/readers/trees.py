@@ -18,6 +18,9 @@ from diagnose.runs import SaidBy, UserRun
 
 TREES = {".json": "json", ".yaml": "yaml", ".yml": "yaml", ".toml": "toml"}
 INTERPOLATED = re.compile(r"\$\{([\w.]+)\}")
+STARTS_TRAINING = re.compile(
+    r"^\s*(?:\S*/)?(?:torchrun|srun|deepspeed|accelerate launch|python3? (?:-m )?\S+) ", re.MULTILINE
+)
 MOST_DEPTH, MOST_LEAVES, MOST_OF_A_LIST = 12, 5000, 512
 DOTTED_LATER = re.compile(r"\bconfigs?: |args: |json = ")
 
@@ -83,6 +86,11 @@ def listed_commands(content: Any) -> Iterator[list[str]]:
         words = [str(word) for part in parts if isinstance(part, list) for word in part]
         if any(word.startswith("--") for word in words):
             yield words
+
+
+def scripts_in(content: Any) -> Iterator[str]:
+    """Texts of a file that are commands, such as `run` of SkyPilot and `entrypoint` of Ray."""
+    return (text for _, text in leaves(content) if isinstance(text, str) and STARTS_TRAINING.search(text))
 
 
 def read_tree(

@@ -13,7 +13,7 @@ from diagnose.runs import Fact
 from sweeps.table.clusters import clusters_by_device, clusters_by_gpu, plain_name
 
 PER_NODE = ("nproc_per_node", "num_gpus_per_node", "trainer.n_gpus_per_node", "NPROC_PER_NODE")
-OF_SLURM = ("sbatch.gpus_per_node", "sbatch.gres", "gpus_per_node", "gres")
+OF_SLURM = ("resources.accelerators", "sbatch.gpus_per_node", "sbatch.gres", "gpus_per_node", "gres")
 TASKS_PER_NODE = ("sbatch.ntasks_per_node", "ntasks_per_node", "GPUS_PER_NODE", "NUM_GPUS_PER_NODE", "NGPU", "NGPUS")
 NODES = ("nnodes", "num_nodes", "num_machines", "trainer.nnodes", "sbatch.nodes", "nodes")
 NODE_VARIABLES = ("NNODES", "NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES")
@@ -89,9 +89,10 @@ def _mesh(columns: Columns) -> Fact | None:
 
 def _fill_name(columns: Columns) -> None:
     """The device by the name that its driver prints: that of a cluster file, else as it is printed, to be asked for."""
-    printed = columns.settings.fact("device_name", "gpu")
+    printed = columns.settings.fact("device_name", "gpu", "resources.accelerators")
     if printed is None:
         return
+    printed = printed._replace(value=re.sub(r":\d+$", "", printed.value))  # of SkyPilot's H100:8
     known = known_device(printed.value)
     for name, unit in (("device_memory_gib", GIBIBYTE), ("device_memory_mib", MEBIBYTE)):
         said = columns.settings.fact(name)

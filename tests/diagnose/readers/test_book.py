@@ -103,3 +103,9 @@ def test_of_very_many_bars_every_eighth_is_read(write: Write) -> None:
 def test_two_runs_of_two_lines_each_are_two(write: Write) -> None:
     text = megatron_steps([3.1, 3.0]) + "with tp 8\n" + megatron_steps([2.8, 2.7])
     assert [len(run.steps) for run in read_runs([write("both.log", text)])] == [2, 2]
+
+
+def test_a_bar_whose_end_is_not_known_is_read(write: Write) -> None:
+    bars = "".join(f"\rEpoch 0: |          | {n}/? [00:21<00:00,  0.50it/s, v_num=x, loss=9.1]" for n in (10, 20, 30))
+    (run,) = read_runs([write("bars.log", bars)])
+    assert [step.seconds for step in run.steps] == [2.0] * 3

@@ -64,6 +64,15 @@ def test_a_python_file_is_read_without_running_it(write: Write, name: str) -> No
     assert cells(run, *wanted) == wanted
 
 
+def test_sizes_of_a_python_file_tell_no_trainer(write: Write) -> None:
+    text = (
+        "SEQ = 2048\nmodel = dict(num_layers=24, hidden_size=2048, num_attention_heads=16)\ndata = dict(seq_len=SEQ)\n"
+    )
+    run = the_run(write("7b.py", text))
+    assert (run.program, run.trainer, run.row()["seq"], run.row()["layers"]) == (None, None, "2048", "24")
+    assert {"tp", "pp", "precision"} & run.columns.keys() == set()
+
+
 def test_a_flag_of_the_command_corrects_a_default_of_its_parser(write: Write) -> None:
     script = write("run.sh", "torchrun --nproc_per_node 8 sft.py --max-seq-length 2048\n")
     assert the_run(write("sft.py", TRAINER), script).row()["seq"] == "2048"

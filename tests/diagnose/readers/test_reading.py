@@ -18,7 +18,7 @@ from conf.errors import ConfigError
 from diagnose.readers import missing_of, read_runs
 from diagnose.runs import SaidBy
 from tests.diagnose.made_up import CORE, SIZES, TITAN, Write, dump, megatron_steps, neox_dump, titan_steps
-from tests.diagnose.readers.columns.test_devices import LISTED, QUERY, SMI, TOPOLOGY
+from tests.diagnose.readers.columns.test_devices import LISTED, QUERY, SKY, SMI, TOPOLOGY
 from tests.diagnose.readers.columns.test_huggingface import (
     ARGUMENTS,
     AXOLOTL,
@@ -188,6 +188,7 @@ TEXTS: dict[str, str] = {
     **{f"{name}.log": "\n".join(map(line.format, range(9), range(9))) for name, line in UNKNOWN.items()},
     "grpo.sh": GRPO,
     "recipe.py": RECIPE,
+    "sky.yaml": SKY,
     "smi.csv": QUERY,
     "smi.txt": SMI + TOPOLOGY.format("PIX") + LISTED,
     "shell.sh": f"run() {{\n bash -c \"{SCRIPT.splitlines()[-1]} $1\"\n}}\nrun '--bf16 --num-layers 24'\n",

@@ -141,3 +141,22 @@ def test_an_accelerate_file_that_is_not_there_tells_by_its_name(write: Write, na
 )
 def test_a_device_is_that_of_a_cluster_or_said_as_its_driver_calls_it(write: Write, printed: str, gpu: str) -> None:
     assert the_run(write("list.txt", f"GPU 0: {printed} (UUID: GPU-1)\n")).row()["gpu"] == gpu
+
+
+SKY = """resources:
+  accelerators: H100:8
+num_nodes: 2
+run: |
+  MASTER=$(echo "$SKYPILOT_NODE_IPS" | head -n1)
+  torchrun --nnodes=$SKYPILOT_NUM_NODES --nproc_per_node=$SKYPILOT_NUM_GPUS_PER_NODE run_clm.py \\
+    --block_size 4096 --per_device_train_batch_size 2 --gradient_accumulation_steps 4 --bf16 True
+"""
+
+
+def test_the_command_and_the_devices_of_a_file_of_skypilot_are_read(write: Write) -> None:
+    run = the_run(write("sky.yaml", SKY))
+    wanted = {"gpu": "H100-80GB-SXM", "gpus_per_node": "8", "num_gpus": "16", "seq": "4096", "global_batch": "128"}
+    assert cells(run, *wanted) == wanted
+    at = run.columns["seq"].at
+    assert at is not None
+    assert at.line == 7
