@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from conf.folders import package_content
 from diagnose.diagnosis import Diagnosis
 from diagnose.network_fit import NetworkFit, network_of
 from diagnose.runs import Fact, LogLine, UserRun
@@ -18,21 +19,7 @@ from sweeps.table.cells import text_of
 from sweeps.table.columns import MEASURED_COLUMNS
 
 MOST_SETTINGS, LONGEST_VALUE = 12, 24
-NO_CAUSE = (
-    "path",
-    "dir",
-    "name",
-    "save",
-    "load",
-    "seed",
-    "port",
-    "addr",
-    "file",
-    "prefix",
-    "id",
-    "host",
-    "tensorboard",
-)
+NO_CAUSE = tuple(package_content("settings.yaml", __package__)["no_cause"].split())
 """Parts of names of settings that decide no speed."""
 
 

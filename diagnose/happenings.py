@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from math import sqrt
 
+from conf.folders import package_content
 from conf.types.cluster_spec import ClusterSpec
 from conf.units import GIBIBYTE
 from diagnose.evidence import OFF, FileEvidence, column_says, is_on, setting_of
@@ -25,25 +26,7 @@ from sweeps.table.configuration import Configuration
 
 LEAST_SHARE = 0.03
 GIGABITS = 8e-9
-DEBUGGING = {
-    "CUDA_LAUNCH_BLOCKING": "the host waits for every kernel before it launches the next",
-    "HIP_LAUNCH_BLOCKING": "the host waits for every kernel before it launches the next",
-    "AMD_SERIALIZE_KERNEL": "kernels do not run beside each other",
-    "TORCH_NCCL_BLOCKING_WAIT": "the host waits for every collective",
-    "NCCL_BLOCKING_WAIT": "the host waits for every collective",
-    "TORCH_DISTRIBUTED_DEBUG": "every collective is checked against those of all ranks",
-    "PYTORCH_NO_CUDA_MEMORY_CACHING": "every tensor is allocated anew by the driver",
-    "NCCL_P2P_DISABLE": "devices of a node talk through the host's memory, not directly",
-    "NCCL_SHM_DISABLE": "devices of a node talk through the network",
-    "NCCL_IB_DISABLE": "the network is used by sockets, without InfiniBand or RoCE",
-    "NCCL_NET_GDR_DISABLE": "what goes over the network is copied through the host's memory",
-    "detect_anomaly": "every operation of the backward pass is checked",
-    "deterministic_mode": "kernels are the deterministic ones, which are slower",
-    "barrier_with_L1_time": "all ranks wait for each other at every timer",
-    "log_params_norm": "the norm of all parameters is computed for every line",
-    "log_num_zeros_in_grad": "zeros in all gradients are counted for every line",
-    "profile": "the profiler records every step",
-}
+DEBUGGING: dict[str, str] = package_content("settings.yaml", __package__)["debugging"]
 """Variables and settings that cost time while they are on, and why."""
 FUSIONS = (
     *("no_masked_softmax_fusion", "no_bias_gelu_fusion", "no_bias_swiglu_fusion", "no_bias_dropout_fusion"),

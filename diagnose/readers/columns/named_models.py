@@ -8,21 +8,11 @@ from __future__ import annotations
 import re
 
 from conf.folders import package_content
+from diagnose.readers.columns.words import words_of
 from diagnose.readers.said import Columns
 from diagnose.runs import Fact, SaidBy
 
-NAMES = (
-    *("model_name_or_path", "base_model", "pretrained_model_name_or_path", "model", "model_name", "model_id", "load"),
-    *(
-        "actor_rollout_ref.model.path",
-        "model.pretrained_model_name_or_path",
-        "model.path",
-        "model._component_",
-        "model.name",
-    ),
-    *("recipe", "pretrain", "model.partial_pretrain"),
-    *("_name_or_path", "name_or_path", "checkpoint_dir", "tokenizer_name_or_path", "tokenizer_model"),
-)
+NAMES = words_of("models")["names"]
 FIELDS = ("layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab", "tied_embeddings", "gated_mlp", "head_dim")
 OTHERS = re.compile(r"(?:^|-)(?:vl|vision|omni|audio|vla|next|moe)(?:-|$)|mixtral|a\d+b(?:-|$)")
 """Parts of the names of models that have more than a decoder of dense layers."""

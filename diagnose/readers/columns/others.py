@@ -14,27 +14,13 @@ from diagnose.readers.columns.words import words_of
 from diagnose.readers.said import Columns, number
 from diagnose.runs import Fact, SaidBy
 
-SECTIONS = (
-    *("model.", "model.config_overrides.", "train.", "train_loader.dataset.", "tokenizer.", "fsdp_config."),
-    *("model.attn_config.", "training.", "parallel.", "parallelism.", "data.", "trainer.", "dist.", "distributed."),
-    *("model_config.", "config.", "config.model.", "args.", "hparams.", "batch.", "dataset."),
-)
 TRAINERS = dict.fromkeys(
     (*("torchtune", "litgpt", "llm-foundry", "nanogpt", "nanochat", "llm.c"), *("olmo", "fms-fsdp", "nemo-automodel")),
     "fsdp",
 )
 """Programs that are like a trainer that is priced; of the others only what they say is taken."""
 WHOLE = words_of("other")
-RECOMPUTES = (
-    *("enable_activation_checkpointing", "activation_checkpointing", "fsdp_activation_checkpointing"),
-    *(
-        "gradient_checkpointing",
-        "grad_checkpointing",
-        "use_activation_checkpointing",
-        "checkpoint_activations",
-        "remat",
-    ),
-)
+RECOMPUTES, SECTIONS = (words_of("other_choices")[each] for each in ("recomputes", "sections"))
 NAMES = tuple(name for names in WHOLE.values() for name in names)
 DTYPES = ("precision", "dtype", "weight_dtype")
 
