@@ -124,7 +124,9 @@ def median_seconds(folder: Path, cluster: Cluster, start: Callable[[ChaosWorkben
 
 def as_steps(bench: ChaosWorkbench) -> None:
     launcher = LauncherSpec(kind="allocation", num_nodes=4, time_limit_minutes=10)
-    cluster = compose(Overrides.parse(["sweep=smoke", "cluster=local", "cluster.devices_per_node=8"])).settings.cluster
+    cluster = compose(
+        Overrides.parse(["sweep=smoke", "cluster=local", "cluster.num_nodes=4", "cluster.devices_per_node=8"])
+    ).settings.cluster
     submit_allocation(bench.command, bench.slurm, launcher, cluster, job=bench.job)
 
 
