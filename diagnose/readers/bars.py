@@ -27,8 +27,8 @@ LOSSES = re.compile(r"\{'loss': ['\"]?[-\d.naife+]+")
 LOSS = re.compile(r"'loss': ['\"]?([-\d.einfa+]+)")
 STEP_OF_LOSS = re.compile(r"'(?:global_step/max_steps|iteration)': '(\d+)/\d+'")
 SPEED_OF_LOSS = re.compile(r"'train_speed\((iter/s|s/it)\)': ['\"]?([\d.]+)")
-MEMORY_OF_LOSS = re.compile(r"'memory\(GiB\)': ['\"]?([\d.]+)")
-"""What ms-swift puts beside a loss: its speed is the mean since the first step."""
+MEMORY_OF_LOSS = re.compile(r"'memory(?:\(GiB\)|/device_mem_reserved\(gib\))': ['\"]?([\d.]+)")
+"""What ms-swift, and axolotl, put beside a loss: the speed is the mean since the first step."""
 SUMMARY = ("train_runtime", "train_steps_per_second", "train_samples_per_second")
 
 
@@ -66,6 +66,8 @@ class BarReader:
         """A loss is of the step that the bar showed last; without a bar, of as many steps as one is printed for."""
         self._num_losses += 1
         told = {} if loss is None else {"loss": loss}
+        if (memory := MEMORY_OF_LOSS.search(text)) is not None and (gib := number(memory[1])):
+            told["memory"] = gib * 2**30
         if (step := STEP_OF_LOSS.search(text)) is not None:
             return int(step[1]), told | _of_swift(text, int(step[1]))
         if has_bar or self._of is not None or any("seconds" in step.found for step in self.book.steps[-1:]):
@@ -75,12 +77,10 @@ class BarReader:
 
 
 def _of_swift(text: str, step: int) -> dict[str, float]:
-    """The seconds since the first step and the memory that ms-swift prints with a loss."""
-    found, speed, memory = dict[str, float](), SPEED_OF_LOSS.search(text), MEMORY_OF_LOSS.search(text)
+    """The seconds since the first step that ms-swift prints with a loss."""
+    found, speed = dict[str, float](), SPEED_OF_LOSS.search(text)
     if speed is not None and (value := number(speed[2])):
         found["elapsed"] = step * value if speed[1] == "s/it" else step / value
-    if memory is not None and (gib := number(memory[1])):
-        found["memory"] = gib * 2**30
     return found
 
 

@@ -71,7 +71,7 @@ def _said_in(text: str) -> Iterator[tuple[str, str]]:
     for words in (words for words in PATTERNS if words in text):
         for match in filter(None, (pattern.search(text) for pattern in PATTERNS[words])):
             for name, value in match.groupdict().items():
-                said = "True" if name.startswith(("compile__", "float8__")) else _plain(value)
+                said = "True" if name.startswith(("compile__", "float8__", "gradient_checkpointing")) else _plain(value)
                 yield name.replace("__", "."), said
     for words, (pattern, name) in PAIRS.items():
         if words in text:

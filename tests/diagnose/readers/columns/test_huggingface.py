@@ -318,3 +318,21 @@ def test_a_run_that_trains_a_part_of_its_parameters_is_no_full_one(write: Write,
 def test_the_banner_of_unsloth_tells_the_batch(write: Write) -> None:
     wanted = {"micro_batch": "4", "global_batch": "16", "num_gpus": "1"}
     assert cells(the_run(write("train.log", UNSLOTH)), *wanted) == wanted
+
+
+OF_FACTORY = """[INFO] parser:143 >> Process rank: 0, world size: 8, device: cuda:0, compute dtype: torch.bfloat16
+[INFO|2025-05-01 10:00:10] checkpointing:143 >> Gradient checkpointing enabled.
+"""
+
+
+def test_what_llama_factory_prints_is_read(write: Write) -> None:
+    loss = "{'loss': 1.2, 'memory/device_mem_reserved(gib)': 71.5, 'epoch': 0.02}\n"
+    run = the_run(write("train.log", OF_FACTORY + BANNER + loss))
+    wanted = {"num_gpus": "8", "recompute": "full", "precision": "bf16"}
+    assert cells(run, *wanted) == wanted
+    assert run.steps[0].memory_bytes == 71.5 * 2**30
+
+
+def test_the_stage_of_a_dictionary_for_deepspeed_is_its_stage(write: Write) -> None:
+    text = {"micro_batch_size": 2, "base_model": "x", "deepspeed": {"zero_optimization": {"stage": 2}}}
+    assert the_run(write("train.log", f"config:\n{json.dumps(text, indent=1)}\n")).row()["zero_stage"] == "2"
