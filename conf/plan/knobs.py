@@ -34,6 +34,7 @@ class Knob:
 
     Attributes:
         name: the field of `ParallelPlan` or `BatchPlan`, and the name in rows of results.
+        words: what people call it; empty where that is its name.
         label: its part of a layout's short name, with `{}` for the value; empty where the layout leaves it out.
         column: its name in tables of configurations; empty where they have no such column.
         plain: the value that asks for nothing special. A search starts from it, and a label does not mention it.
@@ -48,6 +49,7 @@ class Knob:
     """
 
     name: str
+    words: str = ""
     label: str = ""
     column: str = ""
     plain: KnobValue = None

@@ -24,20 +24,7 @@ RatedTrial: TypeAlias = tuple[Trial, Experiment, float | None]
 DERIVED_KNOBS = ("data_parallel_size", "layers_per_stage")
 """Follows from the other sizes, or has a value for every stage."""
 PLAN_KNOBS = tuple(knob.name for knob in KNOBS if knob.name not in DERIVED_KNOBS)
-WORDS = {
-    "world_size": "number of devices",
-    "tensor_parallel_size": "tensor-parallel size",
-    "pipeline_parallel_size": "pipeline stages",
-    "context_parallel_size": "context-parallel size",
-    "virtual_pipeline_size": "chunks per stage",
-    "schedule": "pipeline schedule",
-    "sequence_parallel": "sequence parallelism",
-    "zero_stage": "ZeRO stage",
-    "recompute": "recomputation",
-    "micro_batch_size": "micro-batch size",
-    "global_batch_size": "global batch size",
-    "num_micro_batches": "micro-batches per step",
-}
+WORDS = {knob.name: knob.words for knob in KNOBS if knob.words} | {"num_micro_batches": "micro-batches per step"}
 """What people call a knob; the others are called by their name in the configuration."""
 
 
