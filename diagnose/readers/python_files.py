@@ -21,7 +21,8 @@ def read_python(run: UserRun, source: str, text: str) -> None:
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise ConfigError(KEY, source, f"is not Python ({str(error)[:150]})", "Correct it, or leave it out.") from None
+        said = f"line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else str(error)[:150]
+        raise ConfigError(KEY, source, f"is not Python ({said})", "Correct it, or leave it out.") from None
     lines, known = text.splitlines(), dict[str, str]()
     for node in ast.walk(tree):
         for name, value, said_by in _said(node, known):

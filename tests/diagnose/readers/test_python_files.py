@@ -8,6 +8,7 @@ from conf.errors import ConfigError
 from diagnose.readers import read_runs
 from tests.diagnose.made_up import Write
 from tests.diagnose.readers.columns.test_megatron import cells, the_run
+from tests.messages import refused
 
 RECIPE = """from nemo.collections import llm
 def main():
@@ -79,5 +80,5 @@ def test_a_flag_of_the_command_corrects_a_default_of_its_parser(write: Write) ->
 
 
 def test_what_is_not_python_is_one_message(write: Write) -> None:
-    with pytest.raises(ConfigError, match="is not Python"):
+    with refused(ConfigError, "run"):
         read_runs([write("train.py", "def x(:\n")])
