@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from diagnose.readers.columns.others import DTYPES, RECOMPUTES
 from diagnose.readers.columns.others import NAMES as OTHER_NAMES
 from diagnose.readers.formats import PAIR
 from diagnose.readers.marks import WORDS as MARK_WORDS
@@ -32,6 +33,10 @@ FLAG_LINE = re.compile(r"\s*--([a-z][\w-]+)(?:=| +)([^\s\\-]\S*)$")
 """A flag and its value alone, as programs list what they were given."""
 SHORT = re.compile(r"(?<![\w./-])(tp|pp|dp|cp|mbs|gbs|layers|hidden|heads|seq)=(\d+)(?![\w.])")
 LEAST_SHORT = 3
+CHOICE = re.compile(
+    rf"(?<![\w./-])[\"']?({'|'.join((*DTYPES, *RECOMPUTES, 'zero_stage', 'compile'))})[\"']? ?[=:] ?[\"']?(\w[\w.-]*)"
+)
+"""What may stand on a line beside sizes."""
 OF_SIZES = (
     *("_size", "_layer", "seq_len", "_heads", "d_model", "global_batch", "_gpus", "_length", "model", "tp=", "gbs="),
     *("hidden=", " --"),
@@ -109,6 +114,7 @@ def _pairs(run: UserRun, text: str, where: LogLine) -> bool:
         says(run, flag[1].replace("-", "_"), flag[2], SaidBy.FLAG, where)
         return True
     found = SIZES.findall(where.text) + [(*pair, "", "") for pair in short if len(short) >= LEAST_SHORT]
+    found += [(*pair, "", "") for pair in CHOICE.findall(where.text) if len(found) >= LEAST_SHORT]
     for name, value, of_model, model in found:
         says(run, name or of_model, value or model, SaidBy.PROSE, where)
     return bool(found)

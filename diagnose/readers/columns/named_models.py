@@ -23,14 +23,16 @@ ROWS = tuple(
 
 
 def fill_named(columns: Columns) -> None:
-    """Put the sizes of the model that a run names, where nobody says any of them."""
-    if any(column in columns.run.columns for column in FIELDS[:3]):
-        return
+    """Put the sizes of the model that a run names, where nobody says them and those that are said are the model's."""
+    stated = {column: fact.value for column, fact in columns.run.columns.items() if fact.said_by is not SaidBy.ASSUMED}
     for fact in filter(None, (columns.settings.fact(name) for name in NAMES)):
         name = re.sub(r"[^a-z0-9]+", "-", fact.value.strip("'\"").lower())
         found = next(((match[1], sizes) for row, sizes in ROWS if (match := row.search(name))), None)
         if found is None or OTHERS.search(name):
             continue
+        compared = zip(FIELDS[:5], found[1], strict=False)  # not vocabularies, which are padded
+        if any(stated.get(column, size) != size for column, size in compared):
+            return
         note = f"{found[0]}, by its name alone"
         for column, size in zip(FIELDS, found[1], strict=False):
             known = columns.run.columns.get(column)

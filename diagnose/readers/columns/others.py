@@ -101,6 +101,7 @@ def _fill_choices(columns: Columns) -> None:
     if settings.has_arguments:
         columns.assumed("recompute", "none", "nothing says that layers are recomputed")
     columns.truth("compile", "compile")
+    columns.whole("zero_stage", "zero_stage")
     columns.truth("tied_embeddings", "tie_word_embeddings")
     if kernel := settings.text("attn_impl"):
         columns.put("flash_attention", kernel, "attn_impl")

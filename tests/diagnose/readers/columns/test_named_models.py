@@ -84,3 +84,12 @@ def test_what_a_file_says_is_believed_before_the_name(write: Write) -> None:
     run = the_run(write("run.sh", command))
     assert run.row()["layers"] == "4"
     assert "hidden" not in run.columns
+
+
+def test_what_a_file_leaves_out_is_the_named_models_where_the_rest_is(write: Write) -> None:
+    log = "model=llama-7b hidden_size=4096 num_layers=32 num_heads=32 seq_len=4096 dtype=bf16 zero_stage=1 remat=True\n"
+    run = the_run(write("train.log", log + "step=1 loss=9.1 step_time=5.2s\n" * 3))
+    assert (run.row()["ffn_hidden"], run.columns["ffn_hidden"].said_by) == ("11008", SaidBy.ASSUMED)
+    assert run.columns["hidden"].said_by is SaidBy.PROSE
+    said = {column: run.row()[column] for column in ("precision", "zero_stage", "recompute")}
+    assert said == {"precision": "bf16", "zero_stage": "1", "recompute": "full"}
