@@ -183,10 +183,16 @@ class Layer(nn.Module):
         self.has_local_rotary = "local_rotary" in spec.parts and spec.has_window(index)
 
     def forward(self, x: Tensor, rotary: Tensor | None = None, documents: Documents | None = None) -> Tensor:
-        out = self.attention(self.attention_norm(x), rotary, documents)
-        x = x + (out if self.post_attention_norm is None else self.post_attention_norm(out))
-        out = self.feed_forward(self.feed_forward_norm(x))
-        return x + (out if self.post_feed_forward_norm is None else self.post_feed_forward_norm(out))
+        # No name for what is added: it would keep attention's output beside the feed-forward network.
+        x = x + _normed(self.post_attention_norm, self.attention(self.attention_norm(x), rotary, documents))
+        return x + _normed(self.post_feed_forward_norm, self.feed_forward(self.feed_forward_norm(x)))
+
+
+def _normed(norm: nn.Module | None, out: Tensor) -> Tensor:
+    if norm is None:
+        return out
+    normed: Tensor = norm(out)
+    return normed
 
 
 def mixture_of(spec: ModelSpec) -> MixtureOfExperts:
