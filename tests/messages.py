@@ -191,9 +191,8 @@ def read(text: str) -> Messages:
 
 
 HOST = socket.gethostname()
+OF_CHECKOUT = ((rf"{re.escape(sys.executable)}\b", "PYTHON"), (rf"{re.escape(str(TESTS.parent))}\b", "CHECKOUT"))
 VOLATILE = (
-    (rf"{re.escape(sys.executable)}\b", "PYTHON"),
-    (rf"{re.escape(str(TESTS.parent))}\b", "CHECKOUT"),
     (rf"{re.escape(str(Path.home()))}(?=[/\s'\"`.,:]|$)", "HOME"),
     (rf"(?<=\bon ){re.escape(HOST)}\b", "HOST"),
     (r"\b(process|[Pp]id|PID) \d+", r"\1 PID"),
@@ -217,8 +216,8 @@ def normalised(message: str, folder: str) -> str:
     """
     places = {re.escape(str(each)) for each in (folder, gettempdir())}
     below = r"(?:/pytest-of-[^/\s]+)?(?:/pytest-\d+)?(?:/popen-gw\d+)?/[\w-]+"
-    message = re.sub(f"(?:{'|'.join(sorted(places, key=len, reverse=True))}){below}", "TMP", message)
-    for pattern, word in VOLATILE:
+    temporary = (f"(?:{'|'.join(sorted(places, key=len, reverse=True))}){below}", "TMP")
+    for pattern, word in (*OF_CHECKOUT, temporary, *VOLATILE):  # a checkout may lie in a temporary folder
         message = re.sub(pattern, word, message)
     return "\n".join(line.rstrip() for line in message.split("\n"))
 

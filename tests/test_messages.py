@@ -80,6 +80,10 @@ def test_what_the_machine_or_the_moment_adds_is_not_recorded(message: str, recor
     assert normalised(message.replace("FOLDER", str(tmp_path)), str(tmp_path.parent)) == recorded
 
 
+def test_a_checkout_in_a_temporary_folder_is_a_checkout() -> None:
+    assert normalised(f"{sys.executable} in {TESTS}", str(TESTS.parents[1])) == "PYTHON in CHECKOUT/tests"
+
+
 def test_another_class_another_key_and_a_traceback_fail() -> None:
     from conf.errors import ConfigError, UsageError
 
