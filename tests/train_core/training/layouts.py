@@ -15,6 +15,16 @@ TRAINING = {
     # rounding into full steps, and no two orders of summation could agree.
     "training.adam_epsilon": 1e-3,
 }
+CURVE: dict[str, Any] = {
+    "model.num_layers": 4,
+    "batch.global_batch_size": 8,
+    "batch.micro_batch_size": 2,
+    "training.num_steps": 6,
+    "training.learning_rate": 1e-2,
+    "training.learning_rate_warmup_steps": 2,
+}
+"""A training that is saved in its middle, and goes on in another layout."""
+SAVING = {"checkpoint.every_steps": 3, "checkpoint.asynchronous": False}
 FAMILIES: dict[str, dict[str, Any]] = {
     "gpt": {},
     "llama": {

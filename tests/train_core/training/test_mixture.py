@@ -13,6 +13,8 @@ from conf.errors import ConfigError
 from conf.plan.experiment import Experiment
 from tests.train_core.checkpoints.test_checkpoint import layout
 from tests.train_core.conftest import ExperimentOf, TrialOf, Worlds
+from tests.train_core.training import layouts
+from tests.train_core.training.layouts import SAVING
 from train_core.job.trial import run_trial_here
 from train_core.process.stop import never
 from train_core.process.world import World
@@ -21,17 +23,7 @@ from train_core.trial.folder import TrialFolder
 from train_core.trial.measurement import StepMetrics
 
 TEXTS = {"web": "the quick brown fox\n" * 60, "code": "x = [1, 2, 3]  # of it\n" * 30, "books": "Once upon.\n" * 90}
-CURVE: dict[str, Any] = {
-    "model.num_layers": 4,
-    "batch.global_batch_size": 8,
-    "batch.micro_batch_size": 2,
-    "training.num_steps": 6,
-    "training.learning_rate": 1e-2,
-    "training.learning_rate_warmup_steps": 2,
-    "training.evaluate_every": 3,
-    "training.num_evaluation_batches": 2,
-}
-SAVING = {"checkpoint.every_steps": 3, "checkpoint.asynchronous": False}
+CURVE = layouts.CURVE | {"training.evaluate_every": 3, "training.num_evaluation_batches": 2}
 BEFORE = layout(2, 1, 2, zero_stage=1)
 AFTER = [BEFORE, layout(1, 1, 1), layout(1, 2, 2, zero_stage=2), layout(1, 1, 4, zero_stage=3)]
 

@@ -15,6 +15,8 @@ from conf.plan.experiment import Experiment
 from tests.messages import refused
 from tests.train_core.checkpoints.test_checkpoint import layout
 from tests.train_core.conftest import ExperimentOf, TrialOf, Worlds
+from tests.train_core.training import layouts
+from tests.train_core.training.layouts import SAVING
 from train_core.checkpoints.checkpoint_folder import path_of
 from train_core.job.trial import run_trial_here
 from train_core.process.stop import never
@@ -23,16 +25,7 @@ from train_core.training.train import train
 from train_core.trial.folder import TrialFolder
 from train_core.trial.measurement import Outcome, StepMetrics
 
-CURVE = {
-    "model.num_layers": 4,
-    "batch.global_batch_size": 8,
-    "batch.micro_batch_size": 2,
-    "training.num_steps": 6,
-    "training.learning_rate": 1e-2,
-    "training.learning_rate_warmup_steps": 2,
-    "training.dropout": 0.1,
-}
-SAVING = {"checkpoint.every_steps": 3, "checkpoint.asynchronous": False}
+CURVE = layouts.CURVE | {"training.dropout": 0.1}
 BEFORE = layout(2, 1, 2, zero_stage=1)
 AFTER = [
     layout(1, 2, 1),
