@@ -214,7 +214,8 @@ def _differences(config: HuggingFaceConfig, spec: ModelSpec) -> list[str]:
         )
     if config.truth("reorder_and_upcast_attn", False):
         found.append("reorder_and_upcast_attn = true; this trainer computes scores in precision.dtype")
-    if (window := config.window) is not None and window >= spec.seq_length:
+    window, exported = config.window, hugging_face_config(spec, "fp32").get("sliding_window")
+    if window is not None and window >= spec.seq_length and window != exported:
         found.append(f"sliding_window = {window}; sequences here fit into it, and an export does not have it")
     return found
 

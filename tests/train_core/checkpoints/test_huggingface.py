@@ -657,6 +657,16 @@ def test_differences_that_are_taken_are_said(
     assert "sliding_window = 32" in window
 
 
+def test_a_window_that_an_export_keeps_is_not_said_to_be_lost(
+    experiment_of: ExperimentOf, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "model.safetensors").touch()
+    experiment = experiment_of(WIDE_GEMMA3 | {"checkpoint.load": str(tmp_path)})
+    write_config(tmp_path, experiment.model, {})
+    warn_of_weights(experiment, lambda: None)
+    assert caplog.messages == []
+
+
 @pytest.mark.parametrize(
     ("beside", "own", "is_said"),
     [(None, "{}", True), ("[]", "{}", True), ("{}", "{}", False), (None, None, False)],
