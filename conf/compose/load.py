@@ -107,7 +107,7 @@ def compose(overrides: Overrides) -> Composition:
     wrong = [*_wrong_name("model", tree, overrides), *_wrong_name("cluster", tree, overrides)]
     cluster = tree.get("cluster")
     said = doubts(cluster, wrong) if isinstance(cluster, dict) else ()
-    return Composition(overrides, tree, choices, (*said, *not_modelled(tree.get("model"))))
+    return Composition(overrides, tree, choices, (*said, *not_modelled(tree.get("model"), tree.get("trainer"))))
 
 
 def compose_tree(texts: Sequence[str] = ()) -> Tree:

@@ -7,7 +7,6 @@ says which, for each type.
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterable
 from dataclasses import replace
@@ -19,7 +18,7 @@ from conf.compose.model_types import OF_A_FIELD, ModelType, all_keys, model_type
 from conf.errors import ConfigError
 from conf.folders import at_home
 from conf.overrides import Override, Overrides, override_text
-from conf.types.model_spec import RotaryScaling, Scores
+from conf.types.model_spec import RotaryScaling, Scores, yarn_scale
 from conf.types.schema import NORM_EPSILON, ROTARY_BASE
 
 KEY = "model_from"
@@ -286,13 +285,10 @@ def _yarn(rotary: HuggingFaceConfig, stretch: float) -> Shape:
     Args:
         stretch: the longest sequence through the one of pretraining, for a file without a factor.
     """
-    factor, of_scores = rotary.number("factor", stretch), rotary.number("mscale_all_dim", 0.0)
-
-    def grown(scale: float) -> float:
-        return 1 + 0.1 * scale * math.log(max(factor, 1))
-
-    scale = rotary.number("mscale", 0.0)
-    inferred = grown(scale) / grown(of_scores) if scale and of_scores else grown(1)
+    factor, weight = rotary.number("factor", stretch), rotary.number("mscale", 0.0)
+    of_scores, inferred = rotary.number("mscale_all_dim", 0.0), yarn_scale(factor)
+    if weight and of_scores:
+        inferred = yarn_scale(factor, weight) / yarn_scale(factor, of_scores)
     values = {
         "factor": factor,
         "low_freq_factor": rotary.number("beta_slow", 1.0),

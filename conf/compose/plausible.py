@@ -72,11 +72,15 @@ def doubts(cluster: Tree, wrong: Sequence[ConfigError] = ()) -> tuple[str, ...]:
     return tuple(map(str, said))
 
 
-def not_modelled(model: object) -> tuple[str, ...]:
-    """The sentence that says what a composed model leaves out of the file that it was read from."""
-    if not isinstance(model, dict) or not (left_out := model.get("left_out")):
-        return ()
-    return (f"model.left_out: the file of {model['name']} says {left_out}; it is neither predicted nor trained here.",)
+def not_modelled(model: object, trainer: object) -> Iterator[str]:
+    """Sentences on what a composed model leaves out of the file that it was read from, and its trainer of the model."""
+    if not isinstance(model, dict):
+        return
+    if left_out := model.get("left_out"):
+        yield f"model.left_out: the file of {model['name']} says {left_out}; it is neither predicted nor trained here."
+    scaling, is_own = model.get("rotary_scaling"), isinstance(trainer, dict) and trainer.get("kind") == "trisweep"
+    if isinstance(scaling, dict) and scaling.get("kind") == "yarn" and not is_own:
+        yield "model.rotary_scaling: positions are stretched by yarn, which the flags of other trainers leave out."
 
 
 def _figures(cluster: Tree) -> Iterator[tuple[str, float, Unit]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
@@ -10,6 +11,11 @@ from conf.errors import ConfigError
 from conf.nearest import nearest_divisor
 from conf.types.schema import NORM_EPSILON, AtLeastOne, Count, Family, Frozen, Name, NonNegative, Positive
 from conf.units import count_of
+
+
+def yarn_scale(factor: float, weight: float = 1.0) -> float:
+    """What YaRN multiplies by where positions are stretched `factor` times. Source: arXiv 2309.00071, section 3.4."""
+    return 1 + 0.1 * weight * math.log(max(factor, 1))
 
 
 class RotaryScaling(Frozen):
@@ -27,7 +33,7 @@ class RotaryScaling(Frozen):
         kind: blend by the number of turns (llama3), or by the number of the angle (yarn).
         truncate: yarn blends between whole numbers.
         attention_factor: what yarn multiplies cosines and sines by.
-        mscale_all_dim: with latent attention, yarn multiplies scores by (1 + this / 10 * ln(factor))^2.
+        mscale_all_dim: with latent attention, scores are multiplied by the square of `yarn_scale` with this weight.
     """
 
     factor: AtLeastOne

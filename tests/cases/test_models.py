@@ -15,7 +15,7 @@ from cli.main import main
 from conf.compose.model_from import expand_model_from, model_in
 from conf.errors import ConfigError
 from conf.types.model_spec import ModelSpec
-from tests.composed import load
+from tests.composed import composed, load
 from tests.messages import refused
 from train_core.costs.counts.parameters import num_parameters
 
@@ -153,8 +153,15 @@ def test_stretched_positions_are_said_once_and_in_the_command(program: str, tmp_
         tmp_path, rope_scaling={"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 4096}
     )
     said, warned = plan(f"model_from={path}", *STATED, "--devices", "8", "--as", program)
-    assert "stretched" not in warned  # the trainer here has them
+    assert warned.count("positions are stretched by yarn") == 1
     assert "Not in these flags: the model's positions, which are stretched by yarn." in said
+
+
+@pytest.mark.parametrize(("trainer", "count"), [("trisweep", 0), ("megatron-lm", 1)])
+def test_a_trainer_that_is_not_told_of_stretched_positions_is_named_once(trainer: str, count: int) -> None:
+    scaling = "{factor:8.0,low_freq_factor:1.0,high_freq_factor:32.0,original_max_position_embeddings:4096,kind:yarn}"
+    doubts = composed([f"trainer={trainer}", "model=llama-3.1-8b", f"model.rotary_scaling={scaling}"]).doubts
+    assert len([doubt for doubt in doubts if "stretched by yarn" in doubt]) == count
 
 
 def test_a_llama3_scaling_that_megatron_does_not_have_built_in_is_said(tmp_path: Path, plan: Any) -> None:

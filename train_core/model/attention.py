@@ -9,7 +9,6 @@ Shapes: s sequence, b micro-batch, d head size, v head size of values.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -20,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import Function
 from torch.nn import functional
 
-from conf.types.model_spec import ModelSpec
+from conf.types.model_spec import ModelSpec, yarn_scale
 from train_core.model.attention_blocks import (
     Attended,
     BlockMask,
@@ -230,8 +229,8 @@ class LatentAttention(nn.Module):
         self.shared_key: nn.Module = PlaceForSharedKey()
         self.core, self.is_in_a_block = CausalAttention(), True  # of a CPU's, whose values are narrower than queries
         scaling = spec.rotary_scaling
-        grown = 1.0 if scaling is None else 1 + 0.1 * scaling.mscale_all_dim * math.log(scaling.factor)
-        self.query_scale = None if grown == 1 else grown**2
+        scale = 1.0 if scaling is None else yarn_scale(scaling.factor, scaling.mscale_all_dim)
+        self.query_scale = None if scale == 1 else scale**2
         self.projection: nn.Module = nn.Linear(spec.attended_size, spec.hidden_size, bias=False)
         self.dropout: nn.Module = PlaceForDropout()
 
