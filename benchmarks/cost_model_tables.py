@@ -15,8 +15,8 @@ from conf.compose.load import cluster_named
 from conf.folders import options
 from conf.types.cluster_spec import ClusterSpec
 from conf.units import GIBIBYTE
-from train_core.costs.kernels import ALIGNMENTS, PROLOGUE, TILES
-from train_core.costs.trainers import IMPLEMENTATIONS, Implementation
+from costs.kernels import ALIGNMENTS, PROLOGUE, TILES
+from costs.trainers import IMPLEMENTATIONS, Implementation
 from train_core.trial.atomic import write_atomically
 
 PAGE = Path(__file__).parents[1] / "docs" / "cost-model.md"

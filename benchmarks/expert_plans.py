@@ -19,12 +19,12 @@ from conf.compose.load import compose
 from conf.overrides import Overrides
 from conf.plan.knobs import KNOBS, KnobValue
 from conf.units import GIBIBYTE, TERA
+from costs import IMPLEMENTATIONS, Estimate, estimate
 from sweeps.confidence import Interval, interval_of
 from sweeps.planner.choosing.choice import choose_plans
 from sweeps.planner.choosing.objectives import Training
 from sweeps.planner.plans.strategy import Strategy
 from sweeps.planner.request import Request, search_request
-from train_core.costs import IMPLEMENTATIONS, Estimate, estimate
 from train_core.trial.atomic import write_atomically
 
 PAGE = Path(__file__).parents[1] / "docs" / "plans.md"

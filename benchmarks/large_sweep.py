@@ -25,11 +25,11 @@ from conf.compose.load import compose
 from conf.overrides import Overrides
 from conf.plan.experiment import Experiment
 from conf.units import MEBIBYTE
+from costs import Estimate, estimate
 from results.mlflow.sweep_import import import_sweep
 from results.report.report import write_report
 from sweeps.sweep import Sweep
 from sweeps.trial import TICK_NS, SweepFolder, SweepRecord, Trial
-from train_core.costs import Estimate, estimate
 from train_core.process.git_sha import ROOT
 from train_core.trial.measurement import Environment, StepMetrics
 

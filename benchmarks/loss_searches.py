@@ -26,9 +26,9 @@ from benchmarks.target import Target, print_targets
 from conf.compose.load import compose
 from conf.overrides import Overrides
 from conf.types.schema import Value
+from costs.setting import Floats
 from sweeps.points.plan import plan_sweep, trial_of
 from sweeps.search.registry import search_for
-from train_core.costs.setting import Floats
 
 BUDGETS = (25, 50)
 BUILDING_SEEDS, SEEDS = range(100, 110), range(10)

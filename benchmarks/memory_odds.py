@@ -27,10 +27,10 @@ from benchmarks.own_runs import own_runs
 from benchmarks.published_rows import PUBLISHED, PUBLISHED_2, compared_rows, published_rows, table_of
 from benchmarks.target import Target, at_least, figure
 from conf.grouped import grouped
+from costs.setting import Floats
+from costs.trainers import TRISWEEP
 from sweeps.memory_odds import LIKELY, NEAR, Learned, MemoryOdds
 from sweeps.table.cells import text_of
-from train_core.costs.setting import Floats
-from train_core.costs.trainers import TRISWEEP
 from train_core.trial.atomic import write_atomically
 
 OWN = "own runs"

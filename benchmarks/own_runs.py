@@ -20,11 +20,11 @@ from benchmarks.target import Target, at_most, within
 from conf.compose.load import load
 from conf.plan.experiment import Experiment
 from conf.units import GIBIBYTE
+from costs import Estimate
+from costs.estimate import estimates
+from costs.trainers import TRISWEEP
 from results.render.units import percent, significant
 from sweeps.confidence import interval_around
-from train_core.costs import Estimate
-from train_core.costs.estimate import estimates
-from train_core.costs.trainers import TRISWEEP
 from train_core.trial.atomic import write_atomically
 
 ROWS = Path(__file__).with_suffix(".csv")

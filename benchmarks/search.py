@@ -23,6 +23,9 @@ from conf.compose.load import compose, load, load_cluster
 from conf.compose.settings import Settings
 from conf.overrides import Overrides
 from conf.units import MEBIBYTE
+from costs import IMPLEMENTATIONS, estimate
+from costs.price import price
+from costs.setting import Setting
 from sweeps.planner.choosing.choice import choose_plans
 from sweeps.planner.choosing.objectives import Training
 from sweeps.planner.mixed import choose_mixed
@@ -31,9 +34,6 @@ from sweeps.planner.plans.space import Space
 from sweeps.planner.plans.strategy import strategies_of
 from sweeps.planner.plans.whole_space import search_space
 from sweeps.planner.request import search_request
-from train_core.costs import IMPLEMENTATIONS, estimate
-from train_core.costs.price import price
-from train_core.costs.setting import Setting
 
 Result = TypeVar("Result")
 NUM_RUNS = 5

@@ -29,9 +29,9 @@ from conf.yaml_text import file_text
 from launcher.folder_lock import lock_folder
 from launcher.local.machine import this_machine
 from launcher.where import compose_for_slurm, slurm_answers
+from rates.plan import rates_plan
+from rates.record import DeviceRates, RatesFolder, RatesPlan
 from sweeps.folder.submission import JobShape
-from train_core.rates.plan import rates_plan
-from train_core.rates.record import DeviceRates, RatesFolder, RatesPlan
 
 DEFAULT_NODES = 2
 """Two nodes are the fewest whose ranks meet over the network."""

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from calibrate.cluster_file import LINKS, Change, KeyPath, value_in
 from conf.types.cluster_spec import ClusterSpec
 from conf.units import count_of
-from train_core.rates.link_fit import fit_link, fit_patterns
-from train_core.rates.plan import ALL_PORTS, reference_dtype
-from train_core.rates.record import DeviceRates, LinkTime, MeasuredSpread
+from rates.link_fit import fit_link, fit_patterns
+from rates.plan import ALL_PORTS, reference_dtype
+from rates.record import DeviceRates, LinkTime, MeasuredSpread
 
 PEAK_MEASURED = "measured"
 """The `device.peak_source` of a device without a data sheet, whose measured rates become its peaks."""

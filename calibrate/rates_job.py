@@ -21,11 +21,11 @@ from launcher.slurm.executor import SlurmExecutor, require_sbatch
 from launcher.slurm.job_status import cancel_jobs, standings
 from launcher.slurm.query import SlurmSilent
 from launcher.slurm.verdict import is_settled, why_ended
+from rates.record import DeviceRates, RatesFolder, RatesPlan
 from sweeps.folder.submission import JobShape, Submission, read_submission
 from train_core.job.failures import CULPRIT_GRACE_SECONDS, first_cause, lost_a_peer, oom_kill_count, silent_failure
 from train_core.process.git_sha import variables_of
 from train_core.process.stop import cancelled_by_signals
-from train_core.rates.record import DeviceRates, RatesFolder, RatesPlan
 from train_core.trial.measurement import RankFailure
 
 JOB_NAME = "trisweep-calibrate"
@@ -111,7 +111,7 @@ def _start(folder: RatesFolder, rank: int, size: int, meeting: Path) -> subproce
     place = ["--rank", str(rank), "--size", str(size), "--meeting", str(meeting)]
     with folder.rank_log(rank).open("wb") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "train_core.rates.device", str(folder.path), *place],
+            [sys.executable, "-m", "rates.device", str(folder.path), *place],
             env={**os.environ, **variables_of()},
             stdin=subprocess.DEVNULL,
             stdout=log,

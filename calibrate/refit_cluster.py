@@ -21,15 +21,15 @@ from conf.errors import UsageError
 from conf.plan.setup import Setup
 from conf.types.cluster_spec import ClusterSpec, EfficiencySpec, OwnLevel
 from conf.types.trainer_spec import Practice
+from costs.estimate import plan_of, setting_of
+from costs.setting import SCALE, Booleans, Plans, Scale, Setting
+from costs.stages import listed_stages, spread_stages
+from costs.step.priced_stage import priced_stages
+from costs.step.step_time import step_columns
+from costs.trainers import IMPLEMENTATIONS, Implementation
+from costs.work import work_of
 from sweeps.practice import Level, load_levels, practice_of_own
 from sweeps.sweep import Sweep
-from train_core.costs.estimate import plan_of, setting_of
-from train_core.costs.setting import SCALE, Booleans, Plans, Scale, Setting
-from train_core.costs.stages import listed_stages, spread_stages
-from train_core.costs.step.priced_stage import priced_stages
-from train_core.costs.step.step_time import step_columns
-from train_core.costs.trainers import IMPLEMENTATIONS, Implementation
-from train_core.costs.work import work_of
 from train_core.trial.measurement import Environment
 
 FEWEST_TO_LEAVE_ONE_OUT = 3

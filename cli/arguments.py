@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from conf.compose.load import Composition
 
 TRAINERS = "trisweep, megatron-lm, megatron-deepspeed, megatron-core, fsdp, torchtitan, deepspeed"
-"""Those of `train_core.costs`, written out because importing that takes longer than to answer `--help`."""
+"""Those of `costs`, written out because importing that takes longer than to answer `--help`."""
 
 
 def complete_sweep(context: typer.Context, incomplete: str) -> list[str]:

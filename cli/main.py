@@ -270,7 +270,7 @@ def _complaint_of(error: Any) -> str:
     return f"{said}{stop} `{command} --help` says what it takes." if said else ""
 
 
-OUR_PACKAGES = ("conf", "train_core", "sweeps", "launcher", "results", "calibrate", "diagnose", "cli")
+OUR_PACKAGES = ("conf", "costs", "train_core", "rates", "sweeps", "launcher", "results", "calibrate", "diagnose", "cli")
 """One that lacks a module of these is damaged, which is a defect and keeps its traceback."""
 OF_HYDRA = {
     **dict.fromkeys(("-m", "--multirun"), "Points come from the axes of a sweep's file, such as sweep/NAME.yaml"),

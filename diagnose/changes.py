@@ -18,6 +18,8 @@ from conf.overrides import Overrides
 from conf.plan.experiment import ExperimentParts
 from conf.plan.knobs import KNOBS, KnobValue, layers_in_short
 from conf.plan.setup import Setup
+from costs import Estimate
+from costs.estimate import setting_of
 from diagnose.suspects import Case, Suspect
 from diagnose.understood import price_of, usual_facts
 from sweeps.memory_odds import LIKELY
@@ -27,8 +29,6 @@ from sweeps.planner.choosing.objectives import Training
 from sweeps.planner.plans.space import Space, padded_for, padded_model, shared_tensor_sizes
 from sweeps.planner.plans.strategy import Strategy
 from sweeps.table.configuration import Configuration
-from train_core.costs import Estimate
-from train_core.costs.estimate import setting_of
 
 LEAST_GAIN = 0.02
 MOST_FOLLOWED = 6

@@ -9,12 +9,12 @@ from conf.folders import options, path_of
 from conf.types.cluster_spec import DeviceSpec, narrow_dtype
 from conf.units import GIBIBYTE, TERA
 from conf.yaml_text import file_text, yaml_content
+from costs import Estimate
 from diagnose.measured import MeasuredSteps
 from diagnose.runs import LogLine
 from diagnose.understood import Understood
 from sweeps.table.prices import RowPrediction
 from sweeps.table.recompute_check import recompute_doubt
-from train_core.costs import Estimate
 
 CLOSE = 0.05
 """Two figures that differ by less than this share are taken for one."""

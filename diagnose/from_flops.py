@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from conf.units import TERA
+from costs.counts.flops import attention_core_forward_flops
 from diagnose.measured import MeasuredSteps
 from diagnose.readers import missing_of
 from diagnose.readers.computed import LIKELY_SEQUENCES
 from diagnose.runs import Fact, SaidBy, UserRun
 from diagnose.understood import Understood, understood
-from train_core.costs.counts.flops import attention_core_forward_flops
 
 WITHIN = 0.01
 """What a printed rate and time are rounded to, and what trainers count beside products of matrices."""

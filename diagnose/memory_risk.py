@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from costs import Estimate
+from costs.estimate import plans_of
 from diagnose.measured import MeasuredSteps
 from diagnose.understood import Understood
 from sweeps.memory_odds import MemoryOdds
 from sweeps.search.layouts.memory_fit import MemoryFit, MemorySeen
 from sweeps.table.configuration import Configuration
-from train_core.costs import Estimate
-from train_core.costs.estimate import plans_of
 
 COMPARABLE = (0.6, 1.5)
 """Measured over predicted bytes beyond these are of something else: another stage, or activations on the host."""

@@ -13,13 +13,13 @@ from typing import Any
 from conf.nearest import padded_vocabulary
 from conf.types.recompute import MODES
 from conf.units import GIBIBYTE
+from costs import Estimate
 from diagnose.evidence import FileEvidence, column_says
 from diagnose.measured import MeasuredSteps
 from diagnose.memory_risk import MemoryRisk
 from diagnose.understood import Understood, price_of, usual_facts
 from sweeps.memory_odds import LIKELY
 from sweeps.table.configuration import Configuration
-from train_core.costs import Estimate
 
 LEAST_SHARE = 0.03
 """A smaller part of the step is not worth a word."""

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from conf.plan.setup import Setup
+from costs import IMPLEMENTATIONS, Implementation
 from diagnose.evidence import OFF, FileEvidence, column_says, is_off, is_on, setting_of
 from diagnose.runs import UserRun
-from train_core.costs import IMPLEMENTATIONS, Implementation
 
 LAUNCH_BLOCKING = ("CUDA_LAUNCH_BLOCKING", "HIP_LAUNCH_BLOCKING")
 CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"

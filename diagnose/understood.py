@@ -14,6 +14,7 @@ from conf.errors import ConfigError
 from conf.plan.setup import Setup
 from conf.types.cluster_spec import LinkSpec
 from conf.types.trainer_spec import Practice
+from costs import IMPLEMENTATIONS, Estimate, Implementation, estimates, num_parameters
 from diagnose.evidence import OFF, FileEvidence, setting_of
 from diagnose.readers import MissingFact, missing_of
 from diagnose.runs import Fact, SaidBy, UserRun
@@ -21,7 +22,6 @@ from diagnose.trainer_flags import TrainerFlag, wrong_flags
 from sweeps.confidence import Interval, interval_of
 from sweeps.table.cells import integer_of, text_of
 from sweeps.table.configuration import Configuration, configuration_of
-from train_core.costs import IMPLEMENTATIONS, Estimate, Implementation, estimates, num_parameters
 
 OFFLOADED = ("offload_optimizer", "optimizer_offload")
 LEFT_OUT = ("cpu_offload", "offload", "activation_offload", *OFFLOADED)

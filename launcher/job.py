@@ -70,7 +70,7 @@ def measure_rates_in_slurm(folder: str) -> None:
     if own_submission(JobFolder(folder)) is None:
         return
     with importing_torch():
-        from train_core.rates.device import run_from_launcher
+        from rates.device import run_from_launcher
 
     run_from_launcher(Path(folder))
 

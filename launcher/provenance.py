@@ -41,7 +41,7 @@ from train_core.trial.atomic import replacing, write_atomically
 from train_core.trial.folder import JobFolder
 
 # A trial's job needs no more than these; results and cli stay on the login node.
-PACKAGES = ("conf", "train_core", "sweeps", "launcher")
+PACKAGES = ("conf", "costs", "train_core", "rates", "sweeps", "launcher")
 ALL_PACKAGES = (*PACKAGES, "results", "calibrate", "diagnose", "cli")
 UNCHECKED = struct.pack("<L", 0b01)
 """How a compiled file says that it has its source's hash, which is not to be compared (PEP 552)."""

@@ -19,9 +19,9 @@ from conf.types.cluster_spec import FittedRuns
 from conf.types.schema import Frozen, NonNegative
 from conf.types.trainer_spec import Practice
 from conf.units import GIGA
+from costs import Estimate, num_parameters
+from costs.counts.flops import layer_forward_flops
 from sweeps.practice import load_levels, own_level, practice_of, practice_of_own, said_after, said_before
-from train_core.costs import Estimate, num_parameters
-from train_core.costs.counts.flops import layer_forward_flops
 
 LEAST_ERROR = 0.02
 """A cluster's own runs leave at least this much open. With it, intervals of calibrations that were replayed on five

@@ -21,7 +21,7 @@ from conf.plan.setup import Setup
 from conf.types.cluster_spec import OwnLevel
 from conf.types.schema import Frozen, NonNegative
 from conf.types.trainer_spec import Practice, TrainerSpec
-from train_core.costs.trainers import TRISWEEP
+from costs.trainers import TRISWEEP
 
 PRACTICES: Mapping[str, Practice] = {"users": "first-run", "makers": "recipe", "papers": "tuned"}
 """The practice of published rows, by who measured them."""

@@ -23,8 +23,8 @@ from conf.private_files import unreadable
 from conf.types.schema import Frozen, Value, share_given_fields
 from conf.types.sites import TrackingSpec
 from conf.types.sweep_spec import RATE, Objective, SweepSpec, is_of_time
+from costs import Estimate
 from sweeps.labels import Labels
-from train_core.costs import Estimate
 from train_core.trial.atomic import write_atomically
 from train_core.trial.folder import JobFolder, TrialFolder
 

@@ -20,14 +20,14 @@ from hypothesis import settings as hypothesis_settings
 from conf.types.schema import Value
 from conf.types.sites import TrackingSpec
 from conf.types.sweep_spec import PointSet
+from rates.plan import rates_plan
+from rates.record import AttentionShape, Product, RatesPlan
 from sweeps.points.plan import make_trials
 from sweeps.trial import SweepRecord
 from tests.composed import compose_choices_once, compose_tree, load, load_cluster
 from tests.covering import covering
 from tests.messages import BOOK
 from tests.rewritten_once import rewrite_all
-from train_core.rates.plan import rates_plan
-from train_core.rates.record import AttentionShape, Product, RatesPlan
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -22,7 +22,7 @@ NEEDED = (
     "tests.forked_from",
     "hydra",
     "sweeps.planner.choosing.choice",
-    "train_core.costs",
+    "costs",
     "typer",
     "rich.console",
     "rich.table",

@@ -16,7 +16,9 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = (
     "trisweep",
     "conf",
+    "costs",
     "train_core",
+    "rates",
     "sweeps",
     "launcher",
     "results",

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-OURS = ("conf", "train_core", "sweeps", "launcher", "results", "calibrate", "diagnose", "cli")
+OURS = ("conf", "costs", "train_core", "rates", "sweeps", "launcher", "results", "calibrate", "diagnose", "cli")
 PROGRAM = """from conf import LOSS
 for step in range(1, 5):
     print(f"step {step} loss {LOSS} time 0.01 s")

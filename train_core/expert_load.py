@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from conf.types.model_spec import ModelSpec
-from train_core.axes import EXPERT, EXPERT_REPLICAS
+from costs.axes import EXPERT, EXPERT_REPLICAS
 from train_core.model.mixture import MixtureOfExperts
 from train_core.parallel.collectives import Axis, all_reduce
 from train_core.parallel.groups import gather, gather_objects

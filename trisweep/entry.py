@@ -9,7 +9,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 HOME = HERE if (HERE / "train_core").is_dir() else HERE.parent
 """The folder of all packages: this one where a wheel is installed, the one above it in a checkout."""
-PACKAGES = ("conf", "train_core", "sweeps", "launcher", "results", "calibrate", "diagnose", "cli")
+PACKAGES = ("conf", "costs", "train_core", "rates", "sweeps", "launcher", "results", "calibrate", "diagnose", "cli")
 
 
 def main() -> None:

@@ -20,8 +20,8 @@ from calibrate.refit_cluster import Constants
 from calibrate.robust_fit import Constant, Values
 from conf.compose.load import cluster_named
 from conf.folders import conf_dir, options
-from train_core.costs.setting import Scale, Setting
-from train_core.costs.trainers import IMPLEMENTATIONS, Implementation
+from costs.setting import Scale, Setting
+from costs.trainers import IMPLEMENTATIONS, Implementation
 from train_core.trial.atomic import write_atomically
 
 GPUS = "gpus"
@@ -243,7 +243,7 @@ def _content(cluster: str) -> dict[str, Any]:
     return content
 
 
-COSTS = conf_dir().parent / "train_core" / "costs"
+COSTS = conf_dir().parent / "costs"
 
 
 @dataclass(frozen=True)

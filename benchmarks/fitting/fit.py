@@ -18,7 +18,7 @@ from benchmarks.levels import LEVELS, TABLE, Ends, groups_left_out
 from benchmarks.published_rows import MeasuredRow, series_weights
 from calibrate.refit_cluster import CONSTANTS, NUM_RUNS, Constants, PricedRuns, most_telling, present_values
 from calibrate.robust_fit import Constant, Floats, LogRatios, Values, choose_constants, coordinates_of, refit, slopes
-from train_core.costs.setting import Setting
+from costs.setting import Setting
 
 SMALLEST_GAIN = 2e-3
 """A step that earns less changes no error in its first digits, and each takes as long as forty times all rows."""

@@ -15,7 +15,7 @@ from benchmarks.gpu_check.workbench import CheckWorkbench, JobRun
 from conf.plan.experiment import Experiment
 from conf.types.schema import Value
 from conf.units import GIBIBYTE, MEBIBYTE
-from train_core.costs import estimate
+from costs import estimate
 from train_core.trial.measurement import Outcome
 
 PART = "faults"

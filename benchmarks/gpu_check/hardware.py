@@ -12,9 +12,9 @@ from benchmarks.gpu_check.workbench import CheckWorkbench
 from conf.compose.load import settings_of
 from conf.types.cluster_spec import ClusterSpec, LinkSpec
 from conf.units import GIGA
+from rates.plan import KIBIBYTE, rates_plan
+from rates.record import DeviceRates, LinkTime, RatesFolder, RatesPlan
 from results.render.units import significant, tflops
-from train_core.rates.plan import KIBIBYTE, rates_plan
-from train_core.rates.record import DeviceRates, LinkTime, RatesFolder, RatesPlan
 
 PART = "hardware"
 SECONDS = {"gpu": 60.0, "cpu": 20.0}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from calibrate.rates_job import Here
 from conf.errors import EXIT_USAGE, UsageError
-from train_core.rates.record import RatesFolder
+from rates.record import RatesFolder
 
 
 def main() -> None:

@@ -16,8 +16,8 @@ from conf.compose.tree import Tree, with_values
 from conf.errors import InfeasiblePlan
 from conf.plan.experiment import Experiment
 from conf.types.schema import Value
+from costs import Estimate, estimate
 from results.analysis.findings.comparable import measured_terms, predicted_terms
-from train_core.costs import Estimate, estimate
 from train_core.trial.measurement import Performance
 
 PART = "speed"

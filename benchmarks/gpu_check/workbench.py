@@ -23,9 +23,9 @@ from conf.compose.load import settings_of
 from conf.compose.tree import Tree, part_at, with_values
 from conf.plan.experiment import Experiment
 from conf.types.schema import Dtype, Value
+from rates.record import RatesFolder
 from train_core.job.failures import without_numbers
 from train_core.process.git_sha import ROOT
-from train_core.rates.record import RatesFolder
 from train_core.trial.folder import TrialFolder
 from train_core.trial.measurement import Measurement, Outcome, StepMetrics
 from train_core.trial.timeline import StageTimeline

@@ -17,6 +17,9 @@ from conf.compose.load import Composition
 from conf.errors import InfeasiblePlan
 from conf.plan.experiment import Experiment
 from conf.types.sweep_spec import ReplaySpec
+from costs.counts.flops import model_flops
+from costs.estimate import plans_of, setting_of
+from costs.setting import Booleans, Floats, Plans
 from sweeps.points.axes import AxisSpace, Point, spaces_of
 from sweeps.points.plan import SweepPart, make_trials, part_of
 from sweeps.search.axes.draws import draw_point
@@ -24,9 +27,6 @@ from sweeps.search.axes.samplers import SamplerChooser
 from sweeps.search.axes.seen_points import PointKey, point_key
 from sweeps.search.registry import search_for
 from sweeps.trial import SweepRecord, Trial
-from train_core.costs.counts.flops import model_flops
-from train_core.costs.estimate import plans_of, setting_of
-from train_core.costs.setting import Booleans, Floats, Plans
 
 
 @dataclass(frozen=True)

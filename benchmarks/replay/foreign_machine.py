@@ -12,9 +12,9 @@ from math import exp, log1p
 import numpy as np
 
 from benchmarks.replay.machine import InventedMachine, Truth
-from train_core.costs.price import price
-from train_core.costs.setting import Floats, Plans, Setting
-from train_core.costs.terms import StepColumns
+from costs.price import price
+from costs.setting import Floats, Plans, Setting
+from costs.terms import StepColumns
 
 DOUBLINGS = {
     "tensor_parallel_size": 0.08,

@@ -13,8 +13,8 @@ import pandas as pd
 from benchmarks.replay.players import Ground
 from benchmarks.replay.sites import ModelSite
 from conf.plan.knobs import SEARCHED_KNOBS
+from costs.setting import Booleans, Integers
 from sweeps.planner.plans.space import Placing
-from train_core.costs.setting import Booleans, Integers
 
 FIXED_KNOBS = ("layers_per_stage", "data_parallel_size", *Placing._fields)
 """Even on all grounds; follows from the others; plain on all grounds."""

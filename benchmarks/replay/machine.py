@@ -13,10 +13,10 @@ from math import exp, log1p
 import numpy as np
 
 from conf.types.cluster_spec import ClusterSpec, LinkSpec
-from train_core.costs import Implementation
-from train_core.costs.price import price
-from train_core.costs.setting import Booleans, Floats, Integers, Plans, Setting
-from train_core.costs.terms import StepColumns
+from costs import Implementation
+from costs.price import price
+from costs.setting import Booleans, Floats, Integers, Plans, Setting
+from costs.terms import StepColumns
 
 NUM_WAVES = 12  # of the smooth effect
 

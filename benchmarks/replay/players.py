@@ -17,9 +17,9 @@ import numpy as np
 
 from benchmarks.replay.run import ReplayedReading
 from conf.units import GIBIBYTE
+from costs.setting import Booleans, Floats
 from sweeps.points.axes import Point
 from sweeps.search.searcher import Search
-from train_core.costs.setting import Booleans, Floats
 
 NEAR = 0.98
 """The share of the best candidate's rate from which on a candidate is near the best."""

@@ -19,13 +19,13 @@ from conf.compose.load import load
 from conf.errors import ConfigError
 from conf.grouped import grouped
 from conf.plan.experiment import Experiment, ExperimentParts
+from costs.setting import Floats
 from results.analysis.score import RowComparison
 from sweeps.points.axes import Point
 from sweeps.search.layouts.bayes import Bayes
 from sweeps.search.layouts.candidates import ListedPoints, priced_setup
 from sweeps.search.layouts.priced import join_plans
 from sweeps.table.cells import text_of
-from train_core.costs.setting import Floats
 from train_core.trial.measurement import Measurement
 
 FEWEST_ROWS = 6

@@ -9,16 +9,17 @@ from pathlib import Path
 from benchmarks.replay.machine import InventedMachine
 from conf.plan.experiment import Experiment
 from conf.units import GIBIBYTE
+from costs.counts.flops import FLOPS_FORMULA, model_flops
+from costs.counts.parameters import num_parameters
+from costs.estimate import executed_flops, plan_of, setting_of
+from costs.flops_rates import flops_fields
+from costs.terms import StepTime, row_of
+from costs.trainers import IMPLEMENTATIONS
 from sweeps.folder.submission import Submission
 from sweeps.reading import TrialReading
 from sweeps.trial import Trial
-from train_core.costs.counts.flops import FLOPS_FORMULA, model_flops
-from train_core.costs.counts.parameters import num_parameters
-from train_core.costs.estimate import executed_flops, plan_of, setting_of
-from train_core.costs.terms import StepTime, row_of
-from train_core.costs.trainers import IMPLEMENTATIONS
 from train_core.trial.folder import TrialFolder
-from train_core.trial.measurement import Breakdown, Measurement, Outcome, Performance, StepTerms, flops_fields
+from train_core.trial.measurement import Breakdown, Measurement, Outcome, Performance, StepTerms
 
 REPLAYED = "replayed on a made-up machine"
 FINAL_LOSS = 0.0  # a replay trains nothing

@@ -15,15 +15,15 @@ from benchmarks.replay.run import ReplayedReading, as_measured, replayed_reading
 from conf.compose.load import Composition, compose
 from conf.overrides import Overrides
 from conf.plan.experiment import Experiment
+from costs.counts.flops import model_flops
+from costs.price import price
+from costs.setting import Floats, Plans
 from sweeps.planner.plans.space import Space
 from sweeps.planner.plans.strategy import Strategy
 from sweeps.planner.request import search_request
 from sweeps.points.axes import Point
 from sweeps.search.layouts.bayes import Bayes
 from sweeps.search.layouts.candidates import PlansOfSpaces
-from train_core.costs.counts.flops import model_flops
-from train_core.costs.price import price
-from train_core.costs.setting import Floats, Plans
 
 BF16 = "precision=bf16"
 ANY_MEMORY = 1000.0  # times the memory of a device: every legal plan

@@ -19,9 +19,9 @@ from conf.overrides import Overrides
 from conf.units import GIBIBYTE, TERA
 
 if TYPE_CHECKING:
+    from costs import Estimate
     from launcher.long_run import LongRun
     from launcher.where import SweepPlace
-    from train_core.costs import Estimate
     from train_core.trial.measurement import Measurement, StepMetrics
 
 LINE_SECONDS = 2.0
@@ -60,7 +60,7 @@ def train(
         raise UsageError(problem, "Give --from-best SWEEP, or leave them out.")
     # With options of Hydra's own, such as --cfg, nothing is trained, and only Hydra can say what they mean.
     if not any(argument.startswith("-") for argument in texts):
-        from train_core.costs import estimate
+        from costs import estimate
 
         settings = composition_of(None, texts).settings
         experiment = settings.experiment()
@@ -91,10 +91,10 @@ def require_memory(predicted: Estimate) -> None:
 def _train_best(overrides: Overrides, name: str | None, *, here: bool, dry_run: bool) -> None:
     from conf.compose.complaints import require_option
     from conf.compose.load import require_name
+    from costs import estimate
     from launcher.long_run import long_run, require_job, write_long_run
     from launcher.where import choose_place
     from results.mlflow.trackers import require_trackers
-    from train_core.costs import estimate
     from train_core.data.tokens import prepare, token_folder
     from train_core.job.training_folder import extension_lines
 
@@ -221,8 +221,8 @@ def on_this_machine(run: LongRun, write: Callable[[], None]) -> None:
 
 
 def _require_machine(run: LongRun) -> None:
+    from costs import estimate
     from launcher.local.machine import this_machine, why_impossible
-    from train_core.costs import estimate
 
     if reason := why_impossible(run.experiment, estimate(run.experiment), this_machine()):
         raise UsageError(f"The best plan cannot run here: {reason}", "Choose a cluster with cluster=NAME.")

@@ -9,11 +9,11 @@ from cli.output.explained import explain
 from cli.output.state_table import duration
 from conf.plan.experiment import Experiment
 from conf.units import GIBIBYTE, SECONDS_PER_MINUTE, count_of
+from costs import estimate
 from launcher.folder_lock import require_writable
 from launcher.long_run import Best, LongRun, long_run_text
 from launcher.slurm.job_status import live_job
 from launcher.where import SweepPlace
-from train_core.costs import estimate
 from train_core.job.training_folder import training_in
 from train_core.trial.folder import TrialFolder
 

@@ -131,7 +131,7 @@ class EfficiencySpec(Frozen):
         kernel_seconds: what every kernel costs on top of its work: launch, ramp-up and tail.
         source: on what each was fitted or measured; published rows that were fitted are no test of the prediction.
         link_source: the same of `link`.
-        shown, latency, slowest, taper, start: as in `train_core.costs.setting`, whose values hold unless given here.
+        shown, latency, slowest, taper, start: as in `costs.setting`, whose values hold unless given here.
         launch: factor on what its hosts need to launch kernels and collectives, by what the trainer's usually need.
         runs: what constants were fitted to by `calibrate`; null where no run of the cluster's own was.
         levels: by trainer, what few runs of the cluster's own say of all of its predictions.

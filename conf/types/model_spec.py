@@ -235,7 +235,7 @@ Part: TypeAlias = Literal[
     "partial_rotary",
     "no_rotary",
 ]
-"""What layers may have beside the matrices and norms of a family. `train_core.costs.counts` knows those that have
+"""What layers may have beside the matrices and norms of a family. `costs.counts` knows those that have
 parameters; the others are there so that trainers without them are not asked to train such a model."""
 OWN_PARTS: frozenset[Part] = frozenset(
     ("output_bias", "mlp_bias", "post_norms", "norms_behind", "wide_qk_norm", "gelu", "scaled_embedding")

@@ -1,7 +1,7 @@
 """The modes of recomputation: one table, which costs, searches, the trainer and tables of configurations read.
 
 A new mode is a name in `Recompute` and a line in `MODES`; a part of a layer that no mode repeats yet is also written in
-`train_core.costs` and `train_core.parallel.layers`. Which trainers run a mode stands in conf/trainer_limits.yaml.
+`costs` and `train_core.parallel.layers`. Which trainers run a mode stands in conf/trainer_limits.yaml.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ Parser = Literal["megatron-lm", "torchtitan"]
 """The programs whose own parser can be called before anything is submitted."""
 
 CostsOf = Literal["trisweep", "megatron-lm", "megatron-deepspeed", "megatron-core", "fsdp", "torchtitan", "deepspeed"]
-"""The trainers whose costs the cost model knows; `train_core.costs.IMPLEMENTATIONS` declares them."""
+"""The trainers whose costs the cost model knows; `costs.IMPLEMENTATIONS` declares them."""
 
 Practice = Literal["first-run", "recipe", "tuned"]
 """How well somebody's runs are tuned: as a trainer first ran; by its maker's recipe; until nothing made it faster."""

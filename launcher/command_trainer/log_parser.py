@@ -17,10 +17,10 @@ from typing import Any
 from conf.plan.experiment import Experiment
 from conf.types.sweep_spec import is_of_time
 from conf.types.trainer_spec import TIMES, MetricsSpec
+from costs import model_flops
 from launcher.command_trainer.performance import devices_in_use
 from launcher.command_trainer.printed_numbers import UnknownNotation, number_at
 from launcher.command_trainer.step_numbers import GOES_BACK, HEADING, SPEAKER, StepNumbers, epoch_in, place_in
-from train_core.costs import model_flops
 from train_core.trial.measurement import StepMetrics
 
 BYTES = {"memory_bytes": 1.0, "memory_mib": 2.0**20, "memory_gib": 2.0**30}

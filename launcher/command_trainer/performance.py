@@ -19,10 +19,11 @@ from pathlib import Path
 from conf.own_files import at_hand
 from conf.plan.experiment import Experiment
 from conf.plan.trainer_call import JOB_NAMES, call_of
+from costs import FLOPS_FORMULA, IMPLEMENTATIONS, executed_flops, model_flops, num_parameters
+from costs.flops_rates import flops_fields
 from launcher.command_trainer.process import HUGGINGFACE_STARTER
-from train_core.costs import FLOPS_FORMULA, IMPLEMENTATIONS, executed_flops, model_flops, num_parameters
 from train_core.process.git_sha import git_sha
-from train_core.trial.measurement import LOSS, NOT_KNOWN, Environment, Performance, StepMetrics, flops_fields
+from train_core.trial.measurement import LOSS, NOT_KNOWN, Environment, Performance, StepMetrics
 
 OF_THE_FILE = "the cluster file, not measured"
 """The source of a peak where our own trainer would measure it in the same run, as on a CPU."""

@@ -50,7 +50,7 @@ def report_as_rank(folder: DoctorFolder) -> None:
 
 
 def _measure(folder: DoctorFolder, plan: DoctorPlan, report: NodeReport) -> None:
-    from train_core.rates.links import device_facts, link_between_nodes
+    from rates.links import device_facts, link_between_nodes
 
     try:
         report = report.model_copy(update=device_facts(plan.kind))

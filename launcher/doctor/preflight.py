@@ -17,10 +17,10 @@ from typing import NamedTuple
 from conf.errors import EXIT_FAILED
 from conf.plan.experiment import Experiment
 from conf.units import GIBIBYTE, GIGA, TERA
+from rates.record import RankFacts
 from train_core.job.failures import failure_of
 from train_core.process.long_lived import importing_torch
 from train_core.process.machine import this_node
-from train_core.rates.record import RankFacts
 from train_core.trial.folder import TrialFolder
 from train_core.trial.measurement import Fault, Outcome, RankFailure
 
@@ -94,7 +94,7 @@ def _measure(kind: str, sender: Connection) -> None:
     """Send the facts of all ranks, or the error that kept this rank from finding them."""
     try:
         with importing_torch():
-            from train_core.rates.preflight import facts_of_ranks
+            from rates.preflight import facts_of_ranks
         sender.send(facts_of_ranks("gpu" if kind == "gpu" else "cpu"))
     except Exception as error:  # whatever it is, a training would have met it too
         sender.send(failure_of(0, error).cause)

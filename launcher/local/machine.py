@@ -24,12 +24,12 @@ import psutil
 
 from conf.plan.experiment import Experiment
 from conf.units import GIBIBYTE, count_of
+from costs import Estimate
 from launcher.external_commands import ask
 from launcher.job_payload import FolderWork
 from launcher.submitit_internals import CONTROLLER, start_controller
 from sweeps.folder.submission import JobShape, Submission, new_submission, write_submission
 from sweeps.trial import Trial
-from train_core.costs import Estimate
 from train_core.process.git_sha import variables_of
 from train_core.trial.folder import JobFolder
 

@@ -21,7 +21,7 @@ from typing import Literal
 from conf.plan.setup import Setup
 from conf.types.cluster_spec import SiteSpec
 from conf.units import JOULES_PER_KWH, SECONDS_PER_HOUR
-from train_core.costs import Estimate
+from costs import Estimate
 from train_core.trial.measurement import Performance
 
 GRAMS_PER_TONNE = 1e6

@@ -19,11 +19,11 @@ from typing import Literal
 
 from conf.plan.experiment import Experiment
 from conf.units import count_of
+from costs import Estimate
 from sweeps.ranking.disturbed import counted_runs, disturbances, middle_of
 from sweeps.ranking.points import MeasuredPoint, ranked_points
 from sweeps.reading import TrialReading
 from sweeps.trial import SweepRecord, Trial
-from train_core.costs import Estimate
 from train_core.trial.measurement import Performance
 
 ScalingKind = Literal["baseline", "strong", "weak", "layout"]

@@ -18,10 +18,10 @@ from conf.errors import ConfigError
 from conf.grouped import grouped
 from conf.types.cluster_spec import narrow_dtype
 from conf.units import GIBIBYTE, TERA
+from costs.counts.flops import attention_core_forward_flops
 from results.analysis.accuracy import spearman
 from sweeps.table.cells import Row, choice_of, flag_of, number_of, text_of
 from sweeps.table.prices import PricedRow, RowPrediction
-from train_core.costs.counts.flops import attention_core_forward_flops
 
 STEP_COLUMNS = ("iter_time_s", "tokens_per_s", "tflops_per_gpu", "mfu_pct", "hfu_pct")
 """Columns that say how long a step took; the first one that is filled does."""

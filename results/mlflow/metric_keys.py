@@ -17,10 +17,10 @@ from typing import NamedTuple
 from conf.folders import package_content
 from conf.types.sweep_spec import Objective, figure_name
 from conf.units import GIBIBYTE
+from costs import Estimate
 from results.analysis.scaling import Scaling
 from sweeps.points.objectives import measured_value
 from sweeps.reading import TrialReading
-from train_core.costs import Estimate
 from train_core.trial.measurement import Performance, StepMetrics
 
 PERCENT = 100

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from conf.credentials import HIDDEN
+from costs import estimate
 from results.mlflow.metric_keys import QUANTITIES
 from sweeps.folder.submission import Submission
 from sweeps.reading import Reading, TrialReading
 from sweeps.trial import SweepFolder
-from train_core.costs import estimate
 from train_core.trial.logs import tail
 from train_core.trial.measurement import Outcome
 

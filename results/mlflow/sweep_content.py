@@ -10,6 +10,7 @@ from functools import partial
 from conf.plan.experiment import Experiment
 from conf.plan.knobs import KNOBS, knob_value
 from conf.units import GIBIBYTE
+from costs import Estimate, estimate
 from results.analysis.findings.verdict import verdict
 from results.analysis.scaling import Scaling, scalings
 from results.mlflow import metric_keys
@@ -33,7 +34,6 @@ from sweeps.ranking.disturbed import disturbances
 from sweeps.ranking.points import best_measured, best_reading
 from sweeps.reading import Reading, TrialReading
 from sweeps.trial import SweepRecord
-from train_core.costs import Estimate, estimate
 from train_core.trial.folder import steps_of
 from train_core.trial.measurement import LIVE, Outcome
 

@@ -18,7 +18,7 @@ from sweeps.sweep import Sweep, glance_at, is_settled
 from train_core.process.git_sha import ROOT
 from train_core.trial.atomic import write_atomically
 
-PACKAGES = ("conf", "train_core", "sweeps", "results")
+PACKAGES = ("conf", "costs", "train_core", "sweeps", "results")
 
 
 class Sight(NamedTuple):

@@ -12,11 +12,11 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from conf.plan.experiment import Experiment
 from conf.units import MILLI
+from costs import Implementation
+from costs.pass_seconds import PassSeconds, StageTimes, stage_times
 from results.render.charts import tooltip
 from results.render.section import Plot
 from results.render.units import round_to_digits, seconds
-from train_core.costs import Implementation
-from train_core.costs.pass_seconds import PassSeconds, StageTimes, stage_times
 from train_core.parallel.schedules import Action, actions_of
 
 Kind = Literal["forward", "backward", "weight gradient", "communication", "optimizer", "slowest device", "bubble"]

@@ -16,6 +16,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from conf.plan.experiment import Experiment
+from costs import IMPLEMENTATIONS
 from results.render.section import ReportSubject
 from results.render.table import Cell, Table, number, text
 from results.render.units import percent
@@ -31,7 +32,6 @@ from results.report.pipeline_spans import (
 )
 from sweeps.ranking.points import ranking_of
 from sweeps.reading import TrialReading
-from train_core.costs import IMPLEMENTATIONS
 from train_core.trial.timeline import PassKind, StageTimeline
 
 KIND: dict[str, Kind] = {"forward": "forward", "backward": "backward", "weight": "weight gradient"}

@@ -9,11 +9,11 @@ from typing import Any
 
 from conf.plan.experiment import Experiment
 from conf.units import GIGA, TERA
+from costs import estimate
+from costs.counts.traffic import GroupTraffic, Kind, stage_traffic
+from costs.terms import HELD_KINDS
 from results.render.table import Cell, Table, text
 from results.render.units import ABSENT, count, error_percent, gib, significant
-from train_core.costs import estimate
-from train_core.costs.counts.traffic import GroupTraffic, Kind, stage_traffic
-from train_core.costs.terms import HELD_KINDS
 from train_core.rehearsal.counts import Rehearsal, StageBytes, StageStep
 
 HEADINGS = {

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from conf.plan.knobs import KNOBS, Knob, KnobValue, labelled_values, layers_in_short
 from conf.units import JOULES_PER_KWH, MILLION, SECONDS_PER_HOUR, count_of
+from costs import model_flops
 from results.render.table import Table, breakable, text
 from results.render.units import gib, seconds, significant, tflops
 from sweeps.planner.choosing.choice import Candidate, Choice, Judged, judge, rivals_of
@@ -22,7 +23,6 @@ from sweeps.planner.mixed import MixedBlock, MixedChoice, MixedStrategy
 from sweeps.planner.plans.space import Space
 from sweeps.planner.plans.strategy import Strategy
 from sweeps.planner.request import Request
-from train_core.costs import model_flops
 
 IN_OTHER_PLACES = ("global_batch_size", "layers_per_stage")
 

@@ -12,6 +12,7 @@ from rich.text import Text
 from conf.compose.settings import Settings
 from conf.types.schema import DOCUMENTS, DataSpec, PrecisionPlan
 from conf.units import SECONDS_PER_HOUR, gain_of
+from costs.counts.flops import DoneShares, model_flops
 from results.render.legend import names_in_short
 from results.render.table import Table, breakable, columns_with_room, text
 from results.render.units import count, gib, percent, seconds, signed_percent, significant, tflops
@@ -23,7 +24,6 @@ from sweeps.planner.choosing.objectives import ScalingKind, Training, dollars_pe
 from sweeps.planner.choosing.scaling import ScalingPoint
 from sweeps.planner.mixed import MixedChoice, MixedStrategy
 from sweeps.planner.request import Request
-from train_core.costs.counts.flops import DoneShares, model_flops
 
 WIDE = 100
 FIRST_TO_GO, NEXT_TO_GO = ("TFLOPS", "J/token"), ("MFU %", "hours", "seconds", "80 %")

@@ -18,6 +18,8 @@ from conf.plan.knobs import KNOBS
 from conf.types.schema import BatchPlan
 from conf.types.sweep_spec import figure_name
 from conf.units import MILLION
+from costs import STEP_TERMS, Estimate
+from costs.flops_rates import BlockRates
 from results.analysis.footprint import GRAMS_PER_TONNE, Footprint, best_known_footprint, declared_footprint
 from results.analysis.scaling import Scaling, scalings
 from results.render.units import gib, percent, tflops
@@ -29,8 +31,7 @@ from sweeps.ranking.points import MeasuredPoint, measured_points, places, sought
 from sweeps.reading import TrialReading
 from sweeps.sweep import chain_metrics
 from sweeps.trial import SweepRecord, Trial
-from train_core.costs import STEP_TERMS, Estimate
-from train_core.trial.measurement import BlockRates, Environment, Outcome, Performance, StepTerms
+from train_core.trial.measurement import Environment, Outcome, Performance, StepTerms
 
 TrialRow = dict[str, Any]
 

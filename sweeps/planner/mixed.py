@@ -25,6 +25,12 @@ import numpy as np
 from conf.errors import InfeasiblePlan
 from conf.overrides import value_text
 from conf.units import GIBIBYTE
+from costs import StepTime
+from costs.layer.shard import NONE
+from costs.mixed import StagesOnType, TypeOfDevices, block_shortfall, mixed_step
+from costs.setting import Floats, Integers, Plans, plain_columns
+from costs.stages import StageGroup
+from costs.terms import StepColumns, row_of
 from sweeps.memory_odds import LIKELY, MemoryOdds, in_words
 from sweeps.planner.plans.bounds import SLACK
 from sweeps.planner.plans.shard_work import ShardWork, price_shards
@@ -40,12 +46,6 @@ from sweeps.planner.plans.space import (
     zero_stages,
 )
 from sweeps.planner.plans.strategy import Strategy, strategies_of
-from train_core.costs import StepTime
-from train_core.costs.layer.shard import NONE
-from train_core.costs.mixed import StagesOnType, TypeOfDevices, block_shortfall, mixed_step
-from train_core.costs.setting import Floats, Integers, Plans, plain_columns
-from train_core.costs.stages import StageGroup
-from train_core.costs.terms import StepColumns, row_of
 
 MOST_ROWS_AT_ONCE = 20_000
 
@@ -254,7 +254,7 @@ class _MixedSearch:
             whole += (of_forward + backward[:, None]) * layers[:, index]
             forward = np.where(stage > slowest, of_forward * fullest, forward)
             slowest = np.maximum(slowest, stage)
-        # As in `train_core.costs.step.schedule`: all stages once, the slowest for the other micro-batches, less the
+        # As in `costs.step.schedule`: all stages once, the slowest for the other micro-batches, less the
         # forward passes that the schedule may run while the first micro-batch is in later stages.
         chain = whole + (m - 1) * slowest - (np.minimum(m, sum(counts)) - 1) * forward
         return np.maximum(m * slowest, chain) * SLACK

@@ -18,13 +18,13 @@ from conf.types.schema import Value
 from conf.types.sweep_spec import SearchPlan
 from conf.types.trainer_spec import TrainerSpec
 from conf.units import count_of
+from costs import Implementation, estimate
 from sweeps.memory_odds import NONE_LIKELY
 from sweeps.planner.choosing.choice import Candidate, gain_in_words, price_plans
 from sweeps.planner.choosing.explain import neighbours
 from sweeps.planner.plans.space import MOST_ZERO_STAGE, Space, searched_schedules
 from sweeps.planner.plans.strategy import Strategy
 from sweeps.planner.plans.whole_space import search_space
-from train_core.costs import Implementation, estimate
 
 PROBES: Mapping[str, str] = {
     "tensor_parallel_size": "the cost of tensor-parallel collectives, and of narrower matrix products",

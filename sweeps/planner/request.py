@@ -28,14 +28,14 @@ from conf.types.model_spec import ModelSpec
 from conf.types.schema import Value
 from conf.types.sweep_spec import SweepSpec
 from conf.units import GIBIBYTE, MEBIBYTE
+from costs import IMPLEMENTATIONS, Implementation
+from costs.counts.parameters import require_computable
+from costs.setting import Setting
+from costs.trainers import TRISWEEP
 from sweeps.memory_odds import MemoryOdds
 from sweeps.planner.plans.runnable import require_run
 from sweeps.planner.plans.space import Space, padded_model, shared_tensor_sizes
 from sweeps.planner.plans.strategy import Strategy, even_ends, spread_layers
-from train_core.costs import IMPLEMENTATIONS, Implementation
-from train_core.costs.counts.parameters import require_computable
-from train_core.costs.setting import Setting
-from train_core.costs.trainers import TRISWEEP
 
 KNOB_KEYS = {knob.key: knob.name for knob in KNOBS if knob.role != "given" and knob.group}
 PLAIN_BY_KEY = {knob.key: knob.plain for knob in KNOBS if knob.role != "given" and knob.group}

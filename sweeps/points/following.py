@@ -13,9 +13,9 @@ from conf.errors import ConfigError, InfeasiblePlan
 from conf.overrides import Overrides
 from conf.plan.experiment import Experiment
 from conf.types.stage_spec import STAGES, TRAIN, StagePlace, StageSpec, following
+from costs import IMPLEMENTATIONS, estimate
 from sweeps.points.axes import NUM_STEPS
 from sweeps.trial import FEWEST_DIGITS, SweepFolder, Trial
-from train_core.costs import IMPLEMENTATIONS, estimate
 
 OF_EVERY_PROGRAM = ("prefix", "python", "working_dir", "environment")
 """Keys of a sweep's trainer that hold for the programs of its stages too: where these find what they need."""

@@ -21,8 +21,8 @@ from conf.nearest import nearest
 from conf.plan.experiment import Experiment
 from conf.types.sweep_spec import Objective, PointSet, figure_of, is_of_time, own_figure
 from conf.units import SECONDS_PER_HOUR, TRILLION
+from costs import Estimate
 from sweeps.reading import Reading, TrialReading
-from train_core.costs import Estimate
 from train_core.trial.measurement import LOSS, SET_LOSS, Performance, StepMetrics
 
 LAST_PART = 10

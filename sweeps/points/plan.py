@@ -28,6 +28,7 @@ from conf.types.cluster_spec import ClusterSpec
 from conf.types.schema import Value
 from conf.types.sweep_spec import PointSet, ProxySpec, SweepSpec, is_of_time
 from conf.units import GIBIBYTE
+from costs import IMPLEMENTATIONS, Estimate, estimates
 from sweeps.labels import LONGEST_IN_FOLDER, name_of_point
 from sweeps.planner.points import planned_points
 from sweeps.planner.request import KNOB_KEYS, search_request, searched_size
@@ -46,7 +47,6 @@ from sweeps.points.axes import (
 )
 from sweeps.points.objectives import require_comparable
 from sweeps.trial import FEWEST_DIGITS, JOB_GROUPS, SweepRecord, Trial, named_apart, repeat_id
-from train_core.costs import IMPLEMENTATIONS, Estimate, estimates
 from train_core.trial.measurement import SET_LOSS
 
 OF_LAYOUTS = frozenset({"model", "cluster", "parallel", "batch", "precision", "trainer"})

@@ -16,14 +16,14 @@ from conf.plan.trainer_limits import limits_of, require_runnable
 from conf.types.cluster_spec import ClusterSpec
 from conf.types.trainer_spec import Practice
 from conf.units import count_of
+from costs import Implementation
+from costs.counts.parameters import require_computable
 from sweeps.practice import PRACTICES
 from sweeps.table.cells import Row, choice_of, flag_of, index_of, text_of
 from sweeps.table.clusters import cluster_of
 from sweeps.table.columns import MEASURED_COLUMNS, MODEL_COLUMNS, require_read
 from sweeps.table.layout import batch_of, model_of, parallel_of
 from sweeps.table.trainer import precision_of, trainer_of
-from train_core.costs import Implementation
-from train_core.costs.counts.parameters import require_computable
 
 
 @dataclass(frozen=True)

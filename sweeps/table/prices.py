@@ -17,6 +17,7 @@ from pathlib import Path
 from conf.errors import ConfigError, UsageError
 from conf.nearest import listed
 from conf.units import GIBIBYTE, TERA, count_of
+from costs import Estimate, StageMemory, estimates
 from sweeps.confidence import Interval, has_own_runs, interval_of
 from sweeps.practice import practice_of, said_before
 from sweeps.table.cells import Row
@@ -29,7 +30,6 @@ from sweeps.table.columns import (
     UNREAD_COLUMNS,
 )
 from sweeps.table.configuration import Configuration, configuration_of
-from train_core.costs import Estimate, StageMemory, estimates
 from train_core.trial.atomic import write_atomically
 
 FIRST_LINE = 2

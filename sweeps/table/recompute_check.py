@@ -7,9 +7,9 @@ from dataclasses import replace
 from conf.plan.setup import Setup
 from conf.types.recompute import Recompute
 from conf.units import GIBIBYTE
+from costs import estimates
 from sweeps.memory_odds import MemoryOdds
 from sweeps.table.prices import RowPrediction
-from train_core.costs import estimates
 
 RARE = 0.01
 """A measurement is doubted where fewer runs of its mode than this share hold as little, or as much."""

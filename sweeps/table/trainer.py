@@ -8,9 +8,9 @@ from typing import Literal
 from conf.errors import ConfigError
 from conf.types.cluster_spec import ClusterSpec
 from conf.types.schema import Dtype, MatmulRecipe, PrecisionPlan
+from costs import IMPLEMENTATIONS, Implementation
+from costs.trainers import FSDP, TORCHTITAN, TORCHTITAN_COMPILED_LOSS, TORCHTITAN_EAGER
 from sweeps.table.cells import FLAGS, Row, choice_of, flag_of, match_in, spellings, text_of
-from train_core.costs import IMPLEMENTATIONS, Implementation
-from train_core.costs.trainers import FSDP, TORCHTITAN, TORCHTITAN_COMPILED_LOSS, TORCHTITAN_EAGER
 
 PRECISIONS: dict[str, Dtype] = spellings(
     {

@@ -10,8 +10,8 @@ import pytest
 
 from benchmarks.cost_model_tables import PAGE, TABLES, with_tables
 from conf.folders import options
+from costs import IMPLEMENTATIONS
 from tests.composed import load_cluster
-from train_core.costs import IMPLEMENTATIONS
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -8,9 +8,9 @@ import pytest
 
 from benchmarks.published_rows import PUBLISHED
 from conf.folders import options
+from costs import estimates
 from sweeps.table.configuration import configuration_of
 from sweeps.table.prices import PricedRow, read_table, unread_sentence
-from train_core.costs import estimates
 
 PUBLISHED_2 = PUBLISHED.with_name("published_2.csv")
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from benchmarks.trainer import LAYOUTS, PlainGPT, Stepping, experiment_of, plain_steps, take_turns
-from train_core.costs import num_parameters
+from costs import num_parameters
 
 
 def test_the_plain_gpt_has_the_parameters_of_the_trainers_model() -> None:

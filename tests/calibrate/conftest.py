@@ -11,8 +11,8 @@ import pytest
 
 from conf.folders import conf_dir, draft_first
 from conf.types.cluster_spec import ClusterSpec
-from train_core.rates.plan import rates_plan
-from train_core.rates.record import AttentionRate, DeviceRates, LinkTime, MeasuredSpread, ProductRate, RatesFolder
+from rates.plan import rates_plan
+from rates.record import AttentionRate, DeviceRates, LinkTime, MeasuredSpread, ProductRate, RatesFolder
 from train_core.trial.measurement import Environment
 
 

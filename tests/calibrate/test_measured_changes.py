@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from calibrate.measured_changes import measured_changes
+from rates.record import LinkTime, MeasuredSpread
 from tests.calibrate.conftest import rates_of
 from tests.composed import load_cluster
-from train_core.rates.record import LinkTime, MeasuredSpread
 
 
 def gather(num_ranks: int, num_bytes: int, bandwidth: float, link: str = "infinity-fabric") -> LinkTime:

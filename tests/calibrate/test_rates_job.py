@@ -13,9 +13,9 @@ from calibrate.calibration import draft_of_rates
 from calibrate.rates_job import Here
 from conf.compose.load import load_cluster
 from conf.errors import UsageError
+from rates.record import RatesFolder
 from tests.conftest import TinyRatesPlan
 from tests.messages import refused
-from train_core.rates.record import RatesFolder
 
 
 def silent(line: str) -> None:
@@ -23,7 +23,7 @@ def silent(line: str) -> None:
 
 
 def children() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children() if "train_core.rates.device" in words_of(child)]
+    return [child for child in psutil.Process().children() if "rates.device" in words_of(child)]
 
 
 def words_of(process: psutil.Process) -> list[str]:

@@ -25,10 +25,10 @@ from conf.compose.tree import with_values
 from conf.errors import UsageError
 from conf.plan.experiment import Experiment
 from conf.types.cluster_spec import ClusterSpec
+from costs.setting import SCALE
+from costs.trainers import TRISWEEP
 from tests.composed import compose_tree
 from tests.messages import refused
-from train_core.costs.setting import SCALE
-from train_core.costs.trainers import TRISWEEP
 
 SMALL = {"model.hidden_size": 512, "model.ffn_hidden_size": 2048}
 LONG = {"model.hidden_size": 2048, "model.ffn_hidden_size": 8192, "model.seq_length": 16384}

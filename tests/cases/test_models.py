@@ -15,9 +15,9 @@ from cli.main import main
 from conf.compose.model_from import expand_model_from, model_in
 from conf.errors import ConfigError
 from conf.types.model_spec import ModelSpec
+from costs.counts.parameters import num_parameters
 from tests.composed import composed, load
 from tests.messages import refused
-from train_core.costs.counts.parameters import num_parameters
 
 LLAMA = {
     "model_type": "llama",

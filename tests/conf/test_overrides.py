@@ -12,7 +12,7 @@ from conf.compose.load import compose_tree
 from conf.overrides import Override, Overrides, command_line, for_a_shell, quoted_text, value_text
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("train_core", "sweeps", "launcher", "results", "calibrate", "cli", "benchmarks")
+PACKAGES = ("costs", "train_core", "rates", "sweeps", "launcher", "results", "calibrate", "cli", "benchmarks")
 TAKEN_APART = re.compile(r"""(partition|split)\("="|startswith\("[a-z.]+=|lstrip\("\+""")
 
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
+from costs.counts.flops import attention_core_forward_flops
 from diagnose.diagnosis import RunVerdict, diagnose
 from diagnose.runs import SaidBy, UserRun
 from diagnose.understood import Understood, understood
 from tests.diagnose.made_run import made_run
-from train_core.costs.counts.flops import attention_core_forward_flops
 
 EXPERTS = {"num_experts": "8", "top_k": "2", "ep": "8", "tp": "1", "moe_ffn": "4096", "micro_batch": "1"}
 

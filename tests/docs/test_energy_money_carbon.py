@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from conf.compose.load import load, load_cluster
+from costs import IMPLEMENTATIONS, estimate
 from results.analysis.footprint import Footprint, declared_footprint
-from train_core.costs import IMPLEMENTATIONS, estimate
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "energy-money-carbon.md"
 TRILLION = 1e12

@@ -12,23 +12,23 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("conf", "train_core", "sweeps", "launcher", "results", "calibrate", "diagnose", "cli")
-NAMED = re.compile(rf"`((?:{'|'.join(PACKAGES)})(?:\.[a-z_0-9]+)+)(?:\.[A-Z]\w*(?:\.\w+)?)?(?:\(.*?\))?`")
+PACKAGES = ("conf", "costs", "train_core", "rates", "sweeps", "launcher", "results", "calibrate", "diagnose", "cli")
+NAMED = re.compile(rf"`((?:{'|'.join(PACKAGES)})(?:\.(?!json\b)[a-z_0-9]+)+)(?:\.[A-Z]\w*(?:\.\w+)?)?(?:\(.*?\))?`")
 BELOW = {
-    "train_core.costs": ("conf",),
-    "train_core": ("conf", "train_core.costs"),
-    "sweeps": ("conf", "train_core.costs", "train_core"),
-    "launcher": ("conf", "train_core.costs", "train_core", "sweeps"),
-    "results": ("conf", "train_core.costs", "train_core", "sweeps"),
-    "calibrate": ("conf", "train_core.costs", "train_core", "sweeps", "launcher", "results"),
-    "diagnose": ("conf", "train_core.costs", "train_core", "sweeps", "launcher", "results", "calibrate"),
-    "cli": ("conf", "train_core.costs", "train_core", "sweeps", "launcher", "results", "calibrate"),
+    "costs": ("conf",),
+    "train_core": ("conf", "costs"),
+    "rates": ("conf", "costs", "train_core"),
+    "sweeps": ("conf", "costs", "train_core", "rates"),
+    "launcher": ("conf", "costs", "train_core", "rates", "sweeps"),
+    "results": ("conf", "costs", "train_core", "rates", "sweeps"),
+    "calibrate": ("conf", "costs", "train_core", "rates", "sweeps", "launcher", "results"),
+    "diagnose": ("conf", "costs", "train_core", "rates", "sweeps", "launcher", "results", "calibrate"),
+    "cli": ("conf", "costs", "train_core", "rates", "sweeps", "launcher", "results", "calibrate"),
 }
 
 
 def sources(package: str) -> Iterator[Path]:
-    inside = sorted((ROOT / package.replace(".", "/")).rglob("*.py"))
-    return (path for path in inside if package != "train_core" or "costs" not in path.parts)
+    return iter(sorted((ROOT / package).rglob("*.py")))
 
 
 def docstrings(path: Path) -> Iterator[str]:

@@ -25,11 +25,11 @@ from conf.types.schema import (
 )
 from conf.types.sites import TrackingSpec
 from conf.types.sweep_spec import SweepSpec
+from costs import Estimate, estimate
 from results.report.report import ReportPaths, write_report
 from sweeps.folder.submission import JobShape, Submission, write_submission
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, SweepRecord, Trial
-from train_core.costs import Estimate, estimate
 from train_core.trial.folder import TrialFolder
 from train_core.trial.measurement import Environment, Measurement, Outcome, Performance, StepMetrics, SystemUse
 

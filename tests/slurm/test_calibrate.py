@@ -12,9 +12,9 @@ from conf.compose.load import load, load_cluster
 from conf.errors import UsageError
 from conf.types.sites import SlurmSpec
 from launcher.slurm.query import query_jobs
+from rates.record import RatesFolder
 from sweeps.folder.submission import JobShape, read_submission
 from tests.conftest import TinyRatesPlan
-from train_core.rates.record import RatesFolder
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.usefixtures("slurm_cluster")]
 TWO_NODES = JobShape(num_nodes=2, tasks_per_node=1, uses_gpus=False)

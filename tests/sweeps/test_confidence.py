@@ -13,10 +13,10 @@ from conf.own_files import at_hand
 from conf.plan.experiment import Experiment
 from conf.types.cluster_spec import FittedRuns
 from conf.types.trainer_spec import Practice
+from costs import IMPLEMENTATIONS, estimate
 from sweeps.confidence import Interval, half_width, interval_around, interval_of, load_validated, outside_of, width_of
 from sweeps.practice import PRACTICES, load_levels
 from tests.composed import compose_tree
-from train_core.costs import IMPLEMENTATIONS, estimate
 
 
 def planned(**values: object) -> Experiment:

@@ -7,12 +7,12 @@ from math import exp
 import pytest
 
 from conf.compose.load import load_cluster
+from costs import IMPLEMENTATIONS
 from sweeps.memory_odds import LIKELY, Learned, MemoryOdds
 from sweeps.planner.choosing.choice import choose_plans
 from sweeps.planner.choosing.objectives import Training
 from sweeps.planner.request import search_request
 from tests.composed import composed
-from train_core.costs import IMPLEMENTATIONS
 
 KNOWN = Learned(means={"fsdp": 0.1}, spreads={"fsdp": 0.05}, other_mean=0.03, other_spread=0.08, doubling=0.01)
 

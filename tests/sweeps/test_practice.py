@@ -9,10 +9,10 @@ import pytest
 from conf.own_files import at_hand
 from conf.plan.setup import Setup
 from conf.types.cluster_spec import OwnLevel
+from costs import IMPLEMENTATIONS, estimate
 from sweeps.confidence import interval_around, interval_of
 from sweeps.practice import PRACTICES, Level, load_levels, own_level, practice_of
 from tests.composed import load
-from train_core.costs import IMPLEMENTATIONS, estimate
 
 SIZES = ["parallel.world_size=64", "parallel.tensor_parallel_size=2", "parallel.pipeline_parallel_size=4"]
 ON_GPUS = ["model=gpt-22b", "cluster=selene", "precision=bf16", *SIZES, "batch.global_batch_size=64"]

@@ -12,12 +12,12 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from conf.plan.experiment import Experiment
+from costs import DoneShares, hardware_flops, model_flops
 from results.mlflow.metric_keys import measured_metrics, step_metrics
+from tests.costs.test_exact import PRODUCTS_OF_ATTENTION
 from tests.train_core.conftest import ExperimentOf, Worlds
-from tests.train_core.costs.test_exact import PRODUCTS_OF_ATTENTION
 from tests.train_core.training.layouts import MIXTURE, mixture_with
 from train_core import expert_load
-from train_core.costs import DoneShares, hardware_flops, model_flops
 from train_core.expert_load import ExpertLoads
 from train_core.parallel.collectives import all_reduce
 from train_core.process.world import World

@@ -154,6 +154,6 @@ def test_a_wrong_value_is_refused_before_anything_is_written(
 
 
 def test_the_submitters_imports_leave_torch_alone() -> None:
-    modules = "train_core.trial.measurement, train_core.trial.folder, train_core.costs, train_core.data.tokens"
+    modules = "train_core.trial.measurement, train_core.trial.folder, costs, train_core.data.tokens"
     code = f"import sys, {modules}, train_core.job.trial; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0

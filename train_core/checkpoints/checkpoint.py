@@ -28,6 +28,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from conf.errors import TrainingError
 from conf.plan.experiment import Experiment
 from conf.units import GIBIBYTE
+from costs.counts.parameters import num_parameters
 from train_core.checkpoints.boxes import boxes_to_write, own_boxes
 from train_core.checkpoints.checkpoint_folder import (
     Facts,
@@ -53,7 +54,6 @@ from train_core.checkpoints.what_to_read import (
     whole_checkpoint,
 )
 from train_core.checkpoints.writer import Progress, Writer
-from train_core.costs.counts.parameters import num_parameters
 from train_core.expert_load import RouterBiases
 from train_core.optimizers.optimizer import Optimizer
 from train_core.parallel.clock import Clock, Line

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional
 
-from train_core.shared_rules import flash_runs
+from costs.shared_rules import flash_runs
 
 aten = torch.ops.aten
 

@@ -25,10 +25,10 @@ from torch import Tensor
 
 from conf.types.model_spec import ExpertsSpec
 from conf.types.schema import TrainingPlan
-from train_core.axes import EXPERT
+from costs.axes import EXPERT
+from costs.shared_rules import NEWTON_SCHULZ_STEPS
 from train_core.parallel.collectives import all_gather, shard
 from train_core.parallel.data_parallel import Replicas
-from train_core.shared_rules import NEWTON_SCHULZ_STEPS
 
 COEFFICIENTS = 3.4445, -4.7750, 2.0315
 """Of the polynomial a x + b x^3 + c x^5, which takes all singular values near 1 in few steps. Source: Jordan et al."""

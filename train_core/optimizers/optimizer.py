@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from conf.plan.experiment import Experiment
+from costs.shared_rules import Treatment, rate_factor
 from train_core.model.initialize import DTYPES
 from train_core.optimizers.adam import AdamState
 from train_core.optimizers.learning_rate import learning_rate_at
@@ -18,7 +19,6 @@ from train_core.parallel.collectives import all_reduce
 from train_core.parallel.data_parallel import Replicas
 from train_core.parallel.mesh import Mesh
 from train_core.parallel.narrow import LossScale
-from train_core.shared_rules import Treatment, rate_factor
 
 NORM_ROW = 2**14
 """The number of squares summed in fp32 before fp64 takes over: few enough that fp32 loses nothing that matters."""

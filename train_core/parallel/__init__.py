@@ -5,7 +5,7 @@ A reader's way through the folder, each module resting on those above it:
     clock              every wait for another rank, by operation and axis
     shared_memory      sums and gathers among CPU ranks of one node, through memory
     collectives        sums and gathers along one axis: `Axis`, `all_reduce(...) -> Pending`
-    mesh               a rank's groups along the axes (`train_core.axes`), and the channels to neighbouring stages
+    mesh               a rank's groups along the axes (`costs.axes`), and the channels to neighbouring stages
     groups             makes them, before the first step; values that ranks tell each other between steps
     context_parallel   attention to the tokens of all context ranks, block by block
     narrow             products whose operands are cast to fp8, sums into narrow numbers, fp16's loss scale

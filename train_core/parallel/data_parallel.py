@@ -6,7 +6,7 @@ pass is reduced by itself (arXiv 1910.02054, section 5). ZeRO-3 is in `fully_sha
 
 All parameters of a rank lie in a few flat buckets, each with a gradient of the same length, so that every pass over
 parameters (the sum over replicas, the norm, the update) is one operation or one collective on a bucket. Which of them
-share a bucket is said in `train_core.shared_rules`.
+share a bucket is said in `costs.shared_rules`.
 
     weights    | qkv.weight | projection.weight | up.weight | ... | padding |     parameters are views of it
     gradients  | qkv.weight | projection.weight | up.weight | ... | padding |     filled by the backward passes
@@ -32,13 +32,13 @@ import torch
 from torch import Tensor, nn
 
 from conf.plan.experiment import Experiment
+from costs.shared_rules import MAX_BUCKET_ELEMENTS, Treatment, bucket_members, padded_length
 from train_core.model.initialize import DTYPES
 from train_core.parallel.collectives import Axis, Pending, all_gather, all_reduce, reduce_scatter, shard
 from train_core.parallel.main_gradient import attach
 from train_core.parallel.mesh import Mesh
 from train_core.parallel.narrow import has_wide_products
 from train_core.parallel.parallelize import Stage, treatment_of
-from train_core.shared_rules import MAX_BUCKET_ELEMENTS, Treatment, bucket_members, padded_length
 
 if TYPE_CHECKING:
     from train_core.parallel.fully_sharded import FullySharded

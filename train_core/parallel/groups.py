@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from train_core.axes import AXES, ENDS, EXPERT, EXPERT_REPLICAS, REPLICAS, WORLD, Layout
+from costs.axes import AXES, ENDS, EXPERT, EXPERT_REPLICAS, REPLICAS, WORLD, Layout
 from train_core.parallel.clock import CHANNEL, GROUP, Clock, Line
 from train_core.parallel.collectives import Axis, all_gather, all_reduce
 from train_core.parallel.mesh import Channel, Mesh

@@ -1,6 +1,6 @@
 """The mesh: this rank's group along each axis, and its channels to the neighbouring stages.
 
-Which ranks those are is said in `train_core.axes`; `groups` makes them.
+Which ranks those are is said in `costs.axes`; `groups` makes them.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import torch.distributed as dist
 
-from train_core.axes import EXPERT_REPLICAS, REPLICAS, Layout
+from costs.axes import EXPERT_REPLICAS, REPLICAS, Layout
+from costs.shared_rules import Treatment
 from train_core.parallel.clock import Clock, Line
 from train_core.parallel.collectives import Axis
-from train_core.shared_rules import Treatment
 
 
 @dataclass(frozen=True)

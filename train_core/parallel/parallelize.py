@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from conf.plan.experiment import Experiment
 from conf.types.schema import ParallelPlan
-from train_core.axes import ENDS, EXPERT, EXPERT_REPLICAS, REPLICAS
+from costs.axes import ENDS, EXPERT, EXPERT_REPLICAS, REPLICAS
+from costs.shared_rules import Role, Treatment, kept_role
 from train_core.model.attention import CausalAttention
 from train_core.model.dropout import Dropping, Randomness
 from train_core.model.initialize import DTYPES, fill, initial_value, rotary_table_of
@@ -39,7 +40,6 @@ from train_core.parallel.tensor_parallel import (
     VocabularyParallelEmbedding,
     norm_over_heads,
 )
-from train_core.shared_rules import Role, Treatment, kept_role
 
 TIED_HEAD, TIED_EMBEDDING = "head.weight", "embedding.tokens.weight"
 
@@ -55,7 +55,7 @@ class Placement:
     Attributes:
         name: the parameter's name in the whole model; the head of a tied model has the embedding's name.
         splits: the dim that is split over each axis, without the axes whose ranks all hold it whole.
-        copied_over: the groups whose ranks all hold it; `train_core.axes.ENDS` is one of them.
+        copied_over: the groups whose ranks all hold it; `costs.axes.ENDS` is one of them.
         summed_over: the groups of whose ranks each has only a summand of its gradient, apart from the replicas.
         reduced_over: the axes along which its replicas lie.
         role: as in `Treatment`.

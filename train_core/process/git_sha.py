@@ -14,6 +14,9 @@ ROOT = Path(__file__).resolve().parents[2]
 GIT = ("git", "-C", str(ROOT), "-c", f"safe.directory={ROOT}")
 """Git in this checkout, which may belong to the colleague who installed it: Git refuses a folder of another user."""
 
+FOLLOWED = ("axes.py", "shared_rules.py")
+"""The modules of the cost model that say what the trainer does, too."""
+
 RECORDED = "CODE"
 """The file in a snapshot's trainer that names its commit and digest, since a snapshot is no checkout."""
 
@@ -42,9 +45,8 @@ def trainer_code() -> str:
     if recorded := _recorded():
         return recorded[1]
     digest = hashlib.sha256()
-    for path in sorted((ROOT / "train_core").rglob("*.py")):
-        if "costs" not in path.parts:
-            digest.update(path.read_bytes())
+    for path in (*sorted((ROOT / "train_core").rglob("*.py")), *(ROOT / "costs" / name for name in FOLLOWED)):
+        digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
 
 

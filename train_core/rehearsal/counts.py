@@ -13,8 +13,8 @@ from pydantic import Field
 
 from conf.plan.experiment import Experiment
 from conf.types.schema import Frozen
-from train_core.costs.counts.traffic import GroupTraffic
-from train_core.costs.terms import HeldBytes
+from costs.counts.traffic import GroupTraffic
+from costs.terms import HeldBytes
 from train_core.parallel.schedules import Action, actions_of
 
 StageBytes: TypeAlias = HeldBytes[int]

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from train_core.costs.counts.traffic import Kind
+from costs.counts.traffic import Kind
 from train_core.parallel.clock import Clock
 
 Amounts = Counter[tuple[str, Kind]]

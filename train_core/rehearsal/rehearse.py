@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from multiprocessing import active_children, get_context
 
 from conf.plan.experiment import Experiment
-from train_core.costs.counts.parameters import require_computable
+from costs.counts.parameters import require_computable
 from train_core.process.long_lived import importing_torch
 from train_core.rehearsal.counts import Rehearsal, StageStep, what_it_does
 

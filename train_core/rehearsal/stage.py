@@ -21,9 +21,9 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import _disable_current_modes
 
 from conf.plan.experiment import Experiment
-from train_core.axes import Layout
-from train_core.costs.counts.traffic import GroupTraffic
-from train_core.costs.terms import HELD_KINDS
+from costs.axes import Layout
+from costs.counts.traffic import GroupTraffic
+from costs.terms import HELD_KINDS
 from train_core.data.batches import Batches
 from train_core.parallel.collectives import Pending
 from train_core.parallel.data_parallel import FlatReplicas, Replicas, ShardReduction

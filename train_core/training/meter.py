@@ -17,8 +17,7 @@ import torch
 from conf.errors import TrainingError
 from conf.plan.experiment import Experiment
 from conf.types.schema import ProfilePlan
-from train_core.axes import REPLICAS, Layout
-from train_core.costs import (
+from costs import (
     DOCUMENT_FLOPS_FORMULA,
     FLOPS_FORMULA,
     DoneShares,
@@ -27,6 +26,8 @@ from train_core.costs import (
     model_flops,
     num_parameters,
 )
+from costs.axes import REPLICAS, Layout
+from costs.flops_rates import BlockRates, flops_fields
 from train_core.data.batches import Batches
 from train_core.data.tokens import HELD_OUT, TRAINING
 from train_core.expert_load import ExpertLoads, StepLoad
@@ -40,7 +41,7 @@ from train_core.process.stop import StopAsked, never
 from train_core.process.world import World, result_of_first, usable_cores
 from train_core.training.trainer import Trainer
 from train_core.trial.folder import TrialFolder
-from train_core.trial.measurement import BlockRates, Breakdown, Performance, StepMetrics, flops_fields
+from train_core.trial.measurement import Breakdown, Performance, StepMetrics
 from train_core.watch.energy_meter import EnergyMeter
 from train_core.watch.sampler import SystemSampler
 from train_core.watch.step_parts import LatestSteps, TermsHistory, breakdown_of, stage_timeline, stragglers, terms_of

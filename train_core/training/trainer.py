@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from conf.plan.experiment import Experiment
-from train_core.axes import OPTIMIZER, Layout
+from costs.axes import OPTIMIZER, Layout
 from train_core.checkpoints.boxes import own_boxes
 from train_core.data.batches import Batches
 from train_core.data.byte_pairs import tokenizer_of

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from conf.errors import TrainingError
-from train_core.axes import ENDS, Layout
+from costs.axes import ENDS, Layout
+from costs.shared_rules import Treatment
 from train_core.optimizers.optimizer import StepResult, flat_norm
 from train_core.parallel.groups import gather_objects
 from train_core.parallel.main_gradient import MainGradient, main_gradient
 from train_core.parallel.mesh import Mesh
 from train_core.parallel.parallelize import Stage
-from train_core.shared_rules import Treatment
 from train_core.watch.hang import ranks_text
 
 MASTER, WEIGHT, OUTPUT, GRADIENT = range(4)

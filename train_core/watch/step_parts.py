@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from train_core.axes import MEASURED_TERMS, OPTIMIZER, REPLICAS, WORLD, Layout
+from costs.axes import MEASURED_TERMS, OPTIMIZER, REPLICAS, WORLD, Layout
 from train_core.parallel.clock import Clock, StepRecord
 from train_core.process.machine import machine_id
 from train_core.trial.measurement import Breakdown, StepTerms

@@ -33,14 +33,14 @@ from conf.folders import given_words, is_own, options
 from conf.overrides import Overrides, command_line, for_a_shell
 from conf.types.cluster_spec import EfficiencySpec
 from conf.units import GIGA, TERA, count_of
+from costs import IMPLEMENTATIONS
 from launcher import folder_lock
+from rates.link_fit import fit_patterns
+from rates.record import DeviceRates
 from results.render.table import Table, breakable, text
 from sweeps.confidence import half_width
 from sweeps.points.plan import plan_sweep
 from sweeps.trial import Trial
-from train_core.costs import IMPLEMENTATIONS
-from train_core.rates.link_fit import fit_patterns
-from train_core.rates.record import DeviceRates
 
 
 def measure_and_write(

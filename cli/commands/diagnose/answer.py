@@ -9,12 +9,12 @@ from conf.folders import package_content
 from conf.grouped import grouped
 from conf.types.cluster_spec import ClusterSpec
 from conf.units import count_of
+from costs import Estimate, num_parameters
 from diagnose.diagnosis import Advice, Diagnosis, RunVerdict, in_short
 from diagnose.difference import RunDifference
 from diagnose.suspects import Suspect
 from results.render.units import gib, percent, seconds, tflops
 from sweeps.table.cells import text_of
-from train_core.costs import Estimate, num_parameters
 
 GIGABIT = 1e9 / 8
 LEAST_TERM = 0.01

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from costs import num_parameters
 from diagnose.diagnosis import Advice, Diagnosis
 from diagnose.difference import RunDifference
 from diagnose.evidence import FileEvidence
 from diagnose.measured import MeasuredSteps
 from diagnose.runs import Fact, LogLine
 from diagnose.suspects import Suspect
-from train_core.costs import num_parameters
 
 
 def diagnosis_document(diagnoses: Sequence[Diagnosis], differences: Sequence[RunDifference]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from conf.plan.experiment import Experiment
 from conf.plan.trainer_call import Call, call_of, flat, met_limits, names_of, torchrun_words
 from conf.types.sites import SlurmSpec
 from conf.units import MINUTES_PER_HOUR, SECONDS_PER_HOUR, TERA, count_of, gain_of
+from costs import IMPLEMENTATIONS, Estimate, estimate
 from launcher.command_trainer.process import HUGGINGFACE_STARTER
 from results.analysis.findings.ranking import by_prediction
 from results.render.units import gib
@@ -31,7 +32,6 @@ from results.tables.search_tables import padded_vocabulary_sentence, passed_over
 from sweeps.memory_odds import LIKELY, MemoryOdds
 from sweeps.planner.points import best_runnable_plan, refusal_of
 from sweeps.points.plan import plan_sweep
-from train_core.costs import IMPLEMENTATIONS, Estimate, estimate
 
 IN_A_SHELL = {
     "node_rank": "NODE_RANK",

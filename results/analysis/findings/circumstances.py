@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from conf.units import TERA, count_of
+from costs.counts.flops import DOCUMENT_FLOPS_FORMULA, FLOPS_FORMULA
 from results.analysis.scaling import Scaling
 from results.render.units import significant
 from sweeps.folder.journal import History
 from sweeps.ranking.intervals import NOISY_RATIO, machine_noise
 from sweeps.reading import TrialReading
 from sweeps.trial import SweepFolder, SweepRecord
-from train_core.costs.counts.flops import DOCUMENT_FLOPS_FORMULA, FLOPS_FORMULA
 from train_core.trial.measurement import NOT_KNOWN, Performance
 
 Item = TypeVar("Item")

@@ -8,6 +8,8 @@ from functools import cached_property
 from typing import Any
 
 from conf.units import MILLI
+from costs import Estimate, StepTime
+from costs.axes import PREDICTED_TERMS
 from results.render.charts import category, quantity, tooltip
 from results.render.section import Plot
 from results.render.table import Table, number, text
@@ -15,8 +17,6 @@ from results.render.units import round_to_digits, seconds
 from sweeps.confidence import Interval, interval_of
 from sweeps.reading import TrialReading
 from sweeps.trial import Trial
-from train_core.axes import PREDICTED_TERMS
-from train_core.costs import Estimate, StepTime
 from train_core.trial.measurement import Breakdown, Outcome, Performance, StepTerms
 
 MOST_DRAWN = 12

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from conf.plan.knobs import layers_in_short
+from costs.flops_rates import BlockRates
 from results.analysis.findings.comparable import display_name
 from results.render.section import NamedTable, Paragraph, ReportSubject, Section
 from results.render.table import Cell, Table, number, text
 from results.render.units import gib, percent, tflops
 from sweeps.ranking.points import ranking_of
 from sweeps.reading import TrialReading
-from train_core.trial.measurement import BlockRates
 
 _READ_SO = (
     "Each type's rate is that of the model FLOPs that its own layers need, over the whole step and its devices; MFU is"

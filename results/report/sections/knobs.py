@@ -8,6 +8,7 @@ from typing import Any
 
 from conf.grouped import grouped
 from conf.units import TERA, count_of
+from costs import IMPLEMENTATIONS, Estimate
 from results.analysis.findings.ranking import by_prediction
 from results.analysis.knobs.sensitivity import (
     MOST_POINTS,
@@ -38,7 +39,6 @@ from sweeps.planner.choosing.explain import Explanation, explain
 from sweeps.planner.plans.strategy import Strategy
 from sweeps.ranking.points import ranking_of
 from sweeps.trial import SweepRecord, Trial
-from train_core.costs import IMPLEMENTATIONS, Estimate
 
 FEWEST_SHOWN = 6
 MOST_NEIGHBOURS, MOST_NAMED = 8, 3

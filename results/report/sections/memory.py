@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from conf.units import GIBIBYTE
+from costs import MEMORY_KINDS, Estimate
 from results.analysis.findings.ranking import BestPlan, best_plan, nearest_plan
 from results.render.charts import Values, category, dots, layer, tooltip
 from results.render.section import Block, NamedTable, NumbersAre, Paragraph, Plot, ReportSubject, Section
 from results.render.table import Table, number
 from results.render.units import gib, percent, round_to_digits
 from sweeps.memory_odds import MemoryOdds
-from train_core.costs import MEMORY_KINDS, Estimate
 
 ON_GPU = (
     "Measured is the allocator's maximum on the fullest rank of each stage, which sees neither the framework's memory"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from conf.units import GIBIBYTE, TERA, count_of
+from costs import STEP_TERMS
 from results.analysis.findings.ranking import by_prediction, predicted_cells
 from results.render.charts import MOST_BARS, Spec, bars, category, layer
 from results.render.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
@@ -12,7 +13,6 @@ from results.render.table import Cell, Table, number, text
 from results.render.units import count, gib, percent, significant, tflops
 from sweeps.labels import distinct_names
 from sweeps.trial import SweepRecord, Trial
-from train_core.costs import STEP_TERMS
 
 FITTING_COLUMNS = (
     "#",

@@ -14,12 +14,12 @@ from pydantic import BaseModel, ConfigDict
 from conf.errors import ConfigError
 from conf.own_files import at_hand
 from conf.units import count_of
+from costs import Estimate
 from results.render.section import Block, NamedTable, Paragraph, ReportSubject, Section
 from results.render.table import Cell, Table, number, text
 from results.render.units import ABSENT, count, tflops
 from sweeps.reading import TrialReading
 from sweeps.trial import SweepRecord, Trial
-from train_core.costs import Estimate
 from train_core.trial.measurement import Performance
 
 HARDWARE = (

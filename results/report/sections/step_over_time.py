@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 from conf.plan.experiment import Experiment
 from conf.units import count_of
+from costs import IMPLEMENTATIONS
+from costs.step.step_time import ranks_per_core
 from results.analysis.findings.ranking import BestPlan, best_plan
 from results.render.section import Block, Heading, NamedTable, NumbersAre, Paragraph, ReportSubject, Section
 from results.render.table import Table, number, text
@@ -23,8 +25,6 @@ from results.report.pipeline_spans import (
     stages_to_draw,
 )
 from results.report.recorded_spans import RecordedTrial, compared_step, shares_table, uncertainty
-from train_core.costs import IMPLEMENTATIONS
-from train_core.costs.step.step_time import ranks_per_core
 
 SAME = 1e-4
 """Less than what is shown of a number."""

@@ -18,6 +18,12 @@ from conf.plan.knobs import KNOB
 from conf.plan.setup import Setup
 from conf.plan.setup_parts import SetupParts
 from conf.units import GIBIBYTE, count_of, gain_of
+from costs import Estimate, StepTime, estimates
+from costs.counts.flops import model_flops
+from costs.price import price, price_step
+from costs.setting import Floats, Plans, Setting
+from costs.terms import row_of
+from costs.work import work_of
 from sweeps.confidence import Interval, interval_of
 from sweeps.planner.choosing.objectives import (
     BETTER,
@@ -35,12 +41,6 @@ from sweeps.planner.plans.space import Space
 from sweeps.planner.plans.strategy import Strategy, strategies_of
 from sweeps.planner.plans.whole_space import Found, Ranked, geometric_mean, search_space
 from sweeps.practice import stated_practice
-from train_core.costs import Estimate, StepTime, estimates
-from train_core.costs.counts.flops import model_flops
-from train_core.costs.price import price, price_step
-from train_core.costs.setting import Floats, Plans, Setting
-from train_core.costs.terms import row_of
-from train_core.costs.work import work_of
 
 MOST_SEARCHED_WHOLE = 16
 """With more spaces than these, whole families are left out by their bounds. With fewer, the memory of every plan is

@@ -14,11 +14,11 @@ from conf.plan.setup import Setup
 from conf.plan.trainer_limits import limits_of, require_runnable
 from conf.types.schema import ParallelPlan
 from conf.units import GIBIBYTE
+from costs import Estimate, Implementation, estimate
+from costs.trainers import TRISWEEP
 from sweeps.planner.plans.runnable import chunk_numbers, has_chunks, layer_ends, runs
 from sweeps.planner.plans.space import RECOMPUTE_EVERY, SEARCHED_SCHEDULES, divisors, padded_for
 from sweeps.planner.plans.strategy import Strategy, even_ends, spread_layers
-from train_core.costs import Estimate, Implementation, estimate
-from train_core.costs.trainers import TRISWEEP
 
 Value = TypeVar("Value", bound=KnobValue)
 

@@ -15,13 +15,13 @@ from math import inf
 import numpy as np
 
 from conf.grouped import grouped
+from costs.counts.parameters import num_parameters
+from costs.setting import Floats, Integers
 from sweeps.planner.choosing.objectives import PlanObjective, objective_value
 from sweeps.planner.plans.blocks import PlanGrid, blocks_of, families
 from sweeps.planner.plans.bounds import Bounds
 from sweeps.planner.plans.space import Family, Space
 from sweeps.planner.plans.whole_space import Found, Tally, take_in
-from train_core.costs.counts.parameters import num_parameters
-from train_core.costs.setting import Floats, Integers
 
 LIKELY_FOR_EACH = 2
 """Families that are likely to fit and are taken first, for each of the best that are asked for."""

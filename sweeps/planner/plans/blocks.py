@@ -22,6 +22,8 @@ import numpy as np
 
 from conf.plan.knobs import SCHEDULES
 from conf.plan.trainer_limits import FEW_MICRO_BATCHES, IRREGULAR_GROUPS, UNEQUAL_CHUNKS, UNEVEN_GROUPS
+from costs.setting import Booleans, Integers, Plans, Setting, plain_columns
+from costs.step.schedule import INTERLEAVED
 from sweeps.planner.plans.runnable import StageLayout, runs
 from sweeps.planner.plans.space import (
     RECOMPUTE_EVERY,
@@ -40,8 +42,6 @@ from sweeps.planner.plans.space import (
     tensor_parallel_sizes,
     zero_stages,
 )
-from train_core.costs.setting import Booleans, Integers, Plans, Setting, plain_columns
-from train_core.costs.step.schedule import INTERLEAVED
 
 Selection: TypeAlias = Integers | slice
 

@@ -3,7 +3,7 @@
 A bound of time is made of the layers and the head alone, each as fast as any recomputation and sequence parallelism
 of the family makes it (`of_plans` takes each plan's own), and of the smallest bubble that a schedule leaves. With w
 seconds for a micro-batch on all p stages together and s on the slowest, m micro-batches and at most v chunks,
-`train_core.costs.step.schedule` gives at least
+`costs.step.schedule` gives at least
 
     GPipe          (w - s) + m s, which is interleaving of one chunk
     interleaved    (w - s) / v + m s, with fewer micro-batches than stages w + (m - 1) s / v
@@ -28,13 +28,13 @@ import numpy as np
 
 from conf.types.cluster_spec import ClusterSpec
 from conf.types.recompute import RECOMPUTES
+from costs.layer.layer_costs import LayerCosts
+from costs.layer.shard import NONE
+from costs.setting import Floats, Integers
+from costs.step.schedule import ONE_F_ONE_B, ZERO_BUBBLE
 from sweeps.planner.plans.blocks import PlanGrid
 from sweeps.planner.plans.shard_work import SHARD_SIZES, ShardWork, price_all_shards
 from sweeps.planner.plans.space import Family, Space, micro_batch_sizes, recomputations
-from train_core.costs.layer.layer_costs import LayerCosts
-from train_core.costs.layer.shard import NONE
-from train_core.costs.setting import Floats, Integers
-from train_core.costs.step.schedule import ONE_F_ONE_B, ZERO_BUBBLE
 
 SLACK = 1 - 1e-9  # a bound is lowered by this factor, so that rounding never rules out one of the best
 

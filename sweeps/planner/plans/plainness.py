@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from costs.setting import Booleans, Floats, Integers, Plans, Setting, repeats
+from costs.step.schedule import ZERO_BUBBLE
 from sweeps.memory_odds import LIKELY, MemoryOdds
-from train_core.costs.setting import Booleans, Floats, Integers, Plans, Setting, repeats
-from train_core.costs.step.schedule import ZERO_BUBBLE
 
 UNLIKELY = f"less than {LIKELY:.0%} likely to fit"
 DEPARTURE_SHARE = 0.01

@@ -16,9 +16,9 @@ from conf.plan.trainer_limits import BESIDE_NOTHING, LAYER_SPLIT, Beside, beside
 from conf.plan.trainer_limits import runs as trainer_runs
 from conf.types.schema import Frozen, Value
 from conf.types.trainer_spec import TRISWEEP
+from costs import Implementation
+from costs.step.schedule import GPIPE, INTERLEAVED, ONE_F_ONE_B, ZERO_BUBBLE
 from sweeps.planner.plans.strategy import even_ends, spread_layers
-from train_core.costs import Implementation
-from train_core.costs.step.schedule import GPIPE, INTERLEAVED, ONE_F_ONE_B, ZERO_BUBBLE
 
 MOST_LAYERS_LIGHTER = 4
 """The first and the last stage are tried with up to this many layers less than an even spread gives them. What they

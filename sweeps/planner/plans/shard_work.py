@@ -8,6 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from conf.types.recompute import RECOMPUTES
+from costs.layer.shard import NONE, Shard
+from costs.setting import Booleans, Integers, Plans, Setting
+from costs.work import Work, recompute_by_layer, shard_work
 from sweeps.planner.plans.space import (
     Sizes,
     Space,
@@ -16,9 +19,6 @@ from sweeps.planner.plans.space import (
     priced_batch_sizes,
     tensor_parallel_sizes,
 )
-from train_core.costs.layer.shard import NONE, Shard
-from train_core.costs.setting import Booleans, Integers, Plans, Setting
-from train_core.costs.work import Work, recompute_by_layer, shard_work
 
 PARAMETERS = (
     "layer_parameters",

@@ -19,11 +19,11 @@ from conf.types.model_spec import ModelSpec
 from conf.types.recompute import MODES, RECOMPUTES, UNCOMPILED
 from conf.types.schema import Schedule
 from conf.types.trainer_spec import TRISWEEP
+from costs.counts.parameters import largest_micro_batch_size, num_parameters
+from costs.setting import Setting
 from sweeps.memory_odds import MemoryOdds
 from sweeps.planner.plans.runnable import StageLayout, all_layouts, runs
 from sweeps.planner.plans.strategy import even_ends
-from train_core.costs.counts.parameters import largest_micro_batch_size, num_parameters
-from train_core.costs.setting import Setting
 
 MOST_ZERO_STAGE = 3
 SEARCHED_SCHEDULES = tuple(name for name in SCHEDULES if name != "gpipe")

@@ -12,7 +12,7 @@ from conf.plan.knobs import KNOB, KNOBS, KnobValue, knob_value, label_of
 from conf.plan.setup import Setup
 from conf.plan.setup_parts import SetupParts
 from conf.types.schema import BatchPlan, ParallelPlan
-from train_core.costs.setting import Plans, Setting
+from costs.setting import Plans, Setting
 
 GROUPS: Mapping[str, type[ParallelPlan] | type[BatchPlan]] = {"parallel": ParallelPlan, "batch": BatchPlan}
 
@@ -98,7 +98,7 @@ class Strategy:
 
 def spread_layers(num_layers: int, num_stages: int, first: int, last: int) -> tuple[int, ...]:
     """Layers of every stage as `Plans` spreads them between a given first and last stage."""
-    # The earlier inner stages take one more, as in `train_core.costs.stages`, so that estimates of both forms agree.
+    # The earlier inner stages take one more, as in `costs.stages`, so that estimates of both forms agree.
     if num_stages == 1:
         return (first,)
     if num_stages == 2:

@@ -15,13 +15,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from costs.price import first_stage_bytes, peak_bytes, price_step
+from costs.setting import Booleans, Floats, Integers, Plans, Setting
 from sweeps.planner.plans.blocks import PlanGrid, blocks
 from sweeps.planner.plans.bounds import Bounds
 from sweeps.planner.plans.plainness import handicap
 from sweeps.planner.plans.shard_work import ShardWork
 from sweeps.planner.plans.space import Family, Space
-from train_core.costs.price import first_stage_bytes, peak_bytes, price_step
-from train_core.costs.setting import Booleans, Floats, Integers, Plans, Setting
 
 ALL = slice(None)
 NEVER_FITS = np.iinfo(np.int64).max

@@ -16,6 +16,8 @@ import numpy as np
 
 from conf.types.sweep_spec import Objective
 from conf.units import LEAST_GAIN_SHOWN, count_of, gain_of
+from costs.setting import Floats, Integers, Plans
+from costs.terms import STEP_TERMS
 from sweeps.memory_odds import LIKELY, NONE_LIKELY, in_words
 from sweeps.practice import after_runs
 from sweeps.reading import TrialReading
@@ -25,8 +27,6 @@ from sweeps.search.layouts.observed import NOISE, Observed, Observer
 from sweeps.search.layouts.priced import Priced, join_plans, seconds_to_cost
 from sweeps.search.layouts.surrogate import PARTS, Seen, Surrogate
 from sweeps.search.searcher import Answer, Proposal, Pruning, Search, num_taken
-from train_core.costs.setting import Floats, Integers, Plans
-from train_core.costs.terms import STEP_TERMS
 from train_core.trial.measurement import LIVE, Outcome
 
 FEWEST_KEPT = 1500  # candidates that are looked at however many measurements there are

@@ -19,6 +19,9 @@ from conf.errors import InfeasiblePlan
 from conf.plan.experiment import Experiment, ExperimentParts
 from conf.plan.setup import Setup
 from conf.types.schema import Value
+from costs import IMPLEMENTATIONS, Implementation
+from costs.estimate import plan_of, setting_of
+from costs.setting import Plans
 from sweeps.planner.plans.space import Placing, Space
 from sweeps.planner.plans.strategy import Strategy, strategies_of
 from sweeps.planner.plans.whole_space import search_space
@@ -26,9 +29,6 @@ from sweeps.planner.points import KIND_KEYS, PlannedPoint, kinds_of, refused_key
 from sweeps.points.axes import Point
 from sweeps.points.plan import MEMORY_MARGIN
 from sweeps.search.layouts.priced import Priced, join_plans, price_with_slopes
-from train_core.costs import IMPLEMENTATIONS, Implementation
-from train_core.costs.estimate import plan_of, setting_of
-from train_core.costs.setting import Plans
 
 HOPELESS = 2.0  # times the step that is predicted for the fastest plan on as many devices
 MOST_OF_A_KIND = 20_000  # the best predicted ones of each schedule and ZeRO stage

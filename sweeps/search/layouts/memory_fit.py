@@ -11,9 +11,9 @@ import numpy as np
 
 from conf.plan.knobs import SCHEDULES
 from conf.types.recompute import RECOMPUTES
+from costs.setting import Booleans, Floats, Plans
 from sweeps.memory_odds import MemoryOdds
 from sweeps.planner.plans.space import MOST_ZERO_STAGE
-from train_core.costs.setting import Booleans, Floats, Plans
 
 MEMORY_KNOBS = {"recompute": len(RECOMPUTES), "zero_stage": MOST_ZERO_STAGE + 1, "schedule": len(SCHEDULES)}
 WHOLE_SHARE = 0.5  # of the variance of the error: that of the part which all plans share

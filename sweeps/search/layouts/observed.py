@@ -9,13 +9,13 @@ from statistics import median
 
 import numpy as np
 
+from costs.setting import Floats, Plans
+from costs.terms import STEP_TERMS
 from sweeps.reading import TrialReading
 from sweeps.search.layouts.candidates import Candidates, priced_experiment
 from sweeps.search.layouts.memory_fit import MemorySeen
 from sweeps.search.layouts.priced import Priced, join_plans
 from sweeps.search.layouts.surrogate import PARTS, Seen
-from train_core.costs.setting import Floats, Plans
-from train_core.costs.terms import STEP_TERMS
 from train_core.trial.measurement import LIVE, Outcome
 
 NOISE = 0.02  # of the median of a completed trial's steps, as a share of it

@@ -10,11 +10,11 @@ import numpy as np
 from conf.errors import ConfigError
 from conf.types.cluster_spec import ClusterSpec
 from conf.types.sweep_spec import Objective, is_of_time
-from train_core.costs.counts.flops import model_flops
-from train_core.costs.price import price, price_step
-from train_core.costs.setting import Floats, InColumns, Plans, Setting, plain_columns
-from train_core.costs.terms import STEP_TERMS, StepColumns
-from train_core.costs.work import work_of
+from costs.counts.flops import model_flops
+from costs.price import price, price_step
+from costs.setting import Floats, InColumns, Plans, Setting, plain_columns
+from costs.terms import STEP_TERMS, StepColumns
+from costs.work import work_of
 
 Alteration = Callable[[ClusterSpec, float], ClusterSpec]
 NUDGE = 1.02  # factor by which a constant is moved to see what follows from it

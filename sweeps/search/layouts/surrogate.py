@@ -14,10 +14,10 @@ from math import comb, exp
 
 import numpy as np
 
+from costs.axes import MEASURED_TERMS, PREDICTED_TERMS, WORLD
+from costs.setting import Floats, InColumns, Integers, Plans
+from costs.terms import STEP_TERMS
 from sweeps.search.layouts.priced import CONSTANTS, Priced
-from train_core.axes import MEASURED_TERMS, PREDICTED_TERMS, WORLD
-from train_core.costs.setting import Floats, InColumns, Integers, Plans
-from train_core.costs.terms import STEP_TERMS
 
 TERM_SPREADS = {
     "compute_seconds": 0.10,

@@ -17,11 +17,11 @@ from benchmarks.fitting.constants import (
 from benchmarks.published_rows import measured_rows, says_little, series_weights
 from calibrate.refit_cluster import PricedRuns
 from conf.folders import options
+from costs import estimate
+from costs.setting import Setting
+from costs.trainers import IMPLEMENTATIONS
 from sweeps.table.prices import PricedRow
 from tests.composed import load, load_cluster
-from train_core.costs import estimate
-from train_core.costs.setting import Setting
-from train_core.costs.trainers import IMPLEMENTATIONS
 
 
 def setting_on(cluster: str, trainer: str) -> Setting:
@@ -110,7 +110,7 @@ def test_a_number_is_replaced_and_nothing_else() -> None:
     assert number_text(0.1) == "0.1"
 
 
-@pytest.mark.thorough  # than train_core/costs, where a price is held for one plan and for many
+@pytest.mark.thorough  # than costs, where a price is held for one plan and for many
 @pytest.mark.slow
 def test_rows_priced_together_cost_what_each_costs_alone(priced: dict[str, PricedRow]) -> None:
     rows = measured_rows(priced)

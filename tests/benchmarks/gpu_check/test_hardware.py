@@ -6,8 +6,8 @@ import pytest
 
 from benchmarks.gpu_check.hardware import ring_bytes_per_second, rows_of, short_plan
 from conf.compose.load import settings_of
+from rates.record import AttentionRate, DeviceRates, LinkTime, MeasuredSpread, ProductRate, RatesPlan
 from tests.benchmarks.gpu_check.conftest import H200, GpuBench
-from train_core.rates.record import AttentionRate, DeviceRates, LinkTime, MeasuredSpread, ProductRate, RatesPlan
 from train_core.trial.measurement import Environment
 
 HERE = Environment(

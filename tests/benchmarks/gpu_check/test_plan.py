@@ -17,8 +17,8 @@ from benchmarks.gpu_check.probe import TorchDevice
 from benchmarks.gpu_check.session import PARTS, rounds
 from benchmarks.gpu_check.speed import GPU_SHAPES, STEP_SECONDS, Shape, chosen_layout
 from conf.units import GIBIBYTE
+from costs import estimate
 from tests.benchmarks.gpu_check.conftest import H200, GpuBench
-from train_core.costs import estimate
 from train_core.process.git_sha import ROOT
 
 UNKNOWN = TorchDevice(name="Acme X1", memory_bytes=48 * GIBIBYTE, num_multiprocessors=100, capability="gfx942")

@@ -8,10 +8,10 @@ import pytest
 from benchmarks.replay.machine import InventedMachine
 from benchmarks.replay.run import replay_trial
 from conf.plan.experiment import Experiment
+from costs import STEP_TERMS, estimate
+from costs.estimate import plan_of, setting_of
+from costs.setting import Plans
 from tests.composed import load
-from train_core.costs import STEP_TERMS, estimate
-from train_core.costs.estimate import plan_of, setting_of
-from train_core.costs.setting import Plans
 from train_core.trial.measurement import Measurement, Outcome
 
 SWEEP = ["sweep=175b", "profile=breakdown"]

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from cli.arguments import TRAINERS
+from costs import IMPLEMENTATIONS
 from tests.forked_command import run_forked
 from tests.messages import said
-from train_core.costs import IMPLEMENTATIONS
 
 PUBLISHED = Path(__file__).parents[3] / "benchmarks" / "published.csv"
 HEADER = (

@@ -13,9 +13,9 @@ from conf.compose.model_from import expand_model_from, model_in
 from conf.compose.model_types import model_types
 from conf.errors import ConfigError
 from conf.types.model_spec import AttentionWindowSpec, ModelSpec
+from costs.counts.parameters import num_parameters
 from tests.composed import load
 from tests.messages import refused
-from train_core.costs.counts.parameters import num_parameters
 
 LLAMA = {
     "model_type": "llama",

@@ -14,12 +14,12 @@ from conf.errors import ConfigError, InfeasiblePlan
 from conf.plan.setup import Setup
 from conf.plan.trainer_limits import limits_of, require_runnable
 from conf.types.model_spec import ModelSpec
+from costs import estimate
+from costs.counts.flops import attention_core_forward_flops
+from costs.counts.parameters import attention_matrices, num_parameters
+from costs.trainers import IMPLEMENTATIONS
 from tests.composed import load
 from tests.messages import refused
-from train_core.costs import estimate
-from train_core.costs.counts.flops import attention_core_forward_flops
-from train_core.costs.counts.parameters import attention_matrices, num_parameters
-from train_core.costs.trainers import IMPLEMENTATIONS
 
 FILES: list[tuple[int, dict[str, Any]]] = json.loads(Path(__file__).with_name("model_files.json").read_text())
 OF_OWN_TRAINER = {

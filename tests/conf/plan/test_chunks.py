@@ -12,10 +12,10 @@ from hypothesis import strategies as some
 
 from conf.errors import InfeasiblePlan
 from conf.plan.chunks import chunk_layers, chunk_ranges, group_sizes, least_layers, pipeline_layout
+from costs.stages import recomputed_layers
+from costs.step.schedule import largest_group
 from tests.composed import load
 from tests.messages import refused
-from train_core.costs.stages import recomputed_layers
-from train_core.costs.step.schedule import largest_group
 
 
 @some.composite

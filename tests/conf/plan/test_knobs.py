@@ -6,9 +6,9 @@ import pytest
 
 from conf.plan.knobs import KNOB, KNOBS, Knob, plain_values
 from conf.types.schema import BatchPlan, ParallelPlan
+from costs.setting import Plans
 from sweeps.table.columns import OPTIONAL_COLUMNS, REQUIRED_COLUMNS
 from tests.composed import load
-from train_core.costs.setting import Plans
 
 FROM_OTHER_KNOBS = {"num_micro_batches", "first_stage_layers", "last_stage_layers"}
 TWO_STAGES = ("parallel.world_size=2", "parallel.pipeline_parallel_size=2")

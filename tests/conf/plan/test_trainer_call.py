@@ -11,9 +11,9 @@ from conf.errors import ConfigError, InfeasiblePlan
 from conf.plan.experiment import Experiment
 from conf.plan.trainer_call import JOB_NAMES, Call, call_of
 from conf.types.trainer_spec import CostsOf
+from costs import IMPLEMENTATIONS
 from tests.composed import load
 from tests.messages import refused
-from train_core.costs import IMPLEMENTATIONS
 
 COMMAND = ["trainer=command", "trainer.command=[train.py]"]
 IN_A_JOB = dict.fromkeys(JOB_NAMES, "0") | {"trial_folder": "/runs/a trial"}

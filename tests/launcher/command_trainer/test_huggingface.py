@@ -20,10 +20,10 @@ import torch
 from conf.errors import InfeasiblePlan
 from conf.plan.experiment import Experiment
 from conf.plan.trainer_call import JOB_NAMES, Call, call_of
+from costs import num_parameters
 from launcher.command_trainer.log_parser import StepParser
 from tests.composed import load
 from tests.messages import refused
-from train_core.costs import num_parameters
 from train_core.optimizers.learning_rate import learning_rate_at
 
 STEPS = ["training.num_steps=3", "training.num_warmup_steps=1"]

@@ -7,10 +7,10 @@ import math
 import pytest
 
 from conf.plan.experiment import Experiment
+from costs import hardware_flops
 from launcher.command_trainer.log_parser import StepParser, opening_of
 from launcher.command_trainer.performance import performance_of
 from tests.composed import load
-from train_core.costs import hardware_flops
 
 TEN_STEPS = ["trainer=command", "trainer.command=[train.py]", "training.num_steps=10", "training.num_warmup_steps=2"]
 

@@ -12,9 +12,9 @@ import pytest
 from conf.plan.experiment import Experiment
 from launcher.doctor.preflight import first_complaint, require_fit_nodes
 from launcher.slurm.sbatch import sbatch_parameters
+from rates.record import RankFacts
 from sweeps.folder.submission import JobShape
 from tests.composed import load
-from train_core.rates.record import RankFacts
 from train_core.trial.folder import TrialFolder
 from train_core.trial.measurement import Fault, Outcome
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from results.report.pipeline_spans import TimedAction, action_times
-from tests.train_core.costs.pipeline_events import (
+from tests.costs.pipeline_events import (
     Stage,
     interleaved_passes,
     one_f_one_b_passes,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from costs import IMPLEMENTATIONS, estimate
 from results.report.pipeline_spans import predicted_step
 from tests.composed import load
-from train_core.costs import IMPLEMENTATIONS, estimate
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "zero-bubble"])

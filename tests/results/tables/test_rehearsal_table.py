@@ -8,12 +8,12 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
+from costs import estimate
+from costs.counts.traffic import GroupTraffic, stage_traffic
+from costs.terms import HELD_KINDS
 from results.render.table import Table
 from results.tables.rehearsal_table import Prediction, comparison, memory_table, predict, work_table
 from tests.results.conftest import experiment
-from train_core.costs import estimate
-from train_core.costs.counts.traffic import GroupTraffic, stage_traffic
-from train_core.costs.terms import HELD_KINDS
 from train_core.rehearsal.counts import Rehearsal, StageBytes, StageStep
 
 FOUR_STAGES = experiment(world_size=8, pipeline_parallel_size=4, global_batch_size=16)

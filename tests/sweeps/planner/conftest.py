@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from conf.compose.settings import Settings
+from costs import IMPLEMENTATIONS
+from costs.setting import Setting
 from sweeps.planner.plans.blocks import PlanGrid, blocks
 from sweeps.planner.plans.space import Space
 from sweeps.planner.plans.strategy import Strategy, strategies_of
 from tests.composed import load
-from train_core.costs import IMPLEMENTATIONS
-from train_core.costs.setting import Setting
 
 CASES = {
     "24 layers of GPT-3 on Selene": (

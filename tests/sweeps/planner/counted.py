@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from math import sqrt
 
+from costs import Estimate
 from sweeps.memory_odds import MemoryOdds
 from sweeps.planner.plans.strategy import Strategy
-from train_core.costs import Estimate
 
 
 def counted_seconds(strategy: Strategy, predicted: Estimate, num_layers: int, fewest: Estimate | None = None) -> float:

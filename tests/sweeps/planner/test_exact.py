@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from costs import STEP_TERMS, estimate
+from costs.price import peak_bytes, price, price_step
 from sweeps.planner.choosing.explain import priceable
 from sweeps.planner.plans.shard_work import price_all_shards
 from tests.sweeps.planner.conftest import Case, drawn
-from train_core.costs import STEP_TERMS, estimate
-from train_core.costs.price import peak_bytes, price, price_step
 
 NUM_COMPARED = 50  # of each case with `estimate`; benchmarks/search.py compares 10,000
 NUM_PRICED = 500

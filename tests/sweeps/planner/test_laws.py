@@ -20,6 +20,9 @@ from conf.errors import ConfigError, InfeasiblePlan
 from conf.folders import options
 from conf.plan.knobs import KNOB
 from conf.types.cluster_spec import ClusterSpec
+from costs import IMPLEMENTATIONS, STEP_TERMS, estimate
+from costs.price import peak_bytes, price, price_step
+from costs.setting import Floats
 from sweeps.planner.choosing.choice import Candidate, best_of, choose_plans
 from sweeps.planner.choosing.explain import priceable
 from sweeps.planner.choosing.objectives import Training
@@ -34,9 +37,6 @@ from sweeps.planner.request import Request, search_request
 from tests.composed import composed, load
 from tests.sweeps.planner.conftest import drawn
 from tests.sweeps.planner.counted import counted_seconds
-from train_core.costs import IMPLEMENTATIONS, STEP_TERMS, estimate
-from train_core.costs.price import peak_bytes, price, price_step
-from train_core.costs.setting import Floats
 
 USUAL, EVALUATED = (5, 7), (300, 20_261_130)  # spaces, and their seed
 NUM_PLANS, TOP = 200, 5

@@ -14,6 +14,16 @@ from conf.errors import ConfigError, InfeasiblePlan
 from conf.plan.knobs import KnobValue
 from conf.types.recompute import RECOMPUTES
 from conf.units import GIBIBYTE
+from costs import IMPLEMENTATIONS
+from costs.price import price
+from costs.setting import Plans, Setting
+from costs.stages import StageGroup
+from costs.step.priced_stage import PricedStage
+from costs.step.replicas import PricedReplicas
+from costs.step.schedule import MicroBatchSeconds, pipeline_seconds
+from costs.step.stage_memory import group_memory
+from costs.step.step_time import hop_seconds, reduction_seconds, stage_passes, update_seconds
+from costs.work import Work, work_of
 from sweeps.memory_odds import LIKELY, MemoryOdds
 from sweeps.planner.mixed import choose_mixed
 from sweeps.planner.plans.space import Space
@@ -21,16 +31,6 @@ from sweeps.planner.plans.strategy import spread_layers
 from sweeps.planner.plans.whole_space import search_space
 from tests.composed import load, load_cluster
 from tests.messages import refused
-from train_core.costs import IMPLEMENTATIONS
-from train_core.costs.price import price
-from train_core.costs.setting import Plans, Setting
-from train_core.costs.stages import StageGroup
-from train_core.costs.step.priced_stage import PricedStage
-from train_core.costs.step.replicas import PricedReplicas
-from train_core.costs.step.schedule import MicroBatchSeconds, pipeline_seconds
-from train_core.costs.step.stage_memory import group_memory
-from train_core.costs.step.step_time import hop_seconds, reduction_seconds, stage_passes, update_seconds
-from train_core.costs.work import Work, work_of
 
 SMALL = {
     "two types": (["model=llama-2-7b", "model.num_layers=5"], [("dgx1-v100", 2), ("selene", 4)], 4),

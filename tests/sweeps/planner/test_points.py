@@ -9,6 +9,7 @@ import pytest
 
 from conf.errors import ConfigError, InfeasiblePlan
 from conf.plan.experiment import Experiment, ExperimentParts
+from costs import estimate
 from sweeps.planner.choosing.choice import choose_plans
 from sweeps.planner.choosing.objectives import Training
 from sweeps.planner.plans.strategy import Strategy
@@ -19,7 +20,6 @@ from sweeps.trial import SweepRecord, Trial
 from tests.composed import composed, load
 from tests.messages import refused
 from tests.sweeps.planner.counted import counted_seconds
-from train_core.costs import estimate
 
 ON_FRONTIER = ["sweep=175b", "search=planner", "parallel.context_parallel_size=1"]
 

@@ -8,12 +8,12 @@ import pytest
 
 from conf.errors import ConfigError
 from conf.types.sweep_spec import Objective, PointSet
+from costs import IMPLEMENTATIONS, estimate
 from sweeps.points.objectives import final_loss, predicted_value, require_comparable
 from tests.composed import compose_tree, load
 from tests.messages import refused
 from tests.results.conftest import performance
 from tests.steps import STEP
-from train_core.costs import IMPLEMENTATIONS, estimate
 
 HELD_OUT = r"trainer.log.patterns.held_out='val_loss (?P<held_out_loss>\S+)'"
 MIXED = (

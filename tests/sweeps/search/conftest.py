@@ -10,13 +10,13 @@ from benchmarks.replay.machine import InventedMachine
 from benchmarks.replay.run import ReplayedReading, replay_trial, replayed_reading
 from conf.compose.load import settings_of
 from conf.compose.tree import with_values
+from costs import estimate
 from sweeps.points.plan import plan_sweep
 from sweeps.search.layouts.bayes import Bayes
 from sweeps.search.registry import search_for
 from sweeps.search.searcher import Proposal
 from sweeps.trial import Trial
 from tests.composed import composed
-from train_core.costs import estimate
 from train_core.trial.measurement import Measurement
 
 # Without context ranks, which sequences of 2,048 tokens have no use for: the search would first learn that. With more

@@ -10,12 +10,12 @@ from conf.compose.load import compose
 from conf.folders import options
 from conf.overrides import Overrides
 from conf.types.sweep_spec import PLANNED, SearchPlan
+from costs import IMPLEMENTATIONS, estimate
 from sweeps.points.plan import plan_sweep
 from sweeps.search.layouts.bayes import Bayes
 from sweeps.search.layouts.candidates import priced_experiment
 from sweeps.search.registry import SEARCHES, search_for
 from tests.composed import composed, load
-from train_core.costs import IMPLEMENTATIONS, estimate
 
 
 @pytest.mark.slow

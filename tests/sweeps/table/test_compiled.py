@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from costs.trainers import FSDP, TORCHTITAN, TORCHTITAN_COMPILED_LOSS, TORCHTITAN_EAGER
 from sweeps.table.trainer import compiled_or_not
-from train_core.costs.trainers import FSDP, TORCHTITAN, TORCHTITAN_COMPILED_LOSS, TORCHTITAN_EAGER
 
 
 @pytest.mark.parametrize(

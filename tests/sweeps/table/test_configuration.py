@@ -6,10 +6,10 @@ import pytest
 
 from conf.errors import ConfigError
 from conf.folders import options
+from costs import IMPLEMENTATIONS
 from sweeps.table.clusters import clusters_by_gpu, known_gpus
 from sweeps.table.configuration import Configuration, configuration_of
 from tests.composed import load_cluster
-from train_core.costs import IMPLEMENTATIONS
 
 ROW = {
     "layers": "96",

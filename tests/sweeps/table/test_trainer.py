@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from costs import IMPLEMENTATIONS
 from sweeps.table.trainer import as_stated, trainer_of
-from train_core.costs import IMPLEMENTATIONS
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from train_core.axes import REPLICAS, Layout
+from costs.axes import REPLICAS, Layout
+from costs.shared_rules import ALIGNMENT
 from train_core.checkpoints.boxes import boxes_of, row_boxes
 from train_core.optimizers.adam import AdamState
 from train_core.parallel.collectives import Axis
@@ -21,7 +22,6 @@ from train_core.parallel.data_parallel import Bucket, flatten
 from train_core.parallel.groups import build_mesh
 from train_core.parallel.mesh import Mesh
 from train_core.parallel.parallelize import Placement
-from train_core.shared_rules import ALIGNMENT
 
 SHAPES = st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=2).map(tuple), min_size=1, max_size=8)
 

@@ -16,9 +16,9 @@ from conf.errors import ConfigError
 from conf.plan.experiment import Experiment
 from conf.types.model_spec import ModelSpec, RotaryScaling
 from conf.types.schema import Value
+from costs.axes import Layout
 from tests.composed import load
 from tests.train_core.conftest import ExperimentOf, TrialOf, Worlds
-from train_core.axes import Layout
 from train_core.checkpoints.export import checkpoint_in, export
 from train_core.checkpoints.huggingface import Weights, loaded_weights
 from train_core.checkpoints.huggingface_config import (

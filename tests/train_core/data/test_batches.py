@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from conf.errors import ConfigError
 from conf.plan.experiment import Experiment
+from costs.axes import Coordinates, Layout
 from tests.messages import refused
 from tests.train_core.conftest import ExperimentOf, Worlds
-from train_core.axes import Coordinates, Layout
 from train_core.data.batches import Batches
 from train_core.data.tokens import open_windows, place_in_permutation, prepare, split_of
 from train_core.parallel.groups import build_mesh

@@ -13,9 +13,9 @@ import pytest
 
 from conf.errors import ConfigError, InfeasiblePlan
 from conf.plan.experiment import Experiment
+from costs.axes import Coordinates, Layout
 from tests.composed import load
 from tests.train_core.conftest import ExperimentOf, Worlds
-from train_core.axes import Coordinates, Layout
 from train_core.data.batches import Batches
 from train_core.data.token_file import TokenFile
 from train_core.data.tokens import HELD_OUT, TRAINING, figures_of_mixture, open_windows, prepare

@@ -22,6 +22,7 @@ import torch
 
 from conf.errors import UsageError
 from conf.plan.experiment import Experiment
+from rates.device import run_from_launcher
 from tests.train_core.conftest import TrialOf
 from tests.waiting import wait_for
 from train_core.data.tokens import prepare
@@ -30,7 +31,6 @@ from train_core.job.supervisor import Job, Ranks, _meeting_folder
 from train_core.job.trial import run_trial_as_rank, run_trial_here
 from train_core.process.lock import NO_LOCKS, hold_lock
 from train_core.process.world import World
-from train_core.rates.device import run_from_launcher
 from train_core.training.train import train
 from train_core.trial.folder import TrialFolder
 from train_core.trial.measurement import Outcome, RankFailure, StepMetrics
@@ -326,7 +326,7 @@ def test_a_rank_that_fails_ends_at_once_whatever_its_threads_do(
         raise error
 
     monkeypatch.setattr("train_core.job.rank.train", fail)
-    monkeypatch.setattr("train_core.rates.device.RatesFolder.read_plan", fail)
+    monkeypatch.setattr("rates.device.RatesFolder.read_plan", fail)
     trial = trial_of({})
     process = get_context("fork").Process(target=be_a_rank, args=(start, trial.path, tmp_path))
     process.start()

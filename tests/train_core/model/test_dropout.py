@@ -108,7 +108,7 @@ def test_under_sequence_parallelism_each_rank_drops_elements_of_its_own(
 
 
 def embedding_masks(world: World, experiment: Experiment) -> torch.Tensor:
-    from train_core.axes import Layout
+    from costs.axes import Layout
     from train_core.parallel.groups import build_mesh
     from train_core.parallel.parallelize import parallelize
 

@@ -12,17 +12,17 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from conf.errors import ConfigError
 from conf.plan.experiment import Experiment
+from costs import estimate
+from costs.counts.muon import muon_flops, orthogonal_flops
 from sweeps.planner.choosing.choice import choose_plans
 from sweeps.planner.choosing.objectives import Training
 from sweeps.planner.request import search_request
 from tests.composed import composed, load
+from tests.costs.test_random_memory import at_size, held_bytes
 from tests.messages import refused
 from tests.train_core.checkpoints.test_checkpoint import layout
 from tests.train_core.conftest import ALONE, ExperimentOf, Worlds
-from tests.train_core.costs.test_random_memory import at_size, held_bytes
 from tests.train_core.training.random_layouts import Values, case_of
-from train_core.costs import estimate
-from train_core.costs.counts.muon import muon_flops, orthogonal_flops
 from train_core.optimizers.muon import orthogonal
 from train_core.process.stop import never
 from train_core.process.world import World

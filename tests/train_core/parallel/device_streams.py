@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from train_core.axes import ENDS, Layout
+from costs.axes import ENDS, Layout
 from train_core.model.dropout import Randomness
 from train_core.parallel.clock import Clock, Line
 from train_core.parallel.collectives import Axis, Pending

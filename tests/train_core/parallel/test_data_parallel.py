@@ -14,9 +14,9 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
 from conf.plan.experiment import Experiment
+from costs import num_parameters
+from costs.counts.buckets import layer_parameters_of
 from tests.train_core.conftest import ExperimentOf, Worlds
-from train_core.costs import num_parameters
-from train_core.costs.counts.buckets import layer_parameters_of
 from train_core.parallel import data_parallel, fully_sharded
 from train_core.parallel.data_parallel import Bucket, FlatReplicas, ShardReduction, flatten
 from train_core.parallel.mesh import Mesh

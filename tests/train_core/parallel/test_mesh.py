@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from threading import Thread
 
+from costs.axes import Layout
 from tests.train_core.conftest import Worlds
-from train_core.axes import Layout
 from train_core.parallel.clock import CHANNEL, GROUP, Clock, Line
 from train_core.parallel.groups import build_mesh
 from train_core.process.world import World

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from conf.errors import ConfigError, InfeasiblePlan
 from conf.plan.experiment import Experiment
+from costs.estimate import estimate, setting_of
 from tests.composed import load
 from tests.train_core.conftest import ExperimentOf, Worlds
 from tests.train_core.training.layouts import LATENT_LLAMA, MIXTURE, Layout
 from tests.train_core.training.test_layouts import assembled, assert_alike, train_and_tell
-from train_core.costs.estimate import estimate, setting_of
 from train_core.model.mixture import ExpertWeights
 from train_core.parallel.collectives import Axis
 from train_core.parallel.expert_parallel import Groups, _multiply

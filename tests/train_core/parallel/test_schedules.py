@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from conf.plan.knobs import SCHEDULES
-from tests.train_core.costs import pipeline_events
-from tests.train_core.costs.pipeline_events import Pass, Stage, simulated_seconds
-from train_core.costs.step.in_flight import chunks_in_flight
+from costs.step.in_flight import chunks_in_flight
+from tests.costs import pipeline_events
+from tests.costs.pipeline_events import Pass, Stage, simulated_seconds
 from train_core.parallel.schedules import Action, gpipe, interleaved, one_forward_one_backward, zero_bubble
 
 Pipeline = list[list[Action]]

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from costs.axes import Layout
 from tests.train_core.conftest import Worlds
-from train_core.axes import Layout
 from train_core.job.failures import failure_of, lost_a_peer
 from train_core.parallel import shared_memory
 from train_core.parallel.clock import Clock

@@ -14,8 +14,8 @@ from torch.distributed.tensor import DTensor
 from torch.nn import functional
 
 from conf.types.schema import ParallelPlan
+from costs.axes import Layout
 from tests.train_core.conftest import ExperimentOf, Worlds
-from train_core.axes import Layout
 from train_core.model.dropout import Dropping, Randomness
 from train_core.model.initialize import rotary_table_of
 from train_core.model.transformer import FeedForward, Layer, TokenEmbedding

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conf.errors import UsageError
+from costs.axes import Layout
 from tests.messages import refused
 from tests.train_core.conftest import Worlds
-from train_core.axes import Layout
 from train_core.parallel.groups import build_mesh
 from train_core.process.gpu_settings import ALLOCATOR, HIGH_PRIORITY
 from train_core.process.machine import first_host, slurm_port

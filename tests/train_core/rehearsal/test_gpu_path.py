@@ -27,14 +27,14 @@ from conf.errors import InfeasiblePlan
 from conf.plan.experiment import Experiment
 from conf.types.recompute import RECOMPUTES
 from conf.units import FLOAT32_BYTES
+from costs.axes import Layout
+from costs.estimate import plan_of, setting_of
+from costs.work import work_of
 from tests.composed import compose_tree
+from tests.costs.test_exact import keeping, num_bytes_of
 from tests.covering import covering
-from tests.train_core.costs.test_exact import keeping, num_bytes_of
 from tests.train_core.rehearsal.gpu_observer import GpuObserver, Wait, without_kernel
 from tests.train_core.rehearsal.gpu_stand_ins import GPU, FakeGpuMode, no_driver
-from train_core.axes import Layout
-from train_core.costs.estimate import plan_of, setting_of
-from train_core.costs.work import work_of
 from train_core.model import elementwise
 from train_core.model.initialize import DTYPES
 from train_core.parallel.clock import DeviceClock

@@ -8,11 +8,11 @@ import pytest
 
 from conf.errors import ConfigError
 from conf.plan.experiment import Experiment
+from costs import estimate, hardware_flops
+from costs.counts.buckets import parameters_of
+from costs.counts.traffic import stage_traffic
 from tests.composed import load
 from tests.messages import refused
-from train_core.costs import estimate, hardware_flops
-from train_core.costs.counts.buckets import parameters_of
-from train_core.costs.counts.traffic import stage_traffic
 from train_core.rehearsal.counts import enough_micro_batches
 from train_core.rehearsal.observer import FLOPS
 from train_core.rehearsal.rehearse import rehearse

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from conf.plan.experiment import Experiment
+from costs.counts.flops import attention_core_forward_flops, model_flops
 from tests.train_core.conftest import ExperimentOf, Worlds
 from tests.train_core.training.layouts import Layout
 from tests.train_core.training.oracle import Trained, Update, first_weights, losses_of
 from tests.train_core.training.test_random_layouts import assembled, require_like, train_and_tell
-from train_core.costs.counts.flops import attention_core_forward_flops, model_flops
 from train_core.data.tokens import hash_of, place_in_permutation
 from train_core.process.world import World
 from train_core.training.train import train

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from conf.plan.experiment import Experiment
+from costs import DoneShares, estimate, model_flops
 from tests.steps import STEP
 from tests.train_core.conftest import ExperimentOf, Worlds
-from train_core.costs import DoneShares, estimate, model_flops
 from train_core.optimizers.optimizer import StepResult
 from train_core.parallel.collectives import Axis
 from train_core.process.world import World

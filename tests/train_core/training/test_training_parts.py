@@ -15,8 +15,8 @@ import torch
 
 from conf.plan.experiment import Experiment
 from conf.types.model_spec import ModelSpec
+from costs.axes import Layout
 from tests.train_core.conftest import ExperimentOf, Worlds
-from train_core.axes import Layout
 from train_core.model.initialize import initial_value
 from train_core.model.transformer import Layer
 from train_core.optimizers.optimizer import StepResult

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from conf.plan.experiment import Experiment
+from costs.axes import Layout
 from tests.train_core.conftest import ExperimentOf, Worlds
-from train_core.axes import Layout
 from train_core.parallel.clock import Clock, DeviceClock, Line
 from train_core.process.world import World
 from train_core.training.train import train

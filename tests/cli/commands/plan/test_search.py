@@ -14,6 +14,8 @@ import pytest
 from cli.main import main
 from cli.output.console import console
 from conf.compose.model_from import expand_model_from
+from costs import IMPLEMENTATIONS, estimate
+from costs.setting import Setting
 from results.render.units import significant
 from sweeps.memory_odds import LIKELY, MemoryOdds
 from sweeps.planner.plans.space import Space
@@ -21,8 +23,6 @@ from sweeps.planner.plans.whole_space import search_space
 from sweeps.points.plan import plan_sweep
 from tests.cli.commands.plan.conftest import GPT_22B, JOB, ON_A_NODE, Plan
 from tests.composed import composed, load
-from train_core.costs import IMPLEMENTATIONS, estimate
-from train_core.costs.setting import Setting
 
 UNPRICED = (*ON_A_NODE, "cluster.device.price_per_hour=null")
 

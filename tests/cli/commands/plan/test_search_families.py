@@ -7,9 +7,9 @@ import re
 
 import pytest
 
+from costs import estimate
 from tests.cli.commands.plan.conftest import GPT_22B, ON_A_NODE, Plan
 from tests.composed import load
-from train_core.costs import estimate
 
 AXES = ("tensor", "pipeline", "context")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from costs import estimate
 from results.analysis.findings.comparable import memory_as_measured
 from sweeps.trial import Trial
 from tests.composed import load
-from train_core.costs import estimate
 
 
 @pytest.mark.parametrize("cluster", ["frontier", "local"])

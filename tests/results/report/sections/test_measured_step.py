@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from conf.plan.setup_parts import StageBlock
+from costs import estimate
+from costs.trainers import TRISWEEP
 from results.report.pipeline_spans import predicted_step
 from results.report.report import csv_text
 from results.report.sections.step_over_time import section
@@ -18,8 +20,6 @@ from tests.results.conftest import FULL, WriteSweep, cluster, experiment, perfor
 from tests.results.report.recorded import cut, leave, made_up_stages
 from tests.results.report.sections.conftest import drawn, plots_of, rows_of, shown_of, subject_of, text_of
 from tests.results.report.sections.test_step_over_time import assert_shows_passes_of_every_stage
-from train_core.costs import estimate
-from train_core.costs.trainers import TRISWEEP
 
 ALONE = trial("alone", is_baseline=True)
 PIPED = trial("piped", world_size=2, pipeline_parallel_size=2)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from costs import estimate
 from results.report.sections.memory import section
 from sweeps.trial import Trial
 from tests.results.conftest import FULL, WriteSweep, experiment, performance, trial
 from tests.results.report.sections.conftest import drawn, plots_of, rows_of, shown_of, subject_of, text_of
-from train_core.costs import estimate
 
 GIB = 2**30
 LAYOUT = {"world_size": 64, "tensor_parallel_size": 4, "pipeline_parallel_size": 16}

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from costs import IMPLEMENTATIONS, estimate
+from costs.trainers import TRISWEEP
 from results.render.section import Plot, Section
 from results.report.pipeline_spans import predicted_step
 from results.report.sections.step_over_time import section
@@ -15,8 +17,6 @@ from sweeps.trial import Trial
 from tests.composed import load
 from tests.results.conftest import FULL, WriteSweep, experiment, performance, trial
 from tests.results.report.sections.conftest import drawn, plots_of, rows_of, shown_of, subject_of, text_of
-from train_core.costs import IMPLEMENTATIONS, estimate
-from train_core.costs.trainers import TRISWEEP
 
 PIPED = trial("piped", model=FULL, world_size=64, tensor_parallel_size=4, pipeline_parallel_size=16)
 

@@ -10,6 +10,8 @@ from itertools import product
 import pytest
 
 from conf.errors import ConfigError, InfeasiblePlan
+from costs import IMPLEMENTATIONS, estimate
+from costs.setting import Setting
 from sweeps.planner.choosing.choice import (
     Candidate,
     Choice,
@@ -29,8 +31,6 @@ from sweeps.planner.choosing.objectives import (
 from sweeps.planner.plans.space import Space
 from tests.composed import load, load_cluster
 from tests.messages import refused
-from train_core.costs import IMPLEMENTATIONS, estimate
-from train_core.costs.setting import Setting
 
 MODEL = ["model=gpt-22b", "model.num_layers=24"]
 BATCH = 64

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from conf.compose.settings import Settings
+from costs import IMPLEMENTATIONS, estimate
 from sweeps.planner.choosing.explain import Explanation, explain, neighbours
 from sweeps.planner.plans.strategy import Strategy
 from tests.composed import load
-from train_core.costs import IMPLEMENTATIONS, estimate
 
 PLAN = Strategy.of(
     {

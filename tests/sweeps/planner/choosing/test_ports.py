@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from costs import estimate
 from sweeps.planner.choosing.choice import Candidate, choose_plans
 from sweeps.planner.choosing.objectives import Training
 from sweeps.planner.plans.space import Space
 from sweeps.planner.request import search_request
 from tests.composed import composed, load_cluster
-from train_core.costs import estimate
 
 JOB = [
     *("model=llama-3.1-8b", "cluster=dgx-h100", "precision=bf16", "model.seq_length=8192"),

@@ -7,6 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from costs.price import peak_bytes, price_step
+from costs.setting import Floats
 from sweeps.planner.choosing.choice import Choice, best_of, choose_plans, pareto_front
 from sweeps.planner.choosing.objectives import PlanObjective, Training
 from sweeps.planner.plans.blocks import blocks, blocks_of, families
@@ -18,8 +20,6 @@ from sweeps.planner.plans.whole_space import REACH, search_space
 from sweeps.planner.request import search_request
 from tests.composed import composed
 from tests.sweeps.planner.conftest import Case
-from train_core.costs.price import peak_bytes, price_step
-from train_core.costs.setting import Floats
 
 GPT_22B = ["model=gpt-22b", "model.num_layers=24", "cluster=dgx-h100", "precision=bf16", "batch.global_batch_size=96"]
 ASKED: dict[str, tuple[list[str], str]] = {

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from conf.errors import ConfigError
+from costs import IMPLEMENTATIONS
+from costs.setting import Setting
 from sweeps.planner.choosing.scaling import doublings, scaling_curve
 from sweeps.planner.plans.space import Space
 from sweeps.planner.plans.whole_space import search_space
 from tests.composed import load, load_cluster
 from tests.messages import refused
-from train_core.costs import IMPLEMENTATIONS
-from train_core.costs.setting import Setting
 
 
 def spaces(sizes: list[int], batch: int = 256, **pinned: object) -> list[Space]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from conf.overrides import Overrides
+from costs import estimate
 from sweeps.memory_odds import MemoryOdds
 from sweeps.planner.choosing.choice import Choice, choose_plans, gain_in_words
 from sweeps.planner.choosing.objectives import Training
@@ -12,7 +13,6 @@ from sweeps.planner.plans.plainness import MOST_COUNTED
 from sweeps.planner.request import Request, search_request
 from tests.composed import composed
 from tests.sweeps.planner.counted import num_departures
-from train_core.costs import estimate
 
 ON_H100 = "cluster=dgx-h100 precision=bf16 parallel.world_size"
 JOBS = {

@@ -15,6 +15,9 @@ from conf.errors import InfeasiblePlan
 from conf.plan.knobs import KNOBS, KnobValue
 from conf.plan.setup import Setup
 from conf.types.recompute import RECOMPUTES
+from costs import IMPLEMENTATIONS, Estimate, estimates, num_parameters
+from costs.counts.parameters import largest_micro_batch_size
+from costs.setting import Setting
 from sweeps.planner.choosing.explain import priceable
 from sweeps.planner.plans.blocks import blocks
 from sweeps.planner.plans.runnable import chunk_numbers
@@ -24,9 +27,6 @@ from sweeps.planner.plans.whole_space import Found, search_space
 from sweeps.planner.request import search_request
 from tests.composed import composed, load
 from tests.sweeps.planner.counted import counted_seconds
-from train_core.costs import IMPLEMENTATIONS, Estimate, estimates, num_parameters
-from train_core.costs.counts.parameters import largest_micro_batch_size
-from train_core.costs.setting import Setting
 
 LLAMA = ["model=llama-3.1-8b", "cluster=dgx-h100", "precision=bf16"]
 # As much of the memory as of the layers, so that some plans fit and others do not. Ten layers have uneven stages and

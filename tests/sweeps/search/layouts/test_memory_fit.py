@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from conf.units import GIBIBYTE
+from costs.setting import Floats
 from sweeps.memory_odds import MemoryOdds
 from sweeps.search.layouts.memory_fit import MemoryFit, MemorySeen
 from sweeps.search.layouts.observed import Observer
 from sweeps.search.layouts.priced import Priced
 from tests.sweeps.search.conftest import Replay
-from train_core.costs.setting import Floats
 from train_core.job.failures import failed_measurement, failure_of
 
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from benchmarks.replay.machine import InventedMachine
+from costs.setting import Floats, Integers
+from costs.terms import STEP_TERMS
 from sweeps.search.layouts.memory_fit import cumulative, expected_improvement
 from sweeps.search.layouts.priced import Priced
 from sweeps.search.layouts.surrogate import PARTS, Seen, Surrogate
 from tests.sweeps.search.conftest import Replay
-from train_core.costs.setting import Floats, Integers
-from train_core.costs.terms import STEP_TERMS
 
 NOISE = 0.02
 
