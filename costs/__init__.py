@@ -11,7 +11,7 @@ pass_seconds   what each stage takes for one micro-batch, chunk by chunk
 mixed          one pipeline over several types of devices, and what each type does in a step
 trainers       in what trainers differ when they carry out the same plan: each such fact, and each trainer by its name
 
-axes           the axes of parallelism, and which rank is where; `shared_rules`: how the trainer does what is counted here
+axes           the axes of parallelism, and which rank is where; `shared_rules`: how a trainer does what is counted
 
 Rooms, from the bottom up: `counts` (exact), `layer`, `step`.
 Which plans a trainer can run at all stands in `conf.plan.trainer_limits`.

@@ -452,6 +452,15 @@ class ModelSpec(Frozen):
         return self
 
     @model_validator(mode="after")
+    def _local_positions_fit(self) -> ModelSpec:
+        if "local_rotary" in self.parts and (self.family == "gpt" or self.attention_window is None):
+            lacks = "model.attention_window = null" if self.attention_window is None else "model.family = gpt"
+            problem = f"names local_rotary, which changes the rotary positions of layers with a window, and {lacks}"
+            remedy = "Take it out, or give the model rotary positions and a window."
+            raise ConfigError("model.parts", list(self.parts), problem, remedy)
+        return self
+
+    @model_validator(mode="after")
     def _heads_divide(self) -> ModelSpec:
         if self.head_size is None and self.hidden_size % self.num_attention_heads:
             raise ConfigError(

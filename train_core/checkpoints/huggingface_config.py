@@ -55,7 +55,8 @@ def model_type_of(spec: ModelSpec) -> str:
     if spec.experts is not None:
         return "qwen3_moe" if spec.qk_norm else "mixtral"
     plain = "llama" if spec.narrow_window is None else "mistral"
-    return "qwen3" if spec.qk_norm else "qwen2" if spec.qkv_bias else plain
+    # Qwen2 has no biases behind attention; a Llama with `attention_bias` has those of queries, keys and values too.
+    return "qwen3" if spec.qk_norm else "qwen2" if spec.qkv_bias and "output_bias" not in spec.parts else plain
 
 
 def require_config(weights: Path, spec: ModelSpec) -> HuggingFaceConfig | None:
@@ -156,8 +157,7 @@ def _require_computed_here(config: HuggingFaceConfig, spec: ModelSpec) -> None:
     said |= {"rope_local_base_freq": local.get("rope_theta")} if isinstance(local, dict) else {}
     for key, fixed in TREE["fixed"][spec.family].items():
         value = said.get(key)
-        is_part = key.endswith("_bias") and model_type_of(spec) == "gpt_oss"  # which has biases everywhere
-        if value is not None and value not in fixed["values"] and not is_part:
+        if value is not None and value not in fixed["values"]:
             remedy = (
                 f"Use weights with {key} = {json.dumps(fixed['values'][0])}, or checkpoint.load=null for random ones."
             )
@@ -249,6 +249,7 @@ def hugging_face_config(spec: ModelSpec, dtype: Dtype) -> dict[str, Any]:
         **_keys_of_parts(spec, head_size),
     }
     of_type, experts = model_types()[kind], spec.experts
+    values |= {key: True for part, key in of_type.parts.items() if isinstance(key, str) and part in spec.parts}
     if spec.rotary_scaling is not None:
         values["rope_scaling"] = _stretching(spec.rotary_scaling)
     if kind == "mistral":
@@ -288,7 +289,7 @@ def _keys_of_parts(spec: ModelSpec, head_size: int) -> dict[str, Any]:
     """The activation, and the further keys of a model with windows or capped scores in some layers."""
     kind = model_type_of(spec)
     if kind == "gpt_oss":  # which stretches positions unless it is told not to
-        return {"hidden_act": "silu", "attention_bias": True, "rope_parameters": _rope(spec), **_layer_types(spec)}
+        return {"hidden_act": "silu", "rope_parameters": _rope(spec), **_layer_types(spec)}
     if kind == "gpt2":
         return {"activation_function": "gelu_new"}
     if kind not in ("gemma", "gemma2", "gemma3_text"):

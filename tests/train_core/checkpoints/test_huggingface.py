@@ -57,6 +57,12 @@ QWEN3: dict[str, Any] = LLAMA | {"model.qk_norm": True, "model.head_size": 6, "m
 QWEN3_MOE: dict[str, Any] = QWEN3 | {"model.experts": {"num_experts": 4, "top_k": 2, "ffn_hidden_size": 48}}
 KINDS = {"gpt-2": GPT, "llama": LLAMA, "llama-3.1": LLAMA_3_1, "qwen2": QWEN2, "mixtral": MIXTRAL}
 KINDS |= {"qwen3": QWEN3, "qwen3-moe": QWEN3_MOE}
+BIASED = {"model.qkv_bias": True, "model.parts": ["output_bias"]}
+KINDS |= {
+    "llama, biased": LLAMA | BIASED | {"model.parts": ["output_bias", "mlp_bias"]},
+    "llama, biases of attention": LLAMA | BIASED,
+    "qwen3, biased": QWEN3 | BIASED,
+}
 DEEPSEEK: dict[str, Any] = LLAMA | {
     "model.num_query_groups": 4,
     "model.head_size": 10,
@@ -159,6 +165,9 @@ def theirs(values: dict[str, Any], vocab_size: int = 96, kind: str = "", **more:
         rope |= {"rope_theta": values["model.rotary_base"]}
         if kind == "Gemma3":
             rope = {"full_attention": rope, "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0}}
+        if "output_bias" in values.get("model.parts", ()) and kind in ("", "Qwen3"):
+            kind, more["attention_bias"] = kind or "Llama", True
+            more |= {"mlp_bias": True} if "mlp_bias" in values["model.parts"] else {}
         kind = kind or ("Qwen2" if values.get("model.qkv_bias") else "Llama")
         config = getattr(transformers, f"{'Gemma3Text' if kind == 'Gemma3' else kind}Config")(
             vocab_size=vocab_size,
@@ -565,9 +574,7 @@ def test_what_a_config_gives_as_null_it_does_not_say(experiment_of: ExperimentOf
             {"model_type": "granite"},
             r'model_type = "granite", .*gpt2, llama, mistral, .*, qwen3_moe, deepseek_v3, gemma, .* alone',
         ),
-        (LLAMA, {"attention_bias": True}, "attention_bias = true, .*without biases"),
         (QWEN3_MOE, {"norm_topk_prob": None}, "has no norm_topk_prob. Known: true"),
-        (LLAMA, {"mlp_bias": True}, "mlp_bias = true, .*without biases"),
         (LLAMA, {"partial_rotary_factor": 0.5}, r"partial_rotary_factor = 0\.5, .*whole heads"),
         (LLAMA, {"rope_parameters": {"rope_theta": 500.0, "partial_rotary_factor": 0.5}}, r"factor = 0\.5, "),
         (LLAMA, {"rope_scaling": {"type": "linear"}, "rope_theta": 500.0}, 'rope_type = "linear", .*yarn alone'),
@@ -598,6 +605,9 @@ def test_weights_of_another_architecture_are_refused_by_the_key_that_says_so(
         (QWEN2, QWEN2, {"model_type": "mistral"}, r"qkv_bias = True: .*Use model\.qkv_bias=false, or other"),
         (LLAMA, LLAMA, {"model_type": "qwen3"}, r"qk_norm = False: .*Use model\.qk_norm=true, or other weights"),
         (QWEN3, LLAMA, {}, r"qk_norm = True: .*Use model\.qk_norm=false, or other weights"),
+        (LLAMA, LLAMA, {"attention_bias": True}, r"qkv_bias = False: .*Use model\.qkv_bias=true, or other weights"),
+        (LLAMA | BIASED, LLAMA, {}, r"qkv_bias = True: .*Use model\.qkv_bias=false, or other weights"),
+        (LLAMA, LLAMA, {"mlp_bias": True}, r"parts = \[\]: is not the .*mlp_bias.*Use .*model\.parts="),
         (
             LLAMA,
             LLAMA,
