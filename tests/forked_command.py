@@ -65,6 +65,9 @@ class Commands:
         self.connection: Connection | None = None
 
     def start(self) -> None:
+        """Once: whoever runs commands that write a report may say so."""
+        if self.connection is not None:
+            return
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([*NEEDED])
         self.connection, theirs = context.Pipe()

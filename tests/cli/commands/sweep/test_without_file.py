@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Command
+from tests.forked_command import Commands
 from tests.messages import said
 
 pytestmark = [
@@ -49,8 +50,9 @@ def trial_names(folder: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def swept(tmp_path_factory: pytest.TempPathFactory, trisweep: Command) -> tuple[Path, str]:
+def swept(tmp_path_factory: pytest.TempPathFactory, trisweep: Command, commands: Commands) -> tuple[Path, str]:
     """A folder in which a script was swept over a grid, and what the command printed."""
+    commands.start()
     work = tmp_path_factory.mktemp("swept")
     (work / "fit.py").write_text(PROGRAM)
     done = trisweep(*words(*GRID, "--objective", "acc", "--maximize"), cwd=work)
