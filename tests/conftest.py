@@ -24,7 +24,7 @@ from rates.plan import rates_plan
 from rates.record import AttentionShape, Product, RatesPlan
 from sweeps.points.plan import make_trials
 from sweeps.trial import SweepRecord
-from tests.composed import compose_choices_once, compose_tree, load, load_cluster
+from tests.composed import compose_choices_once, compose_tree, forget_own_files, load, load_cluster
 from tests.covering import covering
 from tests.messages import BOOK
 from tests.rewritten_once import rewrite_all
@@ -83,7 +83,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Before pytest-xdist starts workers."""
-    if session.config.getoption("numprocesses", None) and not hasattr(session.config, "workerinput"):
+    if hasattr(session.config, "workerinput"):
+        return
+    forget_own_files()
+    if session.config.getoption("numprocesses", None):
         rewrite_all(session.config, TESTS)
 
 

@@ -16,6 +16,7 @@ from conf.compose.model_from import expand_model_from, model_in
 from conf.errors import ConfigError
 from conf.types.model_spec import ModelSpec
 from costs.counts.parameters import num_parameters
+from tests.cli.commands.plan.conftest import FEW
 from tests.composed import composed, load
 from tests.messages import refused
 
@@ -25,7 +26,7 @@ LLAMA = {
     **{"num_attention_heads": 16, "num_key_value_heads": 4, "vocab_size": 32000, "max_position_embeddings": 4096},
 }
 MIXTRAL = {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
-STATED = ("cluster=dgx-h100", "precision=bf16", "batch.global_batch_size=16")
+STATED = ("cluster=dgx-h100", "precision=bf16", "batch.global_batch_size=16", *FEW)
 
 
 def file_of(folder: Path, **changed: Any) -> Path:

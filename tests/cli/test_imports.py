@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.commands.plan.conftest import FEW
 from tests.cli.loaded_modules import PREFIX
 from tests.forked_command import run_forked
 
@@ -20,7 +21,7 @@ from tests.forked_command import run_forked
         ("--help",),
         ("plan", "175b"),
         ("plan", "175b", "--cfg"),
-        ("plan", "22b", "--search"),
+        ("plan", "22b", "--search", *FEW),
         ("status", "smoke"),
         ("cancel", "smoke"),
         ("sweep", "175b", "cluster=frontier", "--dry-run"),

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from cli.main import app
+from tests.cli.commands.plan.conftest import FEW
 from tests.cli.conftest import SMOKE, Command
 from tests.diagnose.made_up import CORE, SIZES, dump, megatron_steps
 from tests.docs.documented import ROOT
@@ -20,7 +21,7 @@ from tests.messages import said
 TABLE = "layers,hidden,heads,seq,gpu,num_gpus,tp,pp,micro_batch,global_batch,iter_time_s\n24,1024,16,1024,a100-40gb,8"
 CASES = {
     "plan": ("plan", "smoke"),
-    "search": ("plan", "model=gpt-22b", "cluster=selene", "parallel.world_size=16", "--top", "2"),
+    "search": ("plan", "model=gpt-22b", "cluster=selene", "parallel.world_size=16", *FEW, "--top", "2"),
     "status": ("status", "smoke"),
     "report": ("report", "smoke"),
     "estimate": ("estimate", "in.csv", "--out", "out.csv", "--score"),

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 import trisweep as face
 from cli.main import app
 from cli.output.console import console
+from tests.cli.commands.plan.conftest import ON_A_NODE
 from tests.docs.test_diagnose import example_log
 from tests.messages import refused, said
 
@@ -45,11 +46,11 @@ sys.meta_path.insert(0, Blocked())
 """
 PLANS = """
 import trisweep
-assert trisweep.plan("22b", top=1, search=True).best.step_seconds > 0
+assert trisweep.plan(*{job}, top=1).best.step_seconds > 0
 assert trisweep.plan("22b").best.fits
 assert trisweep.estimate([{row}]).best.fits
 from cli.main import app
-for words in (["plan", "22b"], ["plan", "model=gpt-22b", "cluster=selene", "--as", "megatron-lm"], ["list", "model"]):
+for words in (["plan", "22b"], ["plan", *{job}, "--as", "megatron-lm"], ["list", "model"]):
     app(words, standalone_mode=False)
 """
 
@@ -73,7 +74,7 @@ def heavy_modules() -> set[str]:
 def test_a_plan_needs_only_the_packages_that_the_page_names(tmp_path: Path) -> None:
     heavy = heavy_modules()
     assert {"torch", "mlflow", "shap", "sklearn", "scipy", "pandas"} <= heavy
-    done = run(BLOCKED.format(names=heavy) + PLANS.format(row=TABLE), tmp_path)
+    done = run(BLOCKED.format(names=heavy) + PLANS.format(row=TABLE, job=ON_A_NODE), tmp_path)
     assert done.returncode == 0, done.stderr
     assert "torchrun" in done.stdout
 

@@ -103,6 +103,7 @@ def on(address: str, experiment: str = "made-up") -> TrackingSpec:
     return TrackingSpec(kind="server", uri=address, experiment=experiment)
 
 
+@pytest.mark.thorough  # than an interrupted import and an unreachable server in test_sweep_import; it starts one more
 @pytest.mark.slow
 @pytest.mark.usefixtures("signed_in")
 def test_a_server_that_dies_in_the_middle_is_continued_later_without_duplicates(
@@ -133,20 +134,22 @@ def test_a_server_that_dies_in_the_middle_is_continued_later_without_duplicates(
 
 
 @pytest.mark.slow
-def test_the_user_and_the_password_may_stand_in_the_address(
-    remote: Remote, write_sweep: WriteSweep, tmp_path: Path
+def test_the_user_and_the_password_may_stand_in_the_address_and_the_server_holds_the_same_as_sqlite(
+    remote: Remote, write_sweep: WriteSweep, tmp_path: Path, output_dir: Path
 ) -> None:
-    sweep = write_sweep(TRIALS[:1], HOW)
+    sweep = write_sweep(TRIALS, HOW)
     tracking = on(remote.address_of(USER, PASSWORD), "by-address")
     assert (import_sweep(sweep, tracking, tmp_path).created, import_sweep(sweep, tracking, tmp_path).unchanged) == (
-        2,
-        2,
+        5,
+        5,
     )
     base = runs_in(tmp_path, tracking)["base"]
     assert (base.info.status, base.data.metrics["meas/tok_per_s"]) == ("FINISHED", 100.0)
     names = {item.path for item in connect(tracking, tmp_path).list_artifacts(base.info.run_id)}
     assert names == {"config.json", "estimate.json", "measurement.json", "log_tail.txt"}
     assert not database_path(tmp_path).exists(), "a server needs no local store"
+    import_sweep(sweep, SQLITE, output_dir)
+    assert contents_of(output_dir, tracking, remote.tables) == contents_of(output_dir)
     links: list[Links] = []
     serve_ui(on(tracking.uri or "", "nobody's"), tmp_path, free_port(), links.append)
     assert links == [Links(remote.address)], "the UI is the server's own, and nobody reads the password"

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from conf.folders import options
+from tests.cli.commands.plan.conftest import FEW
 from tests.cli.conftest import Command
 from tests.messages import said
 
@@ -89,7 +90,7 @@ def test_every_command_that_a_plan_advises_answers_what_the_plan_says(
 def test_a_search_for_a_sweep_is_about_a_batch_of_its_points(
     words: tuple[str, ...], step: str, here: Path, trisweep: Command
 ) -> None:
-    done = trisweep("plan", "weak-dgx", *words, "--top", "1", "--config-dir", "mine", cwd=here)
+    done = trisweep("plan", "weak-dgx", *words, *FEW, "--top", "1", "--config-dir", "mine", cwd=here)
     assert step in " ".join(done.stdout.split()), done.stderr
     if "batch.global_batch_size=512" not in words:
         assert "Searched for the sweep as its" in done.stderr
@@ -98,12 +99,12 @@ def test_a_search_for_a_sweep_is_about_a_batch_of_its_points(
 def test_a_search_for_a_sweep_whose_configuration_is_one_of_its_points_says_nothing(
     here: Path, trisweep: Command
 ) -> None:
-    done = trisweep("plan", "22b", "--search", "--top", "1", cwd=here)
+    done = trisweep("plan", "22b", "--search", *FEW, "--top", "1", cwd=here)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_money_stands_beside_the_price_that_it_is_counted_by(here: Path, trisweep: Command) -> None:
-    asked = ("plan", "model=llama-3.1-8b", "cluster=dgx-h100", "--devices", "32", "--top", "1")
+    asked = ("plan", "model=llama-3.1-8b", "cluster=dgx-h100", *FEW, "--devices", "32", "--top", "1")
     done = trisweep(*asked, cwd=here, COLUMNS="200")
     assert re.search(r"Money: \$[\d.]+ an hour of H100", " ".join(done.stdout.split())), done.stdout
     short = trisweep(*asked, "--steps", "3", cwd=here, COLUMNS="200")
@@ -113,6 +114,6 @@ def test_money_stands_beside_the_price_that_it_is_counted_by(here: Path, triswee
 
 
 def test_a_budget_that_is_too_small_names_the_cheapest_plan(here: Path, trisweep: Command) -> None:
-    asked = ("plan", "model=llama-3.1-8b", "cluster=dgx-h100", "--devices", "32", "--tokens", "1T")
+    asked = ("plan", "model=llama-3.1-8b", "cluster=dgx-h100", *FEW, "--devices", "32", "--tokens", "1T")
     done = trisweep(*asked, "--budget", "1000", cwd=here)
     said(done, "--budget")

@@ -14,7 +14,7 @@ import pytest
 from sweeps.planner.choosing.choice import choose_plans
 from sweeps.planner.choosing.objectives import Training
 from sweeps.planner.request import search_request
-from tests.cli.commands.plan.conftest import GPT_22B, Plan
+from tests.cli.commands.plan.conftest import FEW, GPT_22B, Plan
 from tests.composed import composed
 from tests.messages import said
 
@@ -123,13 +123,14 @@ def test_values_of_the_users_own_change_the_command(plan: Plan, tmp_path: Path) 
 
 @pytest.mark.slow
 def test_the_best_plan_that_the_program_runs_is_printed_and_a_faster_one_that_it_does_not_named(plan: Plan) -> None:
-    pinned = ("parallel.context_parallel_size=1", "parallel.recompute_every=1", "parallel.tensor_parallel_size=8")
-    printed = plan("model=gpt-175b", "cluster=selene", *pinned, "--devices", "96", "--search", "--as", "megatron-lm")
+    job = ("model=gpt-175b", "cluster=selene", *FEW)
+    searched = ("--devices", "96", "--search", "--as")
+    printed = plan(*job, "parallel.tensor_parallel_size=8", *searched, "megatron-lm")
     comments = " ".join(line.strip("# ") for line in printed.splitlines() if line.startswith("#"))
     assert "The best plan of all" not in comments  # it is this one, as the search reads the limits of the program
     assert "Predicted, not measured" in comments
     assert all(len(line) <= 80 for line in printed.splitlines())
-    others = plan("model=gpt-175b", "cluster=selene", "--devices", "96", "--search", "--as", "deepspeed")
+    others = plan(*job, *searched, "deepspeed")
     assert "faster: parallel.schedule = interleaved: trainer deepspeed" in re.sub(r"\n# +", " ", others)
     # Nobody gave a batch and a precision, and nobody is given a command of eight sequences in fp32.
     assert "--bf16" in printed

@@ -21,7 +21,7 @@ from sweeps.memory_odds import LIKELY, MemoryOdds
 from sweeps.planner.plans.space import Space
 from sweeps.planner.plans.whole_space import search_space
 from sweeps.points.plan import plan_sweep
-from tests.cli.commands.plan.conftest import GPT_22B, JOB, ON_A_NODE, Plan
+from tests.cli.commands.plan.conftest import FEW, GPT_22B, JOB, ON_A_NODE, Plan
 from tests.composed import composed, load
 
 UNPRICED = (*ON_A_NODE, "cluster.device.price_per_hour=null")
@@ -119,7 +119,7 @@ def test_the_table_shows_the_money_and_the_energy_of_the_rows(plan: Plan) -> Non
 
 @pytest.mark.slow
 def test_a_sweep_is_searched_with_its_model_cluster_and_batch(plan: Plan) -> None:
-    (best,) = json.loads(plan("175b", "--search", "--json", "--top", "1"))["best"]
+    (best,) = json.loads(plan("175b", "--search", *FEW, "--json", "--top", "1"))["best"]
     assert (best["model"], best["cluster"], best["world_size"]) == ("gpt-175b", "frontier", 1024)
     assert best["global_batch_size"] == 5120
 

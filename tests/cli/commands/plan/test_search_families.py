@@ -8,7 +8,7 @@ import re
 import pytest
 
 from costs import estimate
-from tests.cli.commands.plan.conftest import GPT_22B, ON_A_NODE, Plan
+from tests.cli.commands.plan.conftest import FEW, GPT_22B, ON_A_NODE, Plan
 from tests.composed import load
 
 AXES = ("tensor", "pipeline", "context")
@@ -87,7 +87,7 @@ def test_headroom_is_left_free_by_every_plan(plan: Plan) -> None:
 
 @pytest.mark.slow
 def test_every_plan_is_likely_to_fit_and_one_line_says_what_was_left_out(plan: Plan) -> None:
-    job = ("175b", "--search")
+    job = ("175b", "--search", *FEW)
     document = json.loads(plan(*job, "--json"))
     assert all(one["predicted_fit_probability"] >= 0.9 for one in (*document["best"], *document["families"]))
     out = document["without_headroom"]
