@@ -210,9 +210,11 @@ def space_size(part: SweepPart) -> str:
     chooser = RandomChooser(np.random.default_rng(0))
     points = [draw_point(spaces, chooser) for _ in range(NUM_DRAWN)]
     allowed = [point for point in points if point is not None]
-    trials = [trial for point in allowed if (trial := _trial(part.tree, point)) is not None]
-    if trials and all(trial.experiment is not None and trial.experiment.trainer.is_script for trial in trials):
-        return f"The axes make {size}."
+    trials: list[Trial] = []
+    for trial in filter(None, (_trial(part.tree, point) for point in allowed)):
+        if trial.experiment is not None and trial.experiment.trainer.is_script:  # no axis changes what its figures are
+            return f"The axes make {size}."
+        trials.append(trial)
     fitting = sum(trial.estimate is not None and trial.estimate.fits for trial in trials)
     kept = f"{len(allowed)} keep the constraints, " if any(space.constraints for space in spaces) else ""
     return f"The axes make {size}. Of {NUM_DRAWN} that were drawn, {kept}{len(trials)} can exist and {fitting} fit."
