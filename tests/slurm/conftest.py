@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
@@ -20,6 +19,7 @@ from sweeps.trial import SweepFolder, SweepRecord
 from tests.composed import load
 from tests.conftest import BuildRecord, RecordOf
 from tests.launcher.points_alone import submit_points
+from tests.waiting import wait_for
 
 SCRIPT = Path(__file__).parent / "cluster.sh"
 START_SECONDS = 280
@@ -115,13 +115,17 @@ def wait_until() -> WaitUntil:
     def wait(
         folder: SweepFolder, record: SweepRecord, reached: Callable[[list[TrialReading]], bool], seconds: float = 120
     ) -> list[TrialReading]:
-        deadline = time.monotonic() + seconds
-        while True:
-            states = reconcile(Sweep(folder, record).read())
-            if reached(states):
-                return states
-            assert time.monotonic() < deadline, states
-            time.sleep(0.3)
+        states: list[TrialReading] = []
+
+        def is_reached() -> bool:
+            states[:] = reconcile(Sweep(folder, record).read())
+            return reached(states)
+
+        try:
+            wait_for(is_reached, seconds)
+        except AssertionError as error:
+            raise AssertionError(states) from error
+        return states
 
     return wait
 
