@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,8 +16,9 @@ from rich.text import Text
 from cli.output.console import complaints
 from conf.compose.model_from import expand_model_from
 from conf.credentials import hide_credentials, shown_tree
-from conf.errors import TrisweepError, UsageError
+from conf.errors import ConfigError, TrisweepError, UsageError
 from conf.folders import further_folders, options
+from conf.nearest import most_like
 from conf.overrides import Overrides
 from conf.types.schema import NAME
 
@@ -70,12 +72,25 @@ def _begun_without_file(sweep: str, own: Overrides) -> Overrides | None:
 
     output_dir = Path(compose(own.of({"output_dir"})).settings.output_dir).absolute()
     folder = SweepFolder.planned_last(output_dir, sweep, own.stated_value("cluster") or "*")
-    begun = History.kept_in(folder).begun if folder is not None else None
-    if folder is None or begun is None or not Overrides.parse(begun.overrides).is_without_file:
+    if folder is None:
+        begun_here = {*_names_begun(output_dir)} - {sweep, *options("sweep")}
+        if (meant := most_like(sweep, [*begun_here, *options("sweep")])) in begun_here:
+            raise ConfigError("sweep", sweep, f"was not begun in {output_dir.name}", f"Did you mean {meant}?")
+        return None
+    begun = History.kept_in(folder).begun
+    if begun is None or not Overrides.parse(begun.overrides).is_without_file:
         return None
     from launcher.control.orders import overrides_at_begin
 
     return overrides_at_begin(folder, begun)
+
+
+def _names_begun(output_dir: Path) -> Iterator[str]:
+    from sweeps.trial import SweepFolder
+
+    for folder in SweepFolder.started_in(output_dir, "*"):
+        with suppress(UsageError):  # a damaged record tells no name
+            yield folder.read_record().name
 
 
 def composition_of(sweep: str | None, texts: Sequence[str] | None) -> Composition:

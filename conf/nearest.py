@@ -84,7 +84,7 @@ def _by_initials(word: str, known: Sequence[str]) -> str | None:
 
 def _has_like_key(word: str, name: str) -> bool:
     """True if the keys themselves are alike, and not just the groups before them."""
-    key, other = word.rpartition(".")[2], name.rpartition(".")[2]
+    key, other = _parted(word)[1], _parted(name)[1]
     return _ratio(key, other) >= LIKE_KEY or _words(key) <= _words(other)
 
 
@@ -93,10 +93,16 @@ def _likeness(word: str, name: str) -> float:
 
     Words that both have, as h100-sxm and dgx-h100 do, tell more than letters: those of h800 are nearer to h100-sxm.
     """
-    (group, _, key), (other_group, _, other_key) = word.rpartition("."), name.rpartition(".")
+    (group, key), (other_group, other_key) = _parted(word), _parted(name)
     words = _words(key)
     shared = len(words & _words(other_key)) / max(1, len(words))  # tensor_size for tensor_parallel_size
     return _ratio(key, other_key) + _ratio(group, other_group) + shared
+
+
+def _parted(name: str) -> tuple[str, str]:
+    """The groups before a key, and the key: the point of a version, as in llama-3.1-8b, parts nothing."""
+    *groups, key = re.split(r"\.(?!\d)", name)
+    return ".".join(groups), key
 
 
 def _words(key: str) -> set[str]:

@@ -17,7 +17,7 @@ from functools import cached_property
 
 from conf.compose.load import Composition, compose
 from conf.compose.tree import value_at
-from conf.errors import UsageError
+from conf.errors import ConfigError, UsageError
 from conf.overrides import Overrides, value_text
 from conf.plan.knobs import LAYOUT_KEYS
 from conf.types.schema import Value
@@ -216,8 +216,11 @@ class _Roles:
         """The trial as a point of the new configuration; None where it differs in more than its layout."""
         if self._draft is None or trial.experiment is None:
             return None
-        point = {**trial.point, **_stated_layout(trial, self._draft)}
-        return point if self._draft(Proposal(point, "")).mark == trial.mark else None
+        try:
+            point = {**trial.point, **_stated_layout(trial, self._draft)}
+            return point if self._draft(Proposal(point, "")).mark == trial.mark else None
+        except ConfigError:  # as where a name in the command, which had one value then, has several now
+            return None
 
 
 def _stated_layout(trial: Trial, draft: Draft) -> Point:

@@ -38,6 +38,11 @@ def test_a_name_is_proposed_that_shares_a_word_and_not_one_that_shares_some_lett
     assert most_like(word, ["dgx-b200", "dgx-h100", "gb200-nvl72", "h20", "h800", "mi300x", "a800"]) == meant
 
 
+@pytest.mark.parametrize(("word", "meant"), [("llama-3-70b", "llama-3.1-70b"), ("llama3.1-8b", "llama-3.1-8b")])
+def test_the_point_of_a_version_does_not_part_a_name(word: str, meant: str) -> None:
+    assert most_like(word, ["llama-2-70b", "llama-2-7b", "llama-3.1-70b", "llama-3.1-8b", "llama-3.1-405b"]) == meant
+
+
 def test_what_is_known_is_listed_once() -> None:
     assert nearest("zzz", KEYS) == "Known: parallel, batch, notify, model."
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from conf.compose.script_sweep import script_sweep
 from conf.types.schema import Value
 from launcher.control.composed_rules import rules_for
 from sweeps.folder.journal import Asked, Begun, Journal
@@ -26,9 +27,9 @@ def folder(tmp_path: Path) -> SweepFolder:
     return SweepFolder(tmp_path / "smoke-local")
 
 
-def command(folder: SweepFolder, *overrides: str) -> dict[str, Trial]:
+def command(folder: SweepFolder, *overrides: str, sweep: str = "smoke") -> dict[str, Trial]:
     """What `trisweep sweep smoke` does with these overrides, up to the moment at which trials start."""
-    asked = composed(["sweep=smoke", *overrides])
+    asked = composed([f"sweep={sweep}", *overrides])
     planned = Sweep(folder, plan_sweep(asked, proxy=False, git_sha=""))
     rules = rules_for(asked, planned.record, on_slurm=False)
     record = union(planned, rules.draft, asks_later=rules.max_trials is not None)
@@ -88,6 +89,19 @@ def test_what_differs_in_more_than_its_layout_is_shown_and_not_observed(folder: 
     assert command(folder, "training.num_steps=9")[first].role == "kept"
     assert shown(folder) == [first]
     assert command(folder)[first].role == "asked"
+
+
+def test_a_name_of_a_command_that_had_one_value_may_have_several_later(folder: SweepFolder) -> None:
+    def script(values: str) -> dict[str, Trial]:
+        asked = script_sweep("python fit.py --lr {lr}", [values]).overrides(["search.objective=[loss]"], None)
+        first, *overrides = asked.texts
+        return command(folder, *overrides, sweep=first.removeprefix("sweep="))
+
+    (one,) = script("lr=1e-3")
+    measure(folder, 0)
+    later = script("lr=1e-2,1e-1")
+    assert (len(later), later[one].role) == (3, "kept")
+    assert shown(folder) == [one]
 
 
 def test_an_observed_trial_says_what_its_own_command_left_unsaid(folder: SweepFolder) -> None:
