@@ -11,6 +11,7 @@ from conf.units import GIBIBYTE, TERA
 from conf.yaml_text import file_text, yaml_content
 from costs import Estimate
 from diagnose.measured import MeasuredSteps
+from diagnose.memory_risk import MemoryRisk
 from diagnose.runs import LogLine
 from diagnose.understood import Understood
 from sweeps.table.prices import RowPrediction
@@ -22,6 +23,8 @@ MOST_CONVENTION = 1.6
 """Conventions of counting a step's FLOPs differ by recomputation (4/3) and by attention; not by more than this."""
 PEAK_CLOSE = 0.03
 LITTLE_MEMORY = 0.6
+UNLIKELY = 0.01
+"""A plan that is less likely to fit than this, and ran, is not the one that was understood."""
 
 
 @dataclass(frozen=True)
@@ -159,6 +162,10 @@ def _about_memory(understood: Understood, measured: MeasuredSteps) -> Iterator[D
         yield Doubt(f"{says}: the device is another one", None, impossible=True)
     held, expected = measured.allocated_bytes or reserved, predicted.allocated_bytes
     if held is None:
+        if MemoryRisk(understood, None).fits(configuration, predicted) < UNLIKELY:
+            says = f"it ran, and its plan needs {predicted.peak_memory_bytes / GIBIBYTE:,.1f} GiB of a device's"
+            remedy = "more is recomputed, sharded or kept on the host than was understood"
+            yield Doubt(f"{says} {capacity / GIBIBYTE:,.1f}: {remedy}")
         return
     prediction = RowPrediction(configuration, predicted)
     if otherwise := recompute_doubt(prediction, held, is_allocated=measured.allocated_bytes is not None):

@@ -5,7 +5,7 @@ What a row says that has no price, such as offloaded activations, is left out an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -105,7 +105,8 @@ def price_of(configurations: list[Configuration]) -> list[Estimate]:
 def understood(run: UserRun, step_seconds: float | None) -> Understood:
     """What is known of a run whose steps take so many seconds."""
     row = _row_of(run, step_seconds)
-    missing, taken = _missing(run), _taken(run, row)
+    missing = _missing(run)
+    taken = _taken(run, row, [each.column for each in missing])
     if missing:
         return Understood(run, row, None, f"nothing says {', '.join(each.column for each in missing)}", missing, taken)
     try:
@@ -139,13 +140,14 @@ def _missing(run: UserRun) -> tuple[MissingFact, ...]:
     return tuple(each for each in missing_of(run) if each.column not in said)
 
 
-def _taken(run: UserRun, row: Mapping[str, str]) -> dict[str, str]:
+def _taken(run: UserRun, row: Mapping[str, str], missing: Sequence[str]) -> dict[str, str]:
     facts = {
         column: f"{fact.value} ({fact.note})" if fact.note else fact.value
         for column, fact in run.columns.items()
         if fact.said_by in (SaidBy.ASSUMED, SaidBy.COMPUTED) and column not in UNTOLD
     }
-    return {column: value for column, value in TAKEN.items() if not text_of(row, column)} | facts
+    usual = {column: value for column, value in TAKEN.items() if not text_of(row, column) and column not in missing}
+    return usual | facts
 
 
 def _priced(row: Mapping[str, str]) -> tuple[Configuration, tuple[str, ...]]:

@@ -29,6 +29,11 @@ SIZES = re.compile(
     rf"(?<![\w./-])[\"']?(?:({SURE})[\"']?(?: *[=:|\u2502] *| {{2,}})(\d[\d_]*)(?![\w.%/])"
     r"|(model|model_name)[\"']? ?[=:] ?[\"']?([\w./-]*\d[bB]\b[\w.-]*))"
 )
+SPOKEN = {re.sub("^n(?:um)?_", "number_of_", name).replace("_", " "): name for name in SURE.split("|")}
+SPOKEN_SIZES = re.compile(
+    rf"(?:^|[^\w\s./-]) *({'|'.join(SPOKEN)}) *[:=] *(\d+(?:,\d{{3}})*)(?![\w.%/])", re.IGNORECASE
+)
+"""The same in words, as in `World size: 16`, where no other word stands before them."""
 FLAG_LINE = re.compile(r"\s*--([a-z][\w-]+)(?:=| +)([^\s\\-]\S*)$")
 """A flag and its value alone, as programs list what they were given."""
 SHORT = re.compile(r"(?<![\w./-])(tp|pp|dp|cp|mbs|gbs|layers|hidden|heads|seq)=(\d+)(?![\w.])")
@@ -39,7 +44,7 @@ CHOICE = re.compile(
 """What may stand on a line beside sizes."""
 OF_SIZES = (
     *("_size", "_layer", "seq_len", "_heads", "d_model", "global_batch", "_gpus", "_length", "model", "tp=", "gbs="),
-    *("hidden=", " --"),
+    *("hidden=", " --", " size", " length", "umber of "),
 )
 """Sizes that a program prints under the names that many have for them."""
 MIB = 2.0**20
@@ -113,7 +118,8 @@ def _pairs(run: UserRun, text: str, where: LogLine) -> bool:
     if (flag := FLAG_LINE.match(where.text)) is not None:
         says(run, flag[1].replace("-", "_"), flag[2], SaidBy.FLAG, where)
         return True
-    found = SIZES.findall(where.text) + [(*pair, "", "") for pair in short if len(short) >= LEAST_SHORT]
+    found = [(SPOKEN[words.lower()], said.replace(",", ""), "", "") for words, said in SPOKEN_SIZES.findall(where.text)]
+    found += SIZES.findall(where.text) + [(*pair, "", "") for pair in short if len(short) >= LEAST_SHORT]
     found += [(*pair, "", "") for pair in CHOICE.findall(where.text) if len(found) >= LEAST_SHORT]
     for name, value, of_model, model in found:
         says(run, name or of_model, value or model, SaidBy.PROSE, where)

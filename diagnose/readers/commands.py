@@ -26,6 +26,8 @@ PROGRAM = re.compile(rf"\S+\.py$|(?:\S*/)?(?:torchrun|deepspeed|{FRONT_ENDS})$")
 NAMED_PROGRAM = re.compile(rf"(?:\S*/)?(?:{OWN_TRAINERS})$")
 SCHEDULED = re.compile(r"^#(?:SBATCH|PBS|BSUB)\s+(?:-l\s+)?(.+)$")
 SHORT_OF_SLURM = {"N": "nodes", "n": "ntasks", "G": "gpus", "np": "np", "ppn": "ppn"}
+GLUED = re.compile(r"(?<!\S)-([NnG])(\d+)(?!\S)")
+"""A short flag with its value in one word, as in `-N4`."""
 SHORT_OF_MPI = {"n": "np", "np": "np", "N": "ntasks_per_node", "ppn": "ntasks_per_node", "npernode": "ntasks_per_node"}
 SHORT_OF = {"srun": SHORT_OF_SLURM, **dict.fromkeys(("mpirun", "mpiexec", "aprun"), SHORT_OF_MPI)}
 """What launchers mean by short flags, which a program behind them may mean otherwise."""
@@ -121,7 +123,8 @@ def _scheduled(run: UserRun, source: str, text: str, first_line: int) -> dict[st
     for offset, line in enumerate(text.split("\n")):
         if (match := SCHEDULED.match(line.strip())) is None:
             continue
-        for name, value in re.findall(r"--?([A-Za-z][\w-]*)[ =]*([^\s-][^\s]*)?", re.sub(r"\s#.*", "", match[1])):
+        words = GLUED.sub(r"-\1 \2", re.sub(r"\s#.*", "", match[1]))
+        for name, value in re.findall(r"--?([A-Za-z][\w-]*)[ =]*([^\s-][^\s]*)?", words):
             key = SHORT_OF_SLURM.get(name, name).replace("-", "_")
             found[key] = value
             says(run, f"sbatch.{key}", value, SaidBy.FLAG, at(source, first_line + offset, line))
@@ -156,6 +159,8 @@ def read_flags(run: UserRun, words: list[tuple[str, LogLine]], said_by: SaidBy =
                 for _ in values:
                     next(rest)
             value = " ".join(values)[:MOST_OF_A_VALUE] or "True"
+            if (glued := GLUED.fullmatch(text)) is not None and glued[1] in short:
+                says(run, short[glued[1]], glued[2], said_by, line)
             says(run, short.get(flag[1]) or _name(flag[1]), value, said_by, line)
             if flag[1] == "config_overrides":  # of run_clm.py: "n_embd=1024,n_layer=24"
                 read_flags(run, [(each, line) for each in value.split(",")], said_by)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from conf.compose.complaints import require_option
 from conf.compose.model_from import KEY as MODEL_FROM
 from conf.compose.model_from import model_in
 from conf.errors import ConfigError
@@ -16,6 +17,7 @@ from conf.yaml_text import file_text, yaml_content
 from diagnose.readers.said import text_of
 from diagnose.readers.unknown import USUAL
 from diagnose.runs import Fact, LogLine, SaidBy
+from sweeps.table.cells import integer_of
 from sweeps.table.columns import DEVICE_COLUMNS, MEASURED_COLUMNS, MODEL_COLUMNS, OPTIONAL_COLUMNS, REQUIRED_COLUMNS
 
 COMMAND_LINE = "the command line"
@@ -33,7 +35,7 @@ def given_facts(texts: Iterable[str]) -> dict[str, Fact]:
     """The facts that overrides state, by column.
 
     Raises:
-        ConfigError: one is no `key=value`, or its key has no column.
+        ConfigError: one is no `key=value`, its key has no column, or its value is no count or no cluster.
     """
     facts: dict[str, Fact] = {}
     for override in map(Override.parse, texts):
@@ -62,6 +64,10 @@ def _columns_of(override: Override) -> dict[str, str]:
     key = override.key if override.key in KNOWN else BY_KEY.get(override.key)
     if key is None:
         raise ConfigError(override.key, value, "has no column", nearest(override.key, [*BY_KEY, *KNOWN]))
+    if key in REQUIRED_COLUMNS:
+        integer_of({override.key: value}, override.key)
+    elif key == "cluster":
+        require_option("cluster", value, "cluster")
     return {key: value}
 
 

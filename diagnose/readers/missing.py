@@ -11,6 +11,9 @@ from sweeps.table.columns import DEVICE_COLUMNS, REQUIRED_COLUMNS
 TABLE = package_content("places.yaml", __package__)
 PLACES, ANYWHERE, OF_A_FAMILY = TABLE["programs"], TABLE["anywhere"], TABLE["of_a_family"]
 
+OF_DEEPSPEED = ("deepspeed", "deepspeed_config", "deepspeed_config_file")
+"""What names DeepSpeed's file, which says the stage of ZeRO."""
+
 
 class MissingFact(NamedTuple):
     """A column that nobody fills.
@@ -35,7 +38,13 @@ def missing_of(run: UserRun) -> list[MissingFact]:
         lacking.append("gpu")
     if "num_experts" in run.columns and "top_k" not in run.columns:
         lacking.append("top_k")
+    if "zero_stage" not in run.columns and any(_names_file(run.settings.get(each)) for each in OF_DEEPSPEED):
+        lacking.append("zero_stage")
     return [_missing(run, column) for column in lacking]
+
+
+def _names_file(fact: Fact | None) -> bool:
+    return fact is not None and fact.value.strip("'\"").endswith(".json")
 
 
 def _missing(run: UserRun, column: str) -> MissingFact:

@@ -68,7 +68,7 @@ def script_of(
         sourced: the text of a file that the script reads with `source`; None where it is not there.
     """
     text = _with_arguments(text)
-    variables = {name: [Word(value, first_line)] for name, value in (known or {}).items()}
+    variables = {name: [Word(part, first_line) for part in value.split()] for name, value in (known or {}).items()}
     for default in DEFAULT.finditer(text):  # `: "${TP:=2}"`; what sets it later or before stands where that is
         variables.setdefault(
             default[1], [Word(default[2].strip("\"'"), first_line + text[: default.start()].count("\n"))]
@@ -96,8 +96,10 @@ def script_of(
 
 
 def _inner_commands(words: list[Word], variables: Mapping[str, list[Word]]) -> list[list[Word]] | None:
-    """The commands of `srun bash -c "..."`, each behind what starts it; None where no text is run."""
+    """The commands of `srun bash -c "..."` or `eval "..."`, each behind what starts it; None where no text is run."""
     texts = [word.text for word in words]
+    if texts[0] == "eval" and len(words) == 2:
+        words, texts = [words[1]] * 3, ["bash", "-c", texts[1]]
     shell = next(
         (place for place in range(len(words) - 2) if SHELL.fullmatch(" ".join(texts[place : place + 2]))), None
     )

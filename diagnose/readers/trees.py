@@ -21,6 +21,8 @@ INTERPOLATED = re.compile(r"\$\{([\w.]+)\}")
 STARTS_TRAINING = re.compile(
     r"^\s*(?:\S*/)?(?:torchrun|srun|deepspeed|accelerate launch|python3? (?:-m )?\S+) ", re.MULTILINE
 )
+TEXT = r'("(?:\\.|[^"\\])*")'
+REMARK, LAST_COMMA = re.compile(rf"{TEXT}|(?://|#)[^\n]*|/\*.*?\*/", re.DOTALL), re.compile(rf"{TEXT}|,(?=\s*[}}\]])")
 MOST_DEPTH, MOST_LEAVES, MOST_OF_A_LIST = 12, 5000, 512
 DOTTED_LATER = re.compile(r"\bconfigs?: |args: |json = ")
 
@@ -35,7 +37,7 @@ def tree_of(text: str, source: str, kind: str) -> Any:
         if kind == "toml":
             return tomllib.loads(text)
         if kind == "json":
-            return json.loads(text)
+            return _json_of(text)
         return yaml_content(text.expandtabs(2), source, KEY)
     except ConfigError:
         raise
@@ -43,6 +45,21 @@ def tree_of(text: str, source: str, kind: str) -> Any:
         raise ConfigError(
             KEY, source, f"is not {kind.upper()} ({str(error)[:150]})", "Correct the file, or leave it out."
         ) from None
+
+
+def _json_of(text: str) -> Any:
+    """JSON, also with remarks and with commas behind a last value, as DeepSpeed reads its file (Hjson)."""
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        try:
+            return json.loads(LAST_COMMA.sub(_kept, REMARK.sub(_kept, text)))
+        except ValueError:
+            raise error from None
+
+
+def _kept(match: re.Match[str]) -> str:
+    return match[1] or ""
 
 
 def unwrapped(content: Any) -> Any:

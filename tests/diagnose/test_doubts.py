@@ -69,6 +69,12 @@ def test_a_rate_that_counts_something_else_is_explained(columns: dict[str, str],
     assert any(says in doubt for doubt in found) or any("above the peak" in doubt for doubt in found)
 
 
+def test_a_plan_that_cannot_have_fitted_is_doubted_where_the_log_has_no_memory() -> None:
+    assert doubts_of(made_run()) == []
+    (says,) = doubts_of(made_run(columns={"tp": "1", "zero_stage": "0"}))
+    assert says.startswith("it ran, and its plan needs ")
+
+
 def test_tokens_that_leave_accumulation_out_are_said() -> None:
     run = made_run(columns={"micro_batch": "1"})
     tokens = 256 * 4096 / run.steps[0].seconds

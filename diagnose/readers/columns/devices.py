@@ -9,7 +9,7 @@ from conf.units import count_of
 from diagnose.readers.commands import gpus_of
 from diagnose.readers.computed import known_gpus
 from diagnose.readers.said import Columns, number
-from diagnose.runs import Fact
+from diagnose.runs import Fact, SaidBy
 from sweeps.table.clusters import clusters_by_device, clusters_by_gpu, plain_name
 
 PER_NODE = ("nproc_per_node", "num_gpus_per_node", "trainer.n_gpus_per_node", "NPROC_PER_NODE")
@@ -64,7 +64,8 @@ def _per_node(columns: Columns) -> Fact | None:
     for least, names in ((2, PER_NODE), (2, ("num_gpus",)), (1, OF_SLURM), (2, TASKS_PER_NODE), (1, PER_NODE)):
         said = columns.settings.fact(*names)
         count = gpus_of(said.value) if said else ""
-        if names == ("num_gpus",) and (number(count) or 0) > MOST_OF_A_NODE:
+        is_of_all = said is not None and said.said_by is not SaidBy.FLAG and not columns.settings.is_known(*NODES)
+        if names == ("num_gpus",) and (is_of_all or (number(count) or 0) > MOST_OF_A_NODE):
             continue  # of a program that counts all of them
         if said is not None and count and int(count) >= least:
             columns.take("gpus_per_node", said._replace(value=count))

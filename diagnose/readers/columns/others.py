@@ -55,6 +55,10 @@ def _fill_maxtext(columns: Columns) -> None:
     if sizes and all(size is not None and size > 0 for size in sizes):
         note = "the product of " + ", ".join(axes)
         columns.computed("num_gpus", int(math.prod(size or 1 for size in sizes)), settings.known[axes[0]].at, note)
+    if (shards := settings.fact("ici_fsdp_parallelism")) is not None and shards.value != "1":
+        columns.put("zero_stage", "FULL_SHARD", "ici_fsdp_parallelism", note="weights lie in pieces over axis fsdp")
+    elif shards is None and settings.has_arguments:
+        columns.assumed("zero_stage", "FULL_SHARD", "MaxText's default: axis fsdp takes all devices of a slice")
     if policy := settings.text("remat_policy"):
         columns.put("recompute", {"full": "full", "save_everything": "none"}.get(policy, "selective"), "remat_policy")
     elif settings.has_arguments:

@@ -9,7 +9,14 @@ from diagnose.readers.beside import read_beside
 from diagnose.readers.marks import MOST_OF_A_KIND, kinds_of
 from diagnose.runs import LogLine, UserRun
 from tests.diagnose.made_up import SIZES, Write, megatron_steps
-from tests.diagnose.readers.columns.test_megatron import the_run
+from tests.diagnose.readers.columns.test_megatron import cells, the_run
+
+
+def test_sizes_in_words_are_read_where_no_other_word_stands_before_them(write: Write) -> None:
+    text = "[INFO] World size: 16\nGlobal batch size: 512 | Micro batch size = 2\nNumber of layers: 32\n"
+    text += "Vocab size: 8,192\neval sequence length: 77\nworld size: 5% \n" + "step 1 loss 3.2 step_time 3.2s\n" * 2
+    wanted = {"num_gpus": "16", "global_batch": "512", "micro_batch": "2", "layers": "32", "vocab": "8192"}
+    assert cells(the_run(write("mine.log", text)), *wanted, "seq") == wanted
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,12 @@ def test_a_trainer_chooses_the_patterns_and_fills_no_column() -> None:
     assert chosen_trainer(["trainer=hf-trainer"]) == "hf-trainer"
 
 
+@pytest.mark.parametrize("text", ["tp=two", "batch.global_batch_size=-4", "seq=", "cluster=dgxh100"])
+def test_a_value_that_cannot_be_is_refused(text: str) -> None:
+    with refused(ConfigError, text.partition("=")[0]):
+        given_facts([text])
+
+
 def test_a_slip_is_answered_with_what_may_be_meant() -> None:
     with refused(ConfigError, "parallel.tensor_parallel_sise"):
         given_facts(["parallel.tensor_parallel_sise=8"])

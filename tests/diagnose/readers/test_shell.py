@@ -31,6 +31,10 @@ def words(text: str, **known: str) -> list[list[str]]:
         ("export X=1 Y=2\na $X$Y", [["a", "12"]]),
         ("X=1 a --b $X", [["a", "--b", "1"]]),
         ('a "unclosed', [["a", '"unclosed']]),
+        ("X=(--b 3)\nsrun bash -c 'a '\"${X[*]}\"' --c'", [["srun", "a", "--b", "3", "--c"]]),
+        ("export X='--b 3'\nsrun bash -c 'a $X --c'", [["srun", "a", "--b", "3", "--c"]]),
+        ("eval \"a --b 1 \\\n --c 'd e'\"", [["a", "--b", "1", "--c", "d e"]]),
+        ("A=(b --c 1)\neval a ${A[@]}", [["eval", "a", "b", "--c", "1"]]),
     ],
 )
 def test_a_script_is_taken_apart(text: str, commands: list[list[str]]) -> None:

@@ -34,6 +34,13 @@ def test_four_nodes_of_eight_are_counted(write: Write, name: str) -> None:
     assert cells(run, "num_gpus", "gpus_per_node") == {"num_gpus": "32", "gpus_per_node": "8"}
 
 
+def test_the_gpus_of_a_configuration_are_all_and_those_of_a_launchers_flag_a_nodes(write: Write) -> None:
+    run = the_run(write("mine.json", '{"num_gpus": 16, "seq_len": 2048, "n_layers": 24}'))
+    assert cells(run, "num_gpus", "gpus_per_node") == {"num_gpus": "16"}
+    run = the_run(write("run.sh", "deepspeed --num_gpus 8 train.py --zero-stage 1\n"))
+    assert cells(run, "num_gpus", "gpus_per_node") == {"num_gpus": "8", "gpus_per_node": "8"}
+
+
 def test_visible_devices_count_where_nothing_else_does(write: Write) -> None:
     run = the_run(write("run.sh", "CUDA_VISIBLE_DEVICES=1,2,3 llamafactory-cli train sft.yaml"))
     assert run.row()["num_gpus"] == "3"

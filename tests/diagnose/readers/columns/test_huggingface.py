@@ -8,6 +8,7 @@ import pytest
 
 from diagnose.readers import missing_of, read_runs
 from diagnose.runs import SaidBy
+from diagnose.understood import understood
 from tests.diagnose.made_up import Write
 from tests.diagnose.readers.columns.test_megatron import cells, the_run
 from tests.messages import refused
@@ -99,6 +100,21 @@ def test_auto_in_the_users_json_is_settled_by_the_banner(write: Write) -> None:
     assert cells(run, *wanted, "cpu_offload", "offload_optimizer") == wanted
     assert run.columns["implementation"].value == "deepspeed"
     assert "seq" not in run.columns, "positions of a model are no length that was trained"
+
+
+def test_a_file_for_deepspeed_may_have_remarks_and_a_last_comma(write: Write) -> None:
+    text = '{\n  // of http://x\n  "zero_optimization": {"stage": 2, "name": "a // b, }",}, # two\n  "steps": 3, }'
+    assert cells(the_run(write("ds.json", text)), "zero_stage") == {"zero_stage": "2"}
+
+
+def test_the_stage_of_a_file_that_is_not_there_is_missing_and_not_taken(write: Write) -> None:
+    command = "deepspeed --num_gpus 8 train.py --deepspeed ds.json --per_device_train_batch_size 1 --bf16 True\n"
+    run = the_run(write("run.sh", command))
+    assert "zero_stage" in {each.column for each in missing_of(run)}
+    assert "zero_stage" not in understood(run, None).taken
+    write("ds.json", json.dumps(ZERO))
+    run = the_run(write("run.sh", command))
+    assert cells(run, "zero_stage") == {"zero_stage": "3"}
 
 
 def test_auto_without_a_log_is_asked_for_with_its_line(write: Write) -> None:

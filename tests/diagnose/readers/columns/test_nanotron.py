@@ -91,3 +91,9 @@ def test_a_coloured_log_that_is_cut_still_tells_its_steps(write: Write) -> None:
     run = the_run(write("train.log", text))
     assert [step.number for step in run.steps][:1] == [327281]
     assert run.steps[0].seconds == pytest.approx(2.3)
+
+
+def test_what_is_allocated_between_steps_is_not_the_most_that_was(write: Write) -> None:
+    memory = STEP.rstrip("\n") + " | cuda_memory_allocated: 5.9G | cuda_max_memory_reserved: 41.2G\n"
+    (step,) = the_run(write("nano.log", memory)).steps
+    assert (step.allocated_bytes, step.memory_bytes) == (None, 41.2e9)

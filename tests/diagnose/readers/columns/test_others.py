@@ -104,6 +104,14 @@ def test_the_sizes_of_llm_foundry_and_maxtext_are_read(write: Write) -> None:
     assert cells(maxtext, *wanted) == wanted
 
 
+def test_the_devices_of_maxtext_and_its_sharding_are_read(write: Write) -> None:
+    lines = "Num_devices: 16, shape (1, 1, 16, 1, 1, 1)\n" + MAXTEXT + LINES["maxtext"]
+    run = the_run(write("max.log", lines + "Config param ici_fsdp_parallelism: -1\n"))
+    assert cells(run, "num_gpus", "zero_stage") == {"num_gpus": "16", "zero_stage": "FULL_SHARD"}
+    run = the_run(write("max.log", lines + "Config param ici_fsdp_parallelism: 1\n"))
+    assert "zero_stage" not in run.columns
+
+
 TUNE = """model:
   _component_: torchtune.models.llama3_1.llama3_1_8b
 tokenizer:
