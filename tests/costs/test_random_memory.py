@@ -30,10 +30,10 @@ from train_core.training.trainer import Trainer
 
 FOUND_SINCE = (70_002, 70_005, 70_006, 70_028, 70_029, 70_046, 90_501, 90_507, 90_508, 90_518, 90_534)
 CASES = (*range(54_100, 54_160), *FOUND_SINCE)
-CASES_OF_MAKE_TEST = (54_120, 54_124, 54_127, 54_134, 54_142, 54_140, 54_151, 70_005, 70_006, 90_507, 90_508, 90_518)
-"""A single micro-batch, the embedding's sums, GPipe with experts, ZeRO-2 at a loss, casts to fp8; an earlier chunk of a
-last stage, padded rows of experts, the final norm, queries of a single group, a layer without experts, ZeRO-3 at
-a loss, the update: all were wrong."""
+CASES_OF_MAKE_TEST = (54_120, 54_124, 54_127, 54_134, 54_142, 70_005, 70_006, 90_507, 90_508, 90_518)
+"""A single micro-batch, the embedding's sums, GPipe with experts, ZeRO-2 and chunks at a loss, casts to fp8; the final
+norm, queries of a single group, a layer without experts beside padded ones, ZeRO-3 at a loss, the update: all were
+wrong."""
 SHARE, MOST_BYTES = 0.02, 8 * 2**20
 BEYOND = {
     **dict.fromkeys((54_101, 54_108, 54_113), 0.08),  # zero-bubble in fp8: casts of products that are put off
@@ -53,17 +53,36 @@ class LiveStorages(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.storages: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
-        self.peak = 0
+        self.most_of: dict[int, int] = {}
+        self.most = self.peak = 0
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is torch.ops.prim.device.default:  # which autograd asks for more often than for all else
+            return args[0].fake_device
         if function is torch.ops.aten._local_scalar_dense.default:
             return 1.0  # fake tensors have no values
         out = function(*args, **kwargs or {})
         for tensor in tree_leaves(out):
             if type(tensor) is FakeTensor:
-                self.storages.add(tensor.untyped_storage())
-        self.peak = max(self.peak, sum(storage.nbytes() for storage in self.storages))
+                self._hold(tensor.untyped_storage())
+        # Summing up hundreds of storages after every operation would take as long as the operations.
+        if self.most > self.peak:
+            self.peak = max(self.peak, sum(storage.nbytes() for storage in self.storages))
         return out
+
+    def _hold(self, storage: torch.UntypedStorage) -> None:
+        """Count the storage to `most`, which takes none for emptied, and is no less than what is held."""
+        address, num_bytes = storage._cdata, storage.nbytes()
+        known = self.most_of.get(address)
+        if known is None:
+            self.storages.add(storage)
+            weakref.finalize(storage, self._let_go, address)
+        if known is None or num_bytes > known:
+            self.most_of[address] = num_bytes
+            self.most += num_bytes - (known or 0)
+
+    def _let_go(self, address: int) -> None:
+        self.most -= self.most_of.pop(address)
 
 
 def held_bytes(experiment: Experiment, stage: int) -> int:
@@ -160,7 +179,7 @@ def test_a_stage_holds_what_is_counted_on_paper(number: int) -> None:
     assert predicted - held <= max(BEYOND.get(number, SHARE) * held, MOST_BYTES)
 
 
-@pytest.mark.one_in(8)
+@pytest.mark.one_in(14)
 @pytest.mark.slow
 @pytest.mark.parametrize("with_parts_number", range(110_000, 110_014))
 def test_a_stage_with_parts_of_other_types_holds_what_is_counted_on_paper(with_parts_number: int) -> None:

@@ -32,7 +32,7 @@ from train_core.trial.folder import TrialFolder
 
 MUON = {"training.optimizer": "muon", "training.learning_rate": 1e-2, "model.num_layers": 4}
 SAVING = {"checkpoint.every_steps": 3, "checkpoint.asynchronous": False, "training.num_steps": 6}
-REHEARSED = (58_103, 58_105, 58_106, 58_108, 58_113, 58_114)
+REHEARSED = (58_108, 58_103, 58_105, 58_106, 58_113, 58_114)
 
 
 @pytest.mark.parametrize("shape", [(8, 20), (20, 8), (16, 16)])
