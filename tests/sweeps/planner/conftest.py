@@ -16,29 +16,35 @@ from sweeps.planner.plans.strategy import Strategy, strategies_of
 from tests.composed import load
 
 CASES = {
-    "24 layers of GPT-3 on Selene": (
-        ["model=gpt-175b", "model.num_layers=24", "cluster=selene", "precision=bf16"],
+    "12 layers of GPT-3 on Selene": (
+        ["model=gpt-175b", "model.num_layers=12", "cluster=selene", "precision=bf16"],
         64,
         96,
         "trisweep",
     ),
     "GPT 22B on Frontier, Megatron-DeepSpeed": (
-        ["model=gpt-22b", "cluster=frontier", "precision=fp16"],
-        96,
-        480,
+        ["model=gpt-22b", "model.num_layers=24", "cluster=frontier", "precision=fp16"],
+        48,
+        240,
         "megatron-deepspeed",
     ),
-    "Llama 3.1 8B on H100": (["model=llama-3.1-8b", "cluster=dgx-h100", "precision=bf16"], 16, 64, "trisweep"),
+    "16 layers of Llama 3.1 8B on H100": (
+        ["model=llama-3.1-8b", "model.num_layers=16", "cluster=dgx-h100", "precision=bf16"],
+        16,
+        64,
+        "trisweep",
+    ),
     "Llama 2 70B under FSDP": (["model=llama-2-70b", "cluster=jean-zay", "precision=bf16"], 64, 128, "fsdp"),
-    "28 layers of BLOOM on Jean Zay, Megatron-Core": (
-        ["model=bloom-176b", "model.num_layers=28", "cluster=jean-zay", "precision=bf16"],
-        96,
-        256,
+    "12 layers of BLOOM on Jean Zay, Megatron-Core": (
+        ["model=bloom-176b", "model.num_layers=12", "cluster=jean-zay", "precision=bf16"],
+        48,
+        128,
         "megatron-core",
     ),
     "the 175B's proxy on a CPU": (["model=gpt-175b-proxy", "cluster=local", "precision=fp32"], 8, 24, "trisweep"),
     "across nodes": (
-        ["model=gpt-22b", "cluster=jean-zay", "precision=bf16", "parallel.tensor_parallel_across_nodes=true"],
+        ["model=gpt-22b", "model.num_layers=24", "cluster=jean-zay", "precision=bf16"]
+        + ["parallel.tensor_parallel_across_nodes=true"],
         48,
         96,
         "megatron-lm",

@@ -1,7 +1,8 @@
 """Laws of any search, on random spaces: what makes no plan slower, and that what is proposed is as it is said.
 
 A space is of any model (with few layers), cluster and trainer, on up to 64 devices. Seeds 1, 2 and 3 found what was
-mended; the usual run takes a few spaces of USUAL, and `--all-cases` takes 300 of EVALUATED, which nobody had looked at.
+mended; the usual run takes a few small spaces of USUAL, and `--all-cases` takes 300 of EVALUATED, which nobody had
+looked at.
 """
 
 from __future__ import annotations
@@ -38,9 +39,8 @@ from tests.composed import composed, load
 from tests.sweeps.planner.conftest import drawn
 from tests.sweeps.planner.counted import counted_seconds
 
-USUAL, EVALUATED = (5, 7), (300, 20_261_130)  # spaces, and their seed
+USUAL, EVALUATED = (3, 7, 3_000), (300, 20_261_130, 200_000)  # spaces, their seed, and the most plans of one
 NUM_PLANS, TOP = 200, 5
-MOST_SEARCHED = 200_000
 ROUNDING = 1e-9
 HIDDEN_TWICE = 1e-4
 """What a faster device may cost where a layer has experts: their exchange and the sums of gradients may hide behind the
@@ -142,7 +142,7 @@ def broken_by_the_fastest(space: Space, fastest: Candidate, other: Strategy) -> 
             yield f"better {name}: the fastest is {after / fastest.step_seconds - 1:.3%} slower"
     for name in (name for name in KNOB if is_tried(name) and name not in space.pinned):
         value, own = other.knob_value(name), fastest.strategy.knob_value(name)
-        if least_seconds(space, **{name: value}) < fastest.step_seconds:
+        if value != own and least_seconds(space, **{name: value}) < fastest.step_seconds:
             yield f"{name}={value} pinned is faster"
         if least_seconds(space, **{name: own}) != fastest.step_seconds:
             yield f"{name}={own} of the fastest pinned is another plan"
@@ -193,10 +193,10 @@ def broken_by_what_is_shown(job: Job, request: Request, candidate: Candidate) ->
         yield f"{label} is refused: {refusal}"
 
 
-def broken_laws(job: Job) -> list[str]:
+def broken_laws(job: Job, most_searched: int) -> list[str]:
     request = job.request
     (space,) = request.spaces
-    if not 0 < sum(block.num_strategies for block in blocks(space)) <= MOST_SEARCHED:
+    if not 0 < sum(block.num_strategies for block in blocks(space)) <= most_searched:
         reject()
     broken = list(broken_by_drawn_plans(space))
     try:
@@ -211,14 +211,14 @@ def broken_laws(job: Job) -> list[str]:
 
 
 def test_no_law_is_broken_in_a_random_space(request: pytest.FixtureRequest) -> None:
-    number, of = EVALUATED if request.config.getoption("--all-cases") else USUAL
+    number, of, most_searched = EVALUATED if request.config.getoption("--all-cases") else USUAL
 
     @seed(of)
     @examples(max_examples=number, database=None, suppress_health_check=list(HealthCheck))
     @given(jobs())
     def breaks_no_law(job: Job) -> None:
         try:
-            broken = broken_laws(job)
+            broken = broken_laws(job, most_searched)
         except ConfigError:  # the trainer does not run such a model, or the cluster lacks the precision
             reject()
         assert broken == []

@@ -219,7 +219,7 @@ def test_two_halves_of_one_type_cost_what_the_whole_costs(trainer: str) -> None:
 
 @pytest.mark.slow
 def test_the_faster_type_takes_more_layers_and_both_together_beat_either() -> None:
-    spaces = spaces_of(["model=gpt-175b"], [("selene", 128), ("dgx-h100", 128)], 256)
+    spaces = spaces_of(["model=gpt-175b"], [("selene", 64), ("dgx-h100", 64)], 128)
     best = choose_mixed(spaces, top=1).best[0]
     layers = {block.cluster: sum(block.layers_per_stage) for block in best.blocks}
     assert layers["dgx-h100"] > 1.5 * layers["selene"]

@@ -13,7 +13,7 @@ from costs import estimate
 from sweeps.planner.choosing.choice import choose_plans
 from sweeps.planner.choosing.objectives import Training
 from sweeps.planner.plans.strategy import Strategy
-from sweeps.planner.points import PROBES, _best, _probes, planned_points, refusal_of
+from sweeps.planner.points import PROBES, PlannedPoint, _best, _probes, planned_points, refusal_of
 from sweeps.planner.request import search_request
 from sweeps.points.plan import plan_sweep
 from sweeps.trial import SweepRecord, Trial
@@ -21,7 +21,7 @@ from tests.composed import composed, load
 from tests.messages import refused
 from tests.sweeps.planner.counted import counted_seconds
 
-ON_FRONTIER = ["sweep=175b", "search=planner", "parallel.context_parallel_size=1"]
+ON_FRONTIER = ["sweep=175b", "search=planner", "parallel.context_parallel_size=1", "parallel.recompute_every=1"]
 
 
 @pytest.fixture(scope="module")
@@ -36,27 +36,22 @@ def chosen(trials: tuple[Trial, ...]) -> list[Trial]:
 @pytest.mark.slow
 def test_the_best_plans_are_taken_best_first_and_all_of_them_can_be_trained(planned: SweepRecord) -> None:
     asked = search_request(composed(ON_FRONTIER))
-    settings = asked.settings
-    points = planned_points(asked.spaces[0], settings, settings.search)
-    best = points[: settings.search.top_k]
-    by_id = {trial.estimate.step_seconds for trial in chosen(planned.plan) if trial.estimate}
-    assert len(by_id) >= len(best)
-    predicted = [
-        next(trial.estimate for trial in planned.plan if trial.estimate and trial.point == one.values()) for one in best
-    ]
-    num_layers = settings.model.num_layers
-    slow = settings.model_copy(update={"cluster": asked.spaces[0].with_fewest_ports})
-    fewest = [estimate(one.strategy.experiment(slow)) for one in best]
+    settings, (space, *_) = asked.settings, asked.spaces
+    best = [trial for trial in chosen(planned.plan) if str(trial.chosen_because).startswith("predicted ")]
+    assert len(best) == settings.search.top_k
+    predicted = [trial.estimate for trial in best if trial.estimate]
+    strategies = [Strategy(each.parallel, each.batch) for trial in best if (each := trial.experiment)]
+    assert [PlannedPoint(strategy, "").values() for strategy in strategies] == [trial.point for trial in best]
+    slow = settings.model_copy(update={"cluster": space.with_fewest_ports})
+    fewest = [estimate(strategy.experiment(slow)) for strategy in strategies]
     counted = [
-        counted_seconds(one.strategy, each, num_layers, slower)
-        for one, each, slower in zip(best, predicted, fewest, strict=True)
+        counted_seconds(strategy, each, settings.model.num_layers, slower)
+        for strategy, each, slower in zip(strategies, predicted, fewest, strict=True)
     ]
     assert counted == sorted(counted)
-    odds = asked.spaces[0].odds
-    assert all(odds.likelihood(each.peak_memory_bytes, each.memory_capacity_bytes) >= 0.9 for each in predicted)
-    assert re.search(r"; left out: \S+, [\d.]+% faster on paper, \d\d% likely to fit", points[0].because)
-    for point in points:
-        point.strategy.experiment(settings)
+    assert all(space.odds.likelihood(each.peak_memory_bytes, each.memory_capacity_bytes) >= 0.9 for each in predicted)
+    assert re.search(r"; left out: \S+, [\d.]+% faster on paper, \d\d% likely to fit", str(best[0].chosen_because))
+    assert all(trial.experiment for trial in chosen(planned.plan))
 
 
 @pytest.mark.slow
@@ -107,7 +102,8 @@ def test_the_proxy_is_planned_on_this_machines_cluster(planned: SweepRecord) -> 
 
 @pytest.mark.slow
 def test_overrides_pin_knobs_of_what_is_planned() -> None:
-    record = plan_sweep(composed([*ON_FRONTIER, "parallel.tensor_parallel_size=8"]), proxy=False, git_sha="abc")
+    pinned = ["parallel.tensor_parallel_size=8", "parallel.schedule=1f1b"]
+    record = plan_sweep(composed([*ON_FRONTIER, *pinned]), proxy=False, git_sha="abc")
     sizes = {trial.experiment.parallel.tensor_parallel_size for trial in chosen(record.trials) if trial.experiment}
     assert sizes == {8}
 
@@ -119,7 +115,7 @@ def test_a_record_reads_back(planned: SweepRecord) -> None:
 
 @pytest.mark.slow
 def test_no_probe_changes_what_is_pinned() -> None:
-    pins = {"parallel.sequence_parallel": False, "parallel.recompute": "full", "batch.micro_batch_size": 2}
+    pins = {"parallel.sequence_parallel": False, "parallel.schedule": "1f1b", "batch.micro_batch_size": 2}
     overrides = [f"{key}={str(value).lower()}" for key, value in pins.items()]
     record = plan_sweep(composed([*ON_FRONTIER, *overrides]), proxy=False, git_sha="abc")
     found = [trial.point for trial in chosen(record.trials) if not trial.is_baseline]
@@ -144,7 +140,7 @@ def test_listed_layers_pin_the_number_of_stages_of_what_is_planned_and_the_basel
 def test_listed_layers_that_are_uneven_are_those_of_every_plan_that_is_taken() -> None:
     listed = [13, *[12] * 6, 11]
     pinned = f"parallel.layers_per_stage=[{','.join(map(str, listed))}]"
-    record = plan_sweep(composed([*ON_FRONTIER, pinned]), proxy=False, git_sha="abc")
+    record = plan_sweep(composed([*ON_FRONTIER, pinned, "parallel.schedule=1f1b"]), proxy=False, git_sha="abc")
     taken = [trial.experiment for trial in chosen(record.trials) if not trial.is_baseline and trial.experiment]
     assert taken
     assert {experiment.layers_per_stage for experiment in taken} == {tuple(listed)}
@@ -223,8 +219,9 @@ def test_plans_that_fit_and_are_all_refused_say_why(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.slow
 def test_a_model_that_fits_nowhere_needs_more_devices() -> None:
+    large = ["model=gpt-1t", "parallel.world_size=8", "parallel.schedule=1f1b"]
     with refused(InfeasiblePlan, "search.kind"):
-        plan_sweep(composed([*ON_FRONTIER, "model=gpt-1t", "parallel.world_size=8"]), proxy=False, git_sha="abc")
+        plan_sweep(composed([*ON_FRONTIER, *large]), proxy=False, git_sha="abc")
 
 
 @pytest.mark.slow
@@ -234,9 +231,9 @@ def test_a_planner_that_takes_nothing_is_refused() -> None:
 
 
 MEGATRON_JOBS = {
-    "dense": ["model=llama-3.1-70b", "cluster=dgx-h100", "parallel.world_size=64", "batch.global_batch_size=130"],
-    "long": ["model=llama-3.1-8b", "cluster=dgx-h100", "model.seq_length=131072", "parallel.world_size=64"],
-    "mixture": ["model=mixtral-8x7b", "cluster=dgx-h100", "parallel.world_size=64"],
+    "dense": ["model=llama-3.1-70b", "cluster=dgx-h100", "parallel.world_size=32", "batch.global_batch_size=130"],
+    "long": ["model=llama-3.1-8b", "cluster=dgx-h100", "model.seq_length=131072", "parallel.world_size=16"],
+    "mixture": ["model=mixtral-8x7b", "cluster=dgx-h100", "parallel.world_size=16", "parallel.zero_stage=1"],
 }
 
 

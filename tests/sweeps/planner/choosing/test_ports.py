@@ -13,7 +13,8 @@ from tests.composed import composed, load_cluster
 
 JOB = [
     *("model=llama-3.1-8b", "cluster=dgx-h100", "precision=bf16", "model.seq_length=8192"),
-    *("batch.global_batch_size=64", "parallel.world_size=64"),
+    *("batch.global_batch_size=32", "parallel.world_size=32", "model.num_layers=16"),
+    *("parallel.schedule=1f1b", "parallel.context_parallel_size=1", "parallel.recompute_every=1"),
 ]
 REQUEST = search_request(composed(JOB), implementation="megatron-core")
 

@@ -21,7 +21,7 @@ from sweeps.planner.request import search_request
 from tests.composed import composed
 from tests.sweeps.planner.conftest import Case
 
-GPT_22B = ["model=gpt-22b", "model.num_layers=24", "cluster=dgx-h100", "precision=bf16", "batch.global_batch_size=96"]
+GPT_22B = ["model=gpt-22b", "model.num_layers=12", "cluster=dgx-h100", "precision=bf16", "batch.global_batch_size=96"]
 ASKED: dict[str, tuple[list[str], str]] = {
     "the whole space": ([], "trisweep"),
     "one recomputation": (["parallel.recompute=full", "parallel.zero_stage=1"], "trisweep"),
@@ -107,7 +107,7 @@ def test_the_best_of_many_numbers_of_devices_are_those_of_pricing_all(
     name: str, objective: PlanObjective, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     overrides, trainer = ASKED[name]
-    spaces = search_request(composed([*GPT_22B, *overrides]), devices="8-24", implementation=trainer).spaces
+    spaces = search_request(composed([*GPT_22B, *overrides]), devices="8-16", implementation=trainer).spaces
     monkeypatch.setattr("sweeps.planner.choosing.choice.MOST_SEARCHED_WHOLE", 0)
     promising = choose_plans(spaces, objective, Training(), 5)
     monkeypatch.setattr("sweeps.planner.choosing.choice.MOST_SEARCHED_WHOLE", len(spaces))
@@ -119,7 +119,7 @@ def test_the_best_of_many_numbers_of_devices_are_those_of_pricing_all(
 
 @pytest.mark.slow
 def test_the_front_over_many_numbers_of_devices_is_that_of_pricing_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = search_request(composed(GPT_22B), devices="8-24")
+    asked = search_request(composed(GPT_22B), devices="8-16")
     spaces = [replace(space, as_declared=True) for space in asked.spaces]
     fronts = []
     for most_searched_whole in (0, len(spaces)):
@@ -137,7 +137,7 @@ def shown(choice: Choice) -> list[tuple[float, int, float]]:
 
 @pytest.mark.slow
 def test_the_best_of_every_number_of_devices_is_that_of_searching_it_whole() -> None:
-    spaces: tuple[Space, ...] = search_request(composed(GPT_22B), devices="8-16").spaces
+    spaces: tuple[Space, ...] = search_request(composed(GPT_22B), devices="8-12").spaces
     for space, candidate in zip(spaces, best_of(spaces), strict=True):
         found = search_space(space, 1).step_seconds.tolist()
         assert found == ([] if candidate is None else [candidate.step_seconds])

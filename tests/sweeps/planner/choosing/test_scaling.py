@@ -15,6 +15,9 @@ from sweeps.planner.plans.whole_space import search_space
 from tests.composed import load, load_cluster
 from tests.messages import refused
 
+PLAIN: dict[str, Any] = {"context_parallel_size": 1, "recompute_every": 1, "layers_per_stage": None}
+"""What leaves a quarter of the plans."""
+
 
 def spaces(sizes: list[int], batch: int = 256, **pinned: object) -> list[Space]:
     setting = Setting(load(["model=gpt-22b"]).model, load_cluster("selene"), "bf16", IMPLEMENTATIONS["trisweep"])
@@ -23,13 +26,13 @@ def spaces(sizes: list[int], batch: int = 256, **pinned: object) -> list[Space]:
 
 @pytest.mark.slow
 def test_strong_scaling_keeps_the_batch_and_is_relative_to_the_smallest_that_fits() -> None:
-    points = scaling_curve(spaces([4, 16, 64, 32]), "strong")
+    points = scaling_curve(spaces([4, 16, 64, 32], **PLAIN), "strong")
     assert [point.world_size for point in points] == [4, 16, 32, 64]
     assert {point.global_batch_size for point in points} == {256}
     assert points[0].candidate is None
     assert points[0].efficiency is None
     assert points[1].efficiency == 1
-    for point, space in zip(points[1:], spaces([16, 32, 64]), strict=True):
+    for point, space in zip(points[1:], spaces([16, 32, 64], **PLAIN), strict=True):
         assert point.candidate is not None
         assert points[1].candidate is not None
         assert point.candidate.step_seconds == search_space(space, 1).step_seconds[0]
@@ -38,7 +41,7 @@ def test_strong_scaling_keeps_the_batch_and_is_relative_to_the_smallest_that_fit
 
 
 def test_weak_scaling_grows_the_batch_with_the_devices() -> None:
-    points = scaling_curve(spaces([16, 32, 64]), "weak")
+    points = scaling_curve(spaces([16, 32, 64], **PLAIN), "weak")
     assert [point.global_batch_size for point in points] == [64, 128, 256]
     first = points[0].candidate
     assert first is not None
