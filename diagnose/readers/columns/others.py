@@ -1,4 +1,5 @@
-"""Trainers whose configuration says little else than sizes: nanoGPT, nanochat, torchtune, LitGPT, llm-foundry, MaxText.
+"""Trainers whose configuration says little else than sizes: nanoGPT, nanochat, torchtune, LitGPT, llm-foundry, MaxText
+and the command line of Lightning.
 
 Source: train.py of karpathy/nanoGPT; the recipes of pytorch/torchtune; litgpt/args.py; the YAML files of
 mosaicml/llm-foundry; MaxText's base.yml.
@@ -15,13 +16,20 @@ from diagnose.readers.said import Columns, number
 from diagnose.runs import Fact, SaidBy
 
 TRAINERS = dict.fromkeys(
-    (*("torchtune", "litgpt", "llm-foundry", "nanogpt", "nanochat", "llm.c"), *("olmo", "fms-fsdp", "nemo-automodel")),
+    (
+        *("torchtune", "litgpt", "llm-foundry", "nanogpt", "nanochat", "llm.c"),
+        *("olmo", "fms-fsdp", "nemo-automodel", "lightning"),
+    ),
     "fsdp",
 )
 """Programs that are like a trainer that is priced; of the others only what they say is taken."""
 WHOLE = words_of("other")
 RECOMPUTES, SECTIONS = (words_of("other_choices")[each] for each in ("recomputes", "sections"))
 NAMES = tuple(name for names in WHOLE.values() for name in names)
+ACCUMULATIONS = (
+    *("gradient_accumulation_steps", "grad_accum_steps", "grad_accum", "accumulation_steps"),
+    "accumulate_grad_batches",
+)
 DTYPES = ("precision", "dtype", "weight_dtype")
 
 
@@ -36,7 +44,9 @@ def fill_other(columns: Columns) -> None:
         columns.whole(column, *names)
     if run.program is not None:  # of which it is known what it calls its batch
         columns.whole("micro_batch", "batch_size")
-    if run.program == "litgpt":
+    if run.program == "lightning":
+        _fill_strategy(columns)
+    if run.program in ("litgpt", "lightning"):
         per_node, nodes = settings.whole("devices"), settings.whole("num_nodes") or 1
         columns.put("num_gpus", per_node * nodes if per_node else None, "devices")
     if run.program == "maxtext":
@@ -45,6 +55,16 @@ def fill_other(columns: Columns) -> None:
     _fill_choices(columns)
     for column in ("tp", "pp") if run.program in (*TRAINERS, "maxtext") else ():
         columns.assumed(column, 1, f"{run.program} has no flag of it here")
+
+
+def _fill_strategy(columns: Columns) -> None:
+    """Who shares what out, by the strategy of Lightning's Trainer."""
+    strategy = columns.settings.text("strategy", "strategy.class_path").lower()
+    stage = re.search(r"stage_?(\d)", strategy)
+    value = stage[1] if stage else "FULL_SHARD" if "fsdp" in strategy else "DDP" if "ddp" in strategy else None
+    columns.put("zero_stage", value, "strategy", "strategy.class_path")
+    if not strategy or strategy == "auto":
+        columns.assumed("zero_stage", "DDP", "Lightning's default on several devices")
 
 
 def _fill_maxtext(columns: Columns) -> None:
@@ -70,7 +90,7 @@ def _fill_batch(columns: Columns) -> None:
     micro, devices, times = (
         columns.count("micro_batch"),
         columns.count("num_gpus"),
-        settings.whole("gradient_accumulation_steps", "grad_accum_steps", "grad_accum", "accumulation_steps"),
+        settings.whole(*ACCUMULATIONS),
     )
     tokens, seq, program = settings.whole("tokens_per_step"), columns.count("seq"), columns.run.program
     if tokens and seq and tokens % seq == 0:
@@ -81,7 +101,7 @@ def _fill_batch(columns: Columns) -> None:
     elif (
         micro
         and (devices or program == "nanogpt")
-        and (times or program in ("torchtune", "maxtext"))
+        and (times or program in ("torchtune", "maxtext", "lightning"))
         and (program or columns.count("tp"))
     ):
         # nanoGPT's accumulation is of all devices together, and shared out among them.

@@ -150,6 +150,32 @@ def test_the_files_of_torchtune_and_litgpt_are_read(write: Write) -> None:
     assert cells(lit, *wanted) == wanted
 
 
+LIGHTNING = """trainer:
+  devices: 8
+  num_nodes: 2
+  strategy: {}
+  precision: bf16-mixed
+  accumulate_grad_batches: 4
+model:
+  class_path: my.GPT
+  init_args: {{n_layer: 24, n_head: 16, n_embd: 2048, block_size: 2048, vocab_size: 50304}}
+data:
+  class_path: my.Data
+  init_args: {{batch_size: 8}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("strategy", "stage"), [("fsdp", "FULL_SHARD"), ("deepspeed_stage_2", "2"), ("auto", "DDP"), ("ddp_spawn", "DDP")]
+)
+def test_the_file_of_lightnings_command_line_is_not_taken_for_nemos(write: Write, strategy: str, stage: str) -> None:
+    run = the_run(write("config.yaml", LIGHTNING.format(strategy)))
+    wanted = {"layers": "24", "hidden": "2048", "heads": "16", "seq": "2048", "vocab": "50304", "num_gpus": "16"}
+    wanted |= {"micro_batch": "8", "global_batch": "512", "precision": "bf16", "zero_stage": stage, "tp": "1"}
+    assert cells(run, *wanted) == wanted
+    assert run.program == "lightning"
+
+
 def test_an_unknown_program_is_read_by_the_patterns_of_a_trainer(write: Write) -> None:
     text = "".join(f"epoch 1 step {step}/100 loss 4.{step} time 0.2{step} s\n" for step in range(1, 6))
     run = the_run(write("mine.log", text))
