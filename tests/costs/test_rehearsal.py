@@ -244,7 +244,8 @@ LONG = ["model=llama-3.1-8b", "model.num_layers=2", "model.seq_length=32768", "c
 CONTEXT_RANKS = [
     (
         "ring",
-        ["parallel.context_parallel_size=8", "parallel.tensor_parallel_size=2", "parallel.sequence_parallel=true"],
+        ["parallel.context_parallel_size=8", "parallel.tensor_parallel_size=2", "parallel.sequence_parallel=true"]
+        + ["batch.global_batch_size=2"],
     ),
     ("gather", ["parallel.context_parallel_size=4", "parallel.recompute=selective", "parallel.zero_stage=1"]),
     pytest.param(
@@ -258,7 +259,7 @@ CONTEXT_RANKS = [
         "gather",
         ["model.num_layers=4", "parallel.recompute=full", "parallel.recompute_every=2"]
         + ["parallel.context_parallel_size=2", "parallel.pipeline_parallel_size=2"]
-        + ["parallel.schedule=interleaved", "parallel.virtual_pipeline_size=2"],
+        + ["parallel.schedule=interleaved", "parallel.virtual_pipeline_size=2", "batch.global_batch_size=8"],
     ),
     (
         "ring",
@@ -300,11 +301,12 @@ LONG_LATENT = ["model=deepseek-v2", "model.experts=null", "model.num_layers=1", 
 LATENT_CONTEXT_RANKS = [
     (
         "ring",
-        ["parallel.context_parallel_size=8", "parallel.tensor_parallel_size=2", "parallel.sequence_parallel=true"],
+        ["parallel.context_parallel_size=8", "parallel.tensor_parallel_size=2", "parallel.sequence_parallel=true"]
+        + ["batch.global_batch_size=2"],
     ),
     ("ring", ["parallel.context_parallel_size=2"]),
     ("ring", ["parallel.context_parallel_size=3", "model.seq_length=24576", "parallel.world_size=3"]),
-    ("gather", ["parallel.context_parallel_size=4"]),
+    ("gather", ["parallel.context_parallel_size=4", "batch.global_batch_size=8"]),
     ("gather", ["parallel.context_parallel_size=16", "parallel.recompute=full"]),
 ]
 """The core is the fullest moment of all of them, with a feed-forward layer and a head that are small beside it."""
@@ -386,7 +388,7 @@ def test_tensor_ranks_that_each_make_the_short_vectors_do_as_many_flops_as_the_e
     recompute: str, query_rank: str
 ) -> None:
     """Of this trainer alone; other estimates count what all ranks need together."""
-    of_model = ["model=deepseek-v2", "model.experts=null", "model.num_layers=2", "model.seq_length=512"]
+    of_model = ["model=deepseek-v2", "model.experts=null", "model.num_layers=1", "model.seq_length=512"]
     of_model += [f"model.latent_attention.query_rank={query_rank}", "cluster=frontier", "precision=bf16"]
     plan = ["parallel.world_size=4", "parallel.tensor_parallel_size=4", f"parallel.recompute={recompute}"]
     experiment = load([*of_model, *plan, "batch.global_batch_size=2"]).experiment()
