@@ -46,13 +46,15 @@ def _fill_shape(columns: Columns) -> None:
     for column, names in SHAPE.items():
         columns.whole(column, *names)
     name, flavor = settings.text("model.name"), settings.fact("model.flavor") or _named_by_its_function(columns)
-    if columns.count("layers") and (dim := columns.count("hidden")):
+    if "model_id" not in settings.known and columns.count("layers") and (dim := columns.count("hidden")):
         _fill_ffn(columns, dim)
         columns.assumed("gated_mlp", True, "its decoders are all gated")
     elif flavor is not None and (name in LLAMA or not name) and (shape := _flavors().get(flavor.value.strip("'\""))):
         for column, key in OF_FLAVOR.items():
             columns.take(column, flavor._replace(value=str(shape[key]), note=f"Llama 3 {flavor.value}"))
         columns.take("gated_mlp", flavor._replace(value="yes", note=f"Llama 3 {flavor.value}"))
+    elif flavor is not None and name:  # of another model, which may be known by its whole name
+        settings.known["model_id"] = flavor._replace(value=f"{name}-{flavor.value}")
     columns.assumed("tied_embeddings", False, "its Llama 3 has an output head of its own")
     columns.whole("seq", "training.seq_len", "seq_len")
 

@@ -225,3 +225,11 @@ def test_the_model_of_a_configuration_that_is_not_there_is_that_of_its_name(writ
     script = "torchrun --nproc_per_node=8 -m torchtitan.train --job.config_file ./train_configs/llama3_8b.toml\n"
     run = the_run(write("run.sh", script))
     assert (run.row()["layers"], run.row()["hidden"], "seq" in run.columns) == ("32", "4096", False)
+
+
+def test_a_flavor_of_another_model_is_known_by_the_whole_name(write: Write) -> None:
+    run = the_run(write("train.toml", '[model]\nname = "qwen3"\nflavor = "4B"\n[training]\nseq_len = 4096\n'))
+    wanted = {"layers": "36", "hidden": "2560", "heads": "32", "kv_heads": "8", "head_dim": "128"}
+    wanted |= {"ffn_hidden": "9728"}
+    assert cells(run, *wanted, "tied_embeddings") == wanted | {"tied_embeddings": "yes"}
+    assert "layers" not in the_run(write("other.toml", '[model]\nname = "mine"\nflavor = "4B"\n')).columns
