@@ -34,7 +34,7 @@ SHORT_NAMES = {
     "training.learning_rate_decay_steps": "decay",
     "training.num_steps": "steps",
     "training.num_warmup_steps": "untimed",
-    "training.schedule": "rate",
+    "training.schedule": "lr-schedule",
     "training.seed": "seed",
     "training.weight_decay": "wd",
 }

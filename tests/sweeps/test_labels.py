@@ -31,6 +31,7 @@ def labels(*points: dict[str, Value], overrides: tuple[str, ...] = ()) -> list[s
         ([{LR: 3.4e-3}, {LR: 1e-2}, {}], ["lr=3.4e-3", "lr=0.01", "lr=3e-4"]),
         ([{"training.seed": 1}, {"training.seed": 2}], ["seed=1", "seed=2"]),
         ([{LR: 1e-3, GB: 8}, {LR: 1e-3, GB: 16}, {LR: 2e-3, GB: 8}], ["gb8 lr=1e-3", "gb16 lr=1e-3", "gb8 lr=2e-3"]),
+        ([{"training.schedule": "wsd"}, {}], ["lr-schedule=wsd", "lr-schedule=cosine"]),
         ([{LR: 1e-3}, {LR: 1.0004e-3}], ["lr=0.001", "lr=0.0010004"]),
         ([{"model.num_layers": 2}, {"model.num_layers": 4}], ["layers=2", "layers=4"]),
     ],
