@@ -453,11 +453,11 @@ class ModelSpec(Frozen):
 
     @model_validator(mode="after")
     def _local_positions_fit(self) -> ModelSpec:
-        if "local_rotary" in self.parts and (self.family == "gpt" or self.attention_window is None):
-            lacks = "model.attention_window = null" if self.attention_window is None else "model.family = gpt"
-            problem = f"names local_rotary, which changes the rotary positions of layers with a window, and {lacks}"
-            remedy = "Take it out, or give the model rotary positions and a window."
-            raise ConfigError("model.parts", list(self.parts), problem, remedy)
+        if "local_rotary" in self.parts and self.family == "gpt":  # a Gemma 3 without windows has the part, too
+            problem = (
+                "names local_rotary, other rotary positions in layers with a window, and model.family = gpt has none"
+            )
+            raise ConfigError("model.parts", list(self.parts), problem, "Take it out, or use model.family=llama.")
         return self
 
     @model_validator(mode="after")

@@ -87,11 +87,6 @@ def test_scaling_that_cannot_be_is_refused() -> None:
         load(["model=llama-3.1-8b", "model.rotary_scaling.factor=0.5"])
 
 
-@pytest.mark.parametrize(
-    "beside",
-    [("model=gpt-22b", "model.attention_window={size: 64, full_every: 2}"), ("model=llama-3.1-8b",)],
-    ids=["learned positions", "no window"],
-)
-def test_positions_of_layers_with_a_window_need_both(beside: tuple[str, ...]) -> None:
+def test_other_rotary_positions_of_some_layers_need_rotary_positions() -> None:
     with refused(ConfigError, "model.parts"):
-        load([*beside, "model.parts=[local_rotary]"])
+        load(["model=gpt-22b", "model.attention_window={size: 64, full_every: 2}", "model.parts=[local_rotary]"])
