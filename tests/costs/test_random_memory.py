@@ -31,9 +31,8 @@ from train_core.training.trainer import Trainer
 FOUND_SINCE = (70_002, 70_005, 70_006, 70_028, 70_029, 70_046, 90_501, 90_507, 90_508, 90_518, 90_534)
 CASES = (*range(54_100, 54_160), *FOUND_SINCE)
 CASES_OF_MAKE_TEST = (54_120, 54_124, 54_127, 54_134, 54_142, 70_005, 70_006, 90_507, 90_508, 90_518)
-"""A single micro-batch, the embedding's sums, GPipe with experts, ZeRO-2 and chunks at a loss, casts to fp8; the final
-norm, queries of a single group, a layer without experts beside padded ones, ZeRO-3 at a loss, the update: all were
-wrong."""
+"""A single micro-batch, the embedding's sums, GPipe with experts, ZeRO-2 at a loss, casts to fp8; the final norm,
+queries of a single group, a layer without experts, ZeRO-3 at a loss, the update: all were wrong."""
 SHARE, MOST_BYTES = 0.02, 8 * 2**20
 BEYOND = {
     **dict.fromkeys((54_101, 54_108, 54_113), 0.08),  # zero-bubble in fp8: casts of products that are put off
