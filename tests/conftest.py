@@ -46,11 +46,8 @@ SHARED = {
 Any other file is a group of its own, so that what its fixtures set up is set up once."""
 
 FURTHER_CLUSTERS = {
-    "slurm-2": [f"slurm/test_{of}.py" for of in ("allocation", "requeue", "restarts", "stages")],
-    "slurm-3": [
-        f"slurm/test_{of}.py"
-        for of in ("budget", "chaos", "doctor", "other_trainer", "pbs", "preflight", "script_sweep")
-    ],
+    "slurm-2": [f"slurm/test_{of}.py" for of in ("allocation", "requeue", "stages")],
+    "slurm-3": [f"slurm/test_{of}.py" for of in ("budget", "chaos", "pbs")],
 }
 """Thirds of the tests on Slurm, which mostly wait, in groups with a cluster of their own. Where the environment names a
 cluster, there is only that one."""

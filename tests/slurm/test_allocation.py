@@ -139,7 +139,7 @@ def test_trials_share_an_allocation_but_no_device_and_one_that_its_end_interrupt
         "the allocation in which it ran came to its time limit",
     )
     (long.folder.path / "go").touch()
-    *_, again = wait_until(folder, record, lambda states: states[-1].outcome is Outcome.COMPLETED, 100)
+    *_, again = wait_until(folder, record, lambda states: states[-1].outcome is Outcome.COMPLETED, 200)
     assert again.submission is not None
     assert again.submission.inside is not None
     # The first attempt was interrupted. The allocation may have started and ended once more before this looked.
@@ -216,7 +216,7 @@ def test_after_the_loss_of_a_node_every_trial_ends_elsewhere(
     subprocess.run(["scontrol", "update", f"nodename={lost}", "state=down", "reason=test"], check=True)
     # On a busy machine the trial there would else be let go, and complete, before Slurm has ended it.
     wait_until(folder, record, lambda states: any(each.outcome is Outcome.NODE_FAILED for each in states))
-    ended = wait_until(folder, record, let_all_go, 100)
+    ended = wait_until(folder, record, let_all_go, 200)
     assert {each.outcome for each in ended} == {Outcome.COMPLETED}
     attempts = [each.submission.attempt for each in ended if each.submission]
     assert sorted(attempts) == [1, 1, 1, 1, 2]
@@ -235,7 +235,7 @@ def test_what_slurm_makes_no_step_for_after_its_restart_is_no_attempt_of_the_tri
     let_all_go(running)
     wait_for_ends(running)
     Cluster(slurm_cluster).restore()
-    ended = wait_until(folder, record, let_all_go, 100)
+    ended = wait_until(folder, record, let_all_go, 200)
     assert {each.outcome for each in ended} == {Outcome.COMPLETED}
     assert {each.submission.attempt for each in ended if each.submission} == {1}
 

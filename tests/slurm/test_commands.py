@@ -46,7 +46,7 @@ def test_a_sweep_from_submission_to_report(tmp_path: Path) -> None:
     while "2 COMPLETED" not in (said := trisweep("status", "smoke", cwd=tmp_path)):
         assert time.monotonic() < deadline, said
         assert "FAILED" not in said
-        time.sleep(1)
+        time.sleep(4)  # the command itself takes the cores that the trials need
     of_jobs = ["--noheader", "--allocations", "--format=State", f"--jobs={','.join(JOB.findall(submitted))}"]
     while subprocess.run(["sacct", *of_jobs], capture_output=True, text=True, check=True).stdout.count("COMPLETED") < 2:
         assert time.monotonic() < deadline, "the accounting never said that the jobs have ended"

@@ -27,7 +27,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning"),  # MLflow's own
 ]
-PATIENCE_MS = 60_000
+PATIENCE_MS = 120_000
 NO_ASSISTANT = "localStorage.setItem('mlflow.assistant.fab.autoOpenedOnFirstLoad_v1', 'true')"
 """MLflow opens a panel at a person's first visit, and remembers that it has."""
 

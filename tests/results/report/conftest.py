@@ -13,7 +13,7 @@ import pytest
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-DRAWN_MILLISECONDS = 20_000
+DRAWN_MILLISECONDS = 120_000
 
 
 @dataclass
@@ -42,7 +42,7 @@ def open_page(browser: Browser, path: Path, width: int = 1400, **settings: Any) 
     seen.page.on("console", lambda message: seen.troubles.append(message.text))
     seen.page.on("pageerror", lambda error: seen.troubles.append(str(error)))
     seen.page.on("request", lambda request: seen.requests.append(request.url))
-    seen.page.goto(path.as_uri())
+    seen.page.goto(path.as_uri(), timeout=DRAWN_MILLISECONDS)
     seen.page.wait_for_selector("html[data-plots=drawn]", timeout=DRAWN_MILLISECONDS)
     return seen
 
