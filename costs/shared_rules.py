@@ -103,6 +103,22 @@ def padded_length(num_elements: int, num_shards: int) -> int:
 NEWTON_SCHULZ_STEPS = 5
 """Of Muon, each of which multiplies a matrix with itself, the square with itself, and both."""
 
+
+def orthogonal_flops(rows: int, columns: int) -> int:
+    """The products that make a whole matrix orthogonal: its square, the square's, and the sum of both with it."""
+    short, long = sorted((rows, columns))
+    return NEWTON_SCHULZ_STEPS * 2 * short * short * (2 * long + short)
+
+
+def rounds_of(
+    matrices: Iterable[Parameter], flops_of: Callable[[Parameter], int], num_ranks: int
+) -> Iterator[list[Parameter]]:
+    """Rounds in which each rank makes one matrix orthogonal, the costliest first: those of a round are alike."""
+    sorted_matrices = sorted(matrices, key=flops_of, reverse=True)
+    for first in range(0, len(sorted_matrices), num_ranks):
+        yield sorted_matrices[first : first + num_ranks]
+
+
 HALF_BYTES = 2
 LARGEST_FLASH_HEAD = 192
 """The largest head whose backward pass the flash kernel has on every generation; most have it up to 256."""

@@ -1,10 +1,11 @@
-"""The matrices that Muon makes orthogonal on the first rank of a stage: their products, and what is gathered for them.
+"""The matrices that Muon makes orthogonal on the first rank of a stage: their products, and how they come there.
 
-Source: `train_core.optimizers.muon`, which does it.
+Source: `train_core.optimizers.muon`, which does it. Of each round the first rank gets the first matrix.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -12,64 +13,94 @@ from conf.plan.experiment import Experiment
 from conf.units import FLOAT32_BYTES
 from costs.axes import EXPERT_REPLICAS
 from costs.counts.buckets import Parameter, buckets_of, first_share, num_replicas, parameters_of
-from costs.shared_rules import NEWTON_SCHULZ_STEPS
+from costs.shared_rules import orthogonal_flops, rounds_of
 
 
-class MuonGather(NamedTuple):
-    """An all-gather over a group of ranks, of so many bytes in all."""
+class MuonExchange(NamedTuple):
+    """An all-to-all over a group of ranks, to which the first rank gives so many bytes."""
 
     group: str
     num_bytes: int
 
 
-def orthogonal_flops(rows: int, columns: int) -> int:
-    """The products that make a whole matrix orthogonal: its square, the square's, and the sum of both with it."""
-    short, long = sorted((rows, columns))
-    return NEWTON_SCHULZ_STEPS * 2 * short * short * (2 * long + short)
+class HeldMatrix(NamedTuple):
+    """A matrix as a tensor rank has it, and its elements that the first replica updates."""
+
+    parameter: Parameter
+    num_held: int
+
+
+class CountedPool(NamedTuple):
+    """Matrices that the same ranks deal out among them.
+
+    Attributes:
+        group: that of the replicas.
+        num_replicas, num_tensor_ranks: those among which matrices are dealt out.
+    """
+
+    group: str
+    num_replicas: int
+    num_tensor_ranks: int
+    matrices: list[HeldMatrix]
+
+    def rounds(self) -> Iterator[list[HeldMatrix]]:
+        return rounds_of(self.matrices, self.flops_of, self.num_replicas * self.num_tensor_ranks)
+
+    def flops_of(self, held: HeldMatrix) -> int:
+        """Those that make the whole matrix orthogonal."""
+        parameter, t = held.parameter, self.num_tensor_ranks
+        whole = (parameter.rows, parameter.columns * t) if parameter.split else (parameter.rows * t, parameter.columns)
+        return orthogonal_flops(*whole)
 
 
 def muon_flops(experiment: Experiment, stage: int) -> int:
     """FLOPs of matrix products in the update of the first rank of a stage; 0 with another optimizer."""
-    return sum(orthogonal_flops(*_whole(experiment, each)) for each in _touched(experiment, stage))
+    return sum(pool.flops_of(matrices[0]) for pool in _pools(experiment, stage) for matrices in pool.rounds())
 
 
-def muon_gathers(experiment: Experiment, stage: int) -> Iterator[MuonGather]:
-    """What that rank gathers: momenta over replicas that share them out, and then matrices over tensor ranks."""
+def muon_exchanges(experiment: Experiment, stage: int) -> Iterator[MuonExchange]:
+    """In each round matrices go to the replicas that they are dealt to, then to their tensor ranks, and back."""
+    for pool in _pools(experiment, stage):
+        t = pool.num_tensor_ranks
+        for matrices in pool.rounds():
+            dealt = sum(each.parameter.length for each in matrices[:t])  # to the first replica, of this tensor rank
+            whole = t * matrices[0].parameter.length
+            if pool.num_replicas > 1:
+                yield MuonExchange(pool.group, sum(each.num_held for each in matrices) * FLOAT32_BYTES)
+                yield MuonExchange(pool.group, dealt * FLOAT32_BYTES)
+            if t > 1:
+                yield from (MuonExchange("tensor", length * FLOAT32_BYTES) for length in (dealt, whole))
+
+
+def _pools(experiment: Experiment, stage: int) -> Iterator[CountedPool]:
     if experiment.training.optimizer != "muon":
         return
+    pools: dict[tuple[str, int, int], list[HeldMatrix]] = defaultdict(list)
+    for replicas, held in _held(experiment, stage):
+        treatment = held.parameter.treatment
+        is_split = treatment.reduced_over != (EXPERT_REPLICAS,) and "tensor" not in treatment.copied_over
+        t = experiment.parallel.tensor_parallel_size if is_split else 1  # of what all hold whole, each makes its own
+        pools[treatment.reduced_over[0], replicas, t].append(held)
+    yield from (CountedPool(*ranks, matrices) for ranks, matrices in pools.items())
+
+
+def _held(experiment: Experiment, stage: int) -> Iterator[tuple[int, HeldMatrix]]:
+    """Every matrix, each expert's by itself, beside the number of replicas that share it out."""
     if experiment.is_fully_sharded:
         d = experiment.num_replicas
-        for each in parameters_of(experiment, stage):
-            if each.treatment.role == "hidden":
-                yield MuonGather("data", d * first_share(each, d) * FLOAT32_BYTES)
-    elif experiment.parallel.zero_stage >= 1:
-        for treatment, _, length in buckets_of(experiment, stage):
-            if treatment.role == "hidden" and num_replicas(experiment, treatment) > 1:
-                yield MuonGather(treatment.reduced_over[0], length * FLOAT32_BYTES)
-    t = experiment.parallel.tensor_parallel_size
-    for each in _touched(experiment, stage):
-        if _is_split(each) and t > 1:
-            yield MuonGather("tensor", t * each.length * FLOAT32_BYTES)
-
-
-def _touched(experiment: Experiment, stage: int) -> Iterator[Parameter]:
-    """The matrices of which the rank updates elements, each expert's by itself, as its tensor rank has them."""
-    if experiment.training.optimizer != "muon":
-        return
-    if experiment.is_fully_sharded:  # the first replica has rows of each
-        yield from (each for each in parameters_of(experiment, stage) if each.treatment.role == "hidden")
+        hidden = (each for each in parameters_of(experiment, stage) if each.treatment.role == "hidden")
+        yield from ((d, HeldMatrix(each, first_share(each, d))) for each in hidden)
         return
     for treatment, members, length in buckets_of(experiment, stage):
         if treatment.role == "hidden":
-            shares = num_replicas(experiment, treatment) if experiment.parallel.zero_stage >= 1 else 1
+            d = num_replicas(experiment, treatment) if experiment.parallel.zero_stage >= 1 else 1
             start = 0
             for each in members:
                 number = _num_experts(experiment, each)
                 matrix = each._replace(rows=each.rows // number)
-                for place in range(number):
-                    if start + place * matrix.length < length // shares:
-                        yield matrix
-                start += each.length
+                for _ in range(number):
+                    yield d, HeldMatrix(matrix, min(max(length // d - start, 0), matrix.length))
+                    start += matrix.length
 
 
 def _num_experts(experiment: Experiment, parameter: Parameter) -> int:
@@ -78,15 +109,3 @@ def _num_experts(experiment: Experiment, parameter: Parameter) -> int:
     if experts is None or parameter.treatment.reduced_over != (EXPERT_REPLICAS,):
         return 1
     return experts.num_experts // experiment.parallel.expert_parallel_size
-
-
-def _is_split(parameter: Parameter) -> bool:
-    """True if tensor ranks share it out; of experts, and of what all of them copy, each has the whole."""
-    treatment = parameter.treatment
-    return treatment.reduced_over != (EXPERT_REPLICAS,) and "tensor" not in treatment.copied_over
-
-
-def _whole(experiment: Experiment, parameter: Parameter) -> tuple[int, int]:
-    """Rows and columns of all tensor ranks together."""
-    t = experiment.parallel.tensor_parallel_size if _is_split(parameter) else 1
-    return (parameter.rows * t, parameter.columns) if parameter.split == 0 else (parameter.rows, parameter.columns * t)

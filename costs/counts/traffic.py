@@ -24,7 +24,7 @@ from costs.counts.buckets import (
     parameters_of,
     ranks_of_stage,
 )
-from costs.counts.muon import muon_gathers
+from costs.counts.muon import muon_exchanges
 from costs.counts.parameters import attention_matrices
 from costs.setting import DTYPE_BYTES
 
@@ -84,8 +84,8 @@ def stage_traffic(experiment: Experiment, stage: int) -> tuple[GroupTraffic, ...
         _add_shards(tally, experiment)
     else:
         _add_gradients(tally, experiment, stage)
-    for group, num_bytes in muon_gathers(experiment, stage):
-        tally.add(group, "all_gather", 1, num_bytes)
+    for group, num_bytes in muon_exchanges(experiment, stage):
+        tally.add(group, "all_to_all", 1, num_bytes)
     if experiment.parallel.world_size > 1:
         tally.add("world", "all_reduce", 1, WORLD_BYTES)
     return tally.rows()

@@ -1,112 +1,131 @@
-"""Muon's price: the matrices that a rank makes orthogonal, what it gathers for them, and the state that it keeps.
+"""Muon's price: the matrices that a rank makes orthogonal, what it exchanges for them, and the state that it keeps.
 
-`train_core.optimizers.muon` has the rules. Under ZeRO-1 and 2 replicas share out the matrices, of which the slowest has
-at least one; the seconds are those of products in the type of the weights, one matrix after the other.
+`train_core.optimizers.muon` has the rules. Ranks share out the matrices in rounds, each of which takes as long as the
+costliest of its matrices; the seconds are those of products in the type of the weights.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import reduce
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 
 from conf.units import FLOAT32_BYTES
-from costs.collectives import ring_of
+from costs.collectives import exchange_seconds
 from costs.counts.parameters import Matrix, attention_matrices, feed_forward_matrices
 from costs.kernels import matmul_seconds, memory_bound_seconds
 from costs.setting import Floats, Integers
-from costs.shared_rules import MAX_BUCKET_ELEMENTS, NEWTON_SCHULZ_STEPS
+from costs.shared_rules import NEWTON_SCHULZ_STEPS, orthogonal_flops
 from costs.step.priced_stage import PricedStage
-from costs.step.replicas import expert_replicas, num_shards
-from costs.step.sharding import is_fully_sharded
+from costs.step.replicas import expert_replicas, expert_stride, num_shards
 
-MORE_PASSES = 9
-"""Passes over a matrix in fp32 beyond the 7 of AdamW's kernel: of momentum, look-ahead, update and masters."""
+MORE_PASSES = 14
+"""Passes over a matrix in fp32 beyond the 7 of AdamW's kernel: of momentum, look-ahead, exchanges and masters."""
 
 
 def is_muons(stage: PricedStage) -> bool:
     return stage.setting.optimizer == "muon"
 
 
-def hidden_parameters(stage: PricedStage) -> tuple[Integers, Integers]:
-    """Elements of the matrices of layers on a rank: of those that tensor ranks share, and of experts."""
-    t = stage.plans.tensor_parallel_size
-    shared = sum(
-        number * sum(each.size // (1 if each.split == "nothing" else t) for each in matrices)
-        for number, matrices in _layers(stage)
-    )
-    return np.asarray(shared), stage.expert_parameters
-
-
 def owned_hidden(stage: PricedStage) -> Integers:
-    """The part of them that a rank updates, and has a momentum of."""
-    shared, experts = hidden_parameters(stage)
-    is_shared, of_experts = stage.plans.zero_stage >= 1, expert_replicas(stage.setting, stage.plans)
-    owned: Integers = shared // np.where(is_shared, num_shards(stage.setting, stage.plans), 1)
-    return owned + experts // np.where(is_shared, of_experts, 1)
+    """The elements of the matrices of layers that a rank updates, and has a momentum of."""
+    owned: Integers = np.asarray(0)
+    for pool in _pools(stage):
+        owned = owned + pool.elements // pool.num_replicas
+    return owned
 
 
 def muon_seconds(stage: PricedStage) -> Floats:
-    """Seconds of a rank's update beyond those of AdamW: products, passes over matrices, and gathers."""
-    setting, plans = stage.setting, stage.plans
-    shares_products = (plans.zero_stage >= 1) & (plans.zero_stage <= 2)
-    shards = np.where(shares_products, num_shards(setting, plans), 1)
-    listed = [(number, [_seconds(stage, each) for each in matrices]) for number, matrices in _layers(stage)]
-    whole = sum(number * sum(each) for number, each in listed)
-    longest = max((max(each) for _, each in listed if each), default=0.0)
-    products = np.maximum(whole / shards, np.where(np.asarray(whole) > 0, longest, 0.0))
-    if (experts := setting.model.experts) is not None:
-        each = sum(_seconds(stage, one) for one in feed_forward_matrices(setting.model, experts.ffn_hidden_size))
-        held = (stage.group.layers - stage.dense_layers) * (experts.num_experts // plans.expert_parallel_size)
-        products = products + held * each / np.where(shares_products, expert_replicas(setting, plans), 1)
-    moved = owned_hidden(stage) * (MORE_PASSES * FLOAT32_BYTES)
-    return products + memory_bound_seconds(setting, moved) + _gather_seconds(stage, shards)
+    """Seconds of a rank's update beyond those of AdamW: products, passes over matrices, and exchanges."""
+    seconds = memory_bound_seconds(stage.setting, owned_hidden(stage) * (MORE_PASSES * FLOAT32_BYTES))
+    for pool in _pools(stage):
+        # There and back, between the replicas and between the tensor ranks that a matrix is dealt to.
+        num_bytes = pool.elements // pool.num_replicas * FLOAT32_BYTES / np.maximum(pool.num_rounds, 1)
+        of_replicas = exchange_seconds(stage.setting, num_bytes, pool.num_replicas, pool.stride)
+        of_tensor = exchange_seconds(stage.setting, num_bytes, pool.num_tensor_ranks, np.asarray(1))
+        seconds = seconds + pool.product_seconds(stage) + 2 * pool.num_rounds * (of_replicas + of_tensor)
+    return seconds
 
 
 def update_bytes_at_once(stage: PricedStage) -> Integers:
-    """The most that an update holds: a bucket's gathered momentum and its update, and a matrix that is multiplied."""
-    setting, plans = stage.setting, stage.plans
-    largest: Integers = np.asarray(0)
-    shared, experts = hidden_parameters(stage)
-    listed = [each for number, matrices in _layers(stage) if np.any(number) for each in matrices]
-    t = plans.tensor_parallel_size
-    of_rank = [np.asarray(each.size // (1 if each.split == "nothing" else t)) for each in listed]
-    longest = reduce(np.maximum, of_rank)
-    kinds = [(shared, longest, np.maximum(longest, MAX_BUCKET_ELEMENTS), num_shards(setting, plans), listed)]
-    if (spec := setting.model.experts) is not None:
-        of_expert = feed_forward_matrices(setting.model, spec.ffn_hidden_size)
-        held, sizes = spec.num_experts // plans.expert_parallel_size, [each.size for each in of_expert]
-        # The two parameters of a layer share a bucket with others only if they fit into one together.
-        fitting = np.where(held * sum(sizes) > MAX_BUCKET_ELEMENTS, held * max(sizes), MAX_BUCKET_ELEMENTS)
-        kinds.append((experts, held * max(sizes), fitting, expert_replicas(setting, plans), list(of_expert)))
-    for whole, longest, most_of_bucket, shards, matrices in kinds:
-        at_most = np.where(is_fully_sharded(stage), longest, most_of_bucket)
-        bucket, is_shared = np.minimum(whole, at_most), (plans.zero_stage >= 1) & (shards > 1)
-        gathered = np.where(is_shared, bucket + bucket // shards, bucket)
-        splits = (matrices is listed) & (t > 1)
-        at_work = max(_bytes_at_work(each, setting.dtype_bytes) for each in matrices)
-        most = max(each.size for each in matrices)  # gathered, and this rank's part of what it becomes
-        beside = np.where(splits, most + most // t, 0)
-        largest = np.maximum(largest, (gathered + beside) * FLOAT32_BYTES + np.where(whole > 0, at_work, 0))
-    return largest
+    """The most that a round holds: pieces before and after they travel, and a matrix that is multiplied."""
+    most: Integers = np.asarray(0)
+    for pool in _pools(stage):
+        largest = max(each.size for _, each in pool.kinds)
+        in_round = np.minimum(pool.number, pool.num_ranks)
+        held = -(-in_round * largest // pool.num_ranks)  # of each of a round's matrices
+        dealt = np.minimum(in_round, pool.num_tensor_ranks) * largest // pool.num_tensor_ranks
+        moving = np.maximum(2 * held, held + dealt) * FLOAT32_BYTES
+        at_work = [
+            FLOAT32_BYTES * each.size * np.where((pool.num_tensor_ranks > 1) & (each.split == "rows"), 2, 1)
+            + np.maximum(_bytes_at_work(each, stage.setting.dtype_bytes), 2 * FLOAT32_BYTES * each.size)
+            for _, each in pool.kinds
+        ]
+        most = np.maximum(most, np.where(pool.number > 0, np.maximum(moving, np.maximum.reduce(at_work)), 0))
+    return most
+
+
+class PricedPool(NamedTuple):
+    """Matrices that the same ranks deal out among them.
+
+    Attributes:
+        kinds: how many there are of each, and the whole matrix.
+        stride: devices from a replica to the next.
+    """
+
+    kinds: list[tuple[Integers, Matrix]]
+    num_replicas: Integers
+    num_tensor_ranks: Integers
+    stride: Integers
+
+    @property
+    def num_ranks(self) -> Integers:
+        return self.num_replicas * self.num_tensor_ranks
+
+    @property
+    def number(self) -> Integers:
+        return np.asarray(sum(number for number, _ in self.kinds))
+
+    @property
+    def num_rounds(self) -> Integers:
+        return -(-self.number // self.num_ranks)
+
+    @property
+    def elements(self) -> Integers:
+        """Of a tensor rank's parts."""
+        return np.asarray(sum(number * (each.size // self.num_tensor_ranks) for number, each in self.kinds))
+
+    def product_seconds(self, stage: PricedStage) -> Floats:
+        """Seconds of the rank that gets the costliest matrix of each round."""
+        before, seconds = np.asarray(0), np.asarray(0.0)
+        for number, each in sorted(self.kinds, key=lambda kind: -orthogonal_flops(kind[1].columns, kind[1].depth)):
+            rounds = -(-(before + number) // self.num_ranks) + -before // self.num_ranks
+            before, seconds = before + number, seconds + rounds * _seconds(stage, each)
+        return seconds
+
+
+def _pools(stage: PricedStage) -> Iterator[PricedPool]:
+    """Matrices that tensor ranks share, those that each of them has whole, and experts."""
+    setting, plans, one = stage.setting, stage.plans, np.asarray(1)
+    replicas = np.where(plans.zero_stage >= 1, num_shards(setting, plans), 1)
+    kinds = [(np.asarray(number), each) for number, matrices in _layers(stage) for each in matrices]
+    for is_split, ranks in ((True, plans.tensor_parallel_size), (False, one)):
+        if chosen := [kind for kind in kinds if (kind[1].split != "nothing") == is_split]:
+            yield PricedPool(chosen, replicas, ranks, plans.tensor_parallel_size)
+    if (experts := setting.model.experts) is not None:
+        number = (stage.group.layers - stage.dense_layers) * (experts.num_experts // plans.expert_parallel_size)
+        of_expert = [
+            (np.asarray(number), each) for each in feed_forward_matrices(setting.model, experts.ffn_hidden_size)
+        ]
+        holders = np.where(plans.zero_stage >= 1, expert_replicas(setting, plans), 1)
+        yield PricedPool(of_expert, holders, one, expert_stride(setting, plans))
 
 
 def _bytes_at_work(matrix: Matrix, width: int) -> int:
-    """While a whole matrix is made orthogonal: it and what it becomes, in fp32 or beside two squares."""
+    """Beside a whole matrix that is made orthogonal: what it becomes, in fp32 or with two squares."""
     square = min(matrix.columns, matrix.depth) ** 2
     return max((FLOAT32_BYTES + width) * matrix.size, 2 * width * (matrix.size + square))
-
-
-def _gather_seconds(stage: PricedStage, shards: Integers) -> Floats:
-    setting, plans = stage.setting, stage.plans
-    shared, experts = hidden_parameters(stage)
-    over_replicas = stage.replicas.gather_seconds(shared + experts, experts, FLOAT32_BYTES)
-    tensor = ring_of(setting, plans.tensor_parallel_size, np.asarray(1))
-    over_tensor = tensor.gather_seconds(shared * plans.tensor_parallel_size * FLOAT32_BYTES / shards)
-    return np.where((plans.zero_stage >= 1) & (plans.num_replicas > 1), over_replicas, 0.0) + np.where(
-        plans.tensor_parallel_size > 1, over_tensor, 0.0
-    )
 
 
 def _seconds(stage: PricedStage, matrix: Matrix) -> float:

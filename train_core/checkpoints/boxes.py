@@ -52,7 +52,7 @@ def own_boxes(replicas: Replicas) -> list[list[Box]]:
     """The boxes in which the elements of each part lie that this rank updates."""
     if not isinstance(replicas, FlatReplicas):
         return [_rows(replicas, index) for index in range(len(replicas.parameters))]
-    return [_boxes(replicas, index, replicas.own_range(index)) for index in range(len(replicas.buckets))]
+    return [_boxes(replicas, index, replicas.range_of(index)) for index in range(len(replicas.buckets))]
 
 
 def boxes_to_write(replicas: Replicas) -> list[list[Box]]:
@@ -68,7 +68,7 @@ def boxes_to_write(replicas: Replicas) -> list[list[Box]]:
 
 def _boxes(replicas: FlatReplicas, index: int, held: range) -> list[Box]:
     # The optimizer's states are as long as what this rank updates, so that boxes count from its first element.
-    origin, members = replicas.own_range(index).start, replicas.buckets[index].members
+    origin, members = replicas.range_of(index).start, replicas.buckets[index].members
     return [box for member in members for box in boxes_of(member, held, origin, replicas.stage, replicas.mesh)]
 
 

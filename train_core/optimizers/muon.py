@@ -1,23 +1,25 @@
-"""Muon: the momentum of a matrix, made nearly orthogonal, is its update. Replicas share out the matrices.
+"""Muon: the momentum of a matrix, made nearly orthogonal, is its update. All ranks that hold parts share out the work.
 
-A matrix has to be whole to be made orthogonal, wherever ZeRO and tensor ranks hold its parts:
+A matrix has to be whole to be made orthogonal, wherever ZeRO and tensor ranks hold its parts. The matrices of a stage
+are dealt out in rounds, to each replica and tensor rank one. In a round, of two replicas (r) and two tensor ranks (t):
 
-    momentum    this rank's elements of a bucket, under ZeRO a shard
-    gather      the shards of all replicas: the bucket as this tensor rank has it
-    gather      of each matrix that the shard has elements of, the parts of all tensor ranks
-    multiply    each of those matrices is made orthogonal here
-    keep        this rank's elements
+    held          r0 t0: a part of all four      r0 t1: a part of all four      r1 t0 ...
+    all-to-all over replicas                     r0 gets two of the matrices, r1 the others; each tensor rank its part
+    all-to-all over tensor ranks                 r0 t0 gets one of them whole, r0 t1 the other
+    multiply      each rank makes one matrix orthogonal
+    back          the same two ways
 
-So a replica multiplies no more than the matrices that its shard touches. Under ZeRO-0 and 3 every one does all: nothing
-is shared out under the former, and under the latter each has rows of every matrix. Tensor ranks all multiply the whole
-matrix. Queries, keys and values are one matrix, as are a gate and what it gates; each expert has its own.
+Under ZeRO-0 every replica has all, and only tensor ranks share out. Each expert is a matrix, which the replicas of the
+experts share out. Queries, keys and values are one matrix, as are a gate and what it gates.
 
 Source: arXiv 2502.16982, algorithm 1; Keller Jordan et al., Muon, 2024.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -26,8 +28,8 @@ from torch import Tensor
 from conf.types.model_spec import ExpertsSpec
 from conf.types.schema import TrainingPlan
 from costs.axes import EXPERT
-from costs.shared_rules import NEWTON_SCHULZ_STEPS
-from train_core.parallel.collectives import all_gather, shard
+from costs.shared_rules import NEWTON_SCHULZ_STEPS, orthogonal_flops, rounds_of
+from train_core.parallel.collectives import Axis, all_to_all, returning
 from train_core.parallel.data_parallel import Replicas
 
 COEFFICIENTS = 3.4445, -4.7750, 2.0315
@@ -38,67 +40,13 @@ for one are good for the other. Source: arXiv 2502.16982, section 2.2."""
 SMALLEST_NORM = 1e-7
 
 
-class PlacedMatrix(NamedTuple):
-    """A matrix in a part of the weights.
-
-    Attributes:
-        start: its first element in the bucket.
-        rows, columns: those that this tensor rank has.
-        split: the dim that tensor ranks share out; None where each has the whole.
-    """
-
-    start: int
-    rows: int
-    columns: int
-    split: int | None
-
-    @property
-    def stop(self) -> int:
-        return self.start + self.rows * self.columns
-
-
 class MuonState:
     """Holds the fp32 masters and the momentum for one flat part of the weights (n), which is of matrices alone."""
 
-    def __init__(
-        self, weights: Tensor, replicas: Replicas, index: int, dtype: torch.dtype, experts: ExpertsSpec | None
-    ) -> None:
-        """Take the weights as masters, or copy them as such.
-
-        Args:
-            index: of the part among those of `replicas`.
-            dtype: in which matrices are multiplied.
-            experts: of the model.
-        """
+    def __init__(self, weights: Tensor) -> None:
+        """Take the weights as masters, or copy them as such."""
         self.masters = weights.float()
         self.momentum = torch.zeros_like(self.masters)
-        self.replicas, self.index, self.dtype = replicas, index, dtype
-        self.matrices = list(_matrices(replicas, index, experts))
-
-    def update(
-        self, gradients: Tensor, num_updates: Tensor, learning_rate: float, weight_decay: float, plan: TrainingPlan
-    ) -> None:
-        """One step with fp32 gradients, which are used up."""
-        self.momentum.mul_(plan.muon_momentum).add_(gradients)
-        looking_ahead = gradients.add_(self.momentum, alpha=plan.muon_momentum)  # Nesterov's
-        whole, update = self.replicas.whole(self.index, looking_ahead), torch.zeros_like(self.masters)
-        held = self.replicas.own_range(self.index)
-        for matrix in self.matrices:
-            first, stop = max(held.start, matrix.start), min(held.stop, matrix.stop)
-            if first < stop:
-                part = self._orthogonal(whole[matrix.start : matrix.stop].view(matrix.rows, matrix.columns), matrix)
-                elements = part.reshape(-1)[first - matrix.start : stop - matrix.start]
-                update[first - held.start : stop - held.start] = elements
-        self.masters.mul_(1 - learning_rate * weight_decay).add_(update, alpha=-learning_rate)
-
-    def _orthogonal(self, part: Tensor, matrix: PlacedMatrix) -> Tensor:
-        """This tensor rank's part of a matrix, from the parts of all."""
-        tensor = self.replicas.mesh.tensor
-        if matrix.split is None or tensor.size == 1:
-            return orthogonal(part, self.dtype)
-        turned = part if matrix.split == 0 else part.t()
-        own = shard(orthogonal(all_gather(turned.contiguous(), tensor).wait(), self.dtype), tensor)
-        return own if matrix.split == 0 else own.t()
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors that a checkpoint keeps of it, by name."""
@@ -109,15 +57,168 @@ class MuonState:
             weights.copy_(self.masters)
 
 
+class PlacedMatrix(NamedTuple):
+    """A matrix in a part of the weights.
+
+    Attributes:
+        part: its index among those of the replicas.
+        start: its first element in the part's bucket.
+        rows, columns: those that this tensor rank has.
+        split: the dim that the ranks of `tensor` share out.
+        tensor: they, or this rank alone where each of them has the whole.
+    """
+
+    part: int
+    start: int
+    rows: int
+    columns: int
+    split: int
+    tensor: Axis
+
+    @property
+    def length(self) -> int:
+        return self.rows * self.columns
+
+    @property
+    def flops(self) -> int:
+        """Those that make the whole matrix orthogonal."""
+        times = self.tensor.size
+        whole = (self.rows, self.columns * times) if self.split else (self.rows * times, self.columns)
+        return orthogonal_flops(*whole)
+
+    def joined(self, parts: Tensor) -> Tensor:
+        """The whole matrix, from the parts of all tensor ranks behind one another."""
+        parts = parts.view(self.tensor.size, self.rows, self.columns)
+        return parts.transpose(0, 1).flatten(1) if self.split else parts.flatten(0, 1)
+
+    def apart(self, whole: Tensor) -> Tensor:
+        """The opposite: their parts behind one another (n)."""
+        if self.split:
+            whole = whole.unflatten(1, (self.tensor.size, self.columns)).transpose(0, 1)
+        return whole.reshape(-1)
+
+
+class HeldPart(NamedTuple):
+    """Elements of a matrix that a replica holds, counted from the first one that it holds of the part."""
+
+    part: int
+    first: int
+    length: int
+
+    def of(self, own: Tensor) -> Tensor:
+        return own.narrow(0, self.first, self.length)
+
+
+class Round:
+    """Matrices of which each rank makes one orthogonal, or none in the last rounds.
+
+    Attributes:
+        held: the pieces that this rank holds, in the order of the replicas that their matrices are dealt to.
+    """
+
+    def __init__(self, matrices: list[PlacedMatrix], replicas: Replicas) -> None:
+        """The first matrices are dealt to the tensor ranks of the first replica."""
+        self.tensor, self.over = matrices[0].tensor, replicas.shared_over(matrices[0].part)
+        self.dealt = [matrices[first : first + self.tensor.size] for first in range(0, len(matrices), self.tensor.size)]
+        self.dealt += [[] for _ in range(self.over.size - len(self.dealt))]
+        # By the replica that holds them, and by the one that their matrices are dealt to.
+        self.pieces = [
+            [[_piece(each, replicas.range_of(each.part, holder)) for each in dealt] for dealt in self.dealt]
+            for holder in range(self.over.size)
+        ]
+        self.held = [piece for dealt in self.pieces[self.over.rank] for piece in dealt]
+        self.rows = [[sum(piece.length for piece in dealt) for dealt in of_holder] for of_holder in self.pieces]
+
+    def orthogonal(self, own: Callable[[HeldPart], Tensor], dtype: torch.dtype) -> Sequence[Tensor]:
+        """Of each piece in `held`, its elements of the matrix that is orthogonal, from those of all ranks.
+
+        Args:
+            own: its elements of the matrix as it is, in fp32.
+        """
+        mine, tensor = self.dealt[self.over.rank], self.tensor
+        by_holder = [[piece.length for piece in of_holder[self.over.rank]] for of_holder in self.pieces]
+        rows = [[each.length for each in mine] + [0] * (tensor.size - len(mine))] * tensor.size
+        # One name for all, so that each is gone as soon as the next is made of it.
+        flat = torch.cat([own(piece) for piece in self.held])
+        flat = all_to_all(flat, self.rows, self.over).wait()
+        flat = _by_columns(flat, by_holder)
+        flat = all_to_all(flat, rows, tensor).wait()
+        if tensor.rank < len(mine):
+            matrix = mine[tensor.rank]
+            flat = matrix.apart(orthogonal(matrix.joined(flat), dtype))
+        flat = all_to_all(flat, returning(rows), tensor).wait()
+        flat = _by_columns(flat, returning(by_holder))
+        flat = all_to_all(flat, returning(self.rows), self.over).wait()
+        return flat.split([piece.length for piece in self.held])
+
+
+def _piece(matrix: PlacedMatrix, held: range) -> HeldPart:
+    first, stop = max(held.start, matrix.start), min(held.stop, matrix.start + matrix.length)
+    return HeldPart(matrix.part, max(min(first, stop) - held.start, 0), max(stop - first, 0))
+
+
+def _by_columns(flat: Tensor, lengths: list[list[int]]) -> Tensor:
+    """Pieces of these lengths that stand row by row, column by column instead."""
+    if len(lengths) <= 1 or len(lengths[0]) <= 1:
+        return flat
+    pieces = flat.split(list(chain(*lengths)))
+    return torch.cat([piece for column in range(len(lengths[0])) for piece in pieces[column :: len(lengths[0])]])
+
+
+class Muon:
+    """Updates the matrices of all layers of a stage.
+
+    Attributes:
+        states: by the index of their part among those of the replicas.
+    """
+
+    def __init__(
+        self, states: Mapping[int, MuonState], replicas: Replicas, dtype: torch.dtype, experts: ExpertsSpec | None
+    ) -> None:
+        """Deal the matrices out.
+
+        Args:
+            dtype: in which they are multiplied.
+            experts: of the model.
+        """
+        self.states, self.dtype = states, dtype
+        pools: dict[tuple[tuple[str, ...], int], list[PlacedMatrix]] = defaultdict(list)
+        for index in states:
+            for matrix in _matrices(replicas, index, experts):
+                pools[replicas.treatments[index].reduced_over, matrix.tensor.size].append(matrix)
+        self.rounds = [
+            Round(matrices, replicas)
+            for (_, num_tensor), pool in pools.items()
+            for matrices in rounds_of(
+                pool, lambda each: each.flops, replicas.shared_over(pool[0].part).size * num_tensor
+            )
+        ]
+
+    def update(self, gradients: Sequence[Tensor], learning_rate: float, plan: TrainingPlan) -> None:
+        """One step with the gradients of all parts of the replicas."""
+        for index, state in self.states.items():
+            state.momentum.mul_(plan.muon_momentum).add_(gradients[index])
+
+        def ahead(piece: HeldPart) -> Tensor:  # Nesterov's
+            momentum = piece.of(self.states[piece.part].momentum)
+            return torch.add(piece.of(gradients[piece.part]), momentum, alpha=plan.muon_momentum)
+
+        for each in self.rounds:
+            for piece, update in zip(each.held, each.orthogonal(ahead, self.dtype), strict=True):
+                masters = piece.of(self.states[piece.part].masters)
+                masters.mul_(1 - learning_rate * plan.weight_decay).add_(update, alpha=-learning_rate)
+
+
 def _matrices(replicas: Replicas, index: int, experts: ExpertsSpec | None) -> Iterator[PlacedMatrix]:
     """The matrices of a part, in order."""
     for name, shape, start in replicas.members(index):
-        splits, number, (rows, columns) = replicas.stage.placements[name].splits, 1, shape
+        split, number, (rows, columns) = replicas.stage.placements[name].splits.get("tensor"), 1, shape
         if ".experts." in name and experts is not None:
             number = experts.num_experts // replicas.mesh.axis(EXPERT).size
+        tensor = Axis() if split is None or replicas.mesh.tensor.size == 1 else replicas.mesh.tensor
         each = rows // number
         for expert in range(number):
-            yield PlacedMatrix(start + expert * each * columns, each, columns, splits.get("tensor"))
+            yield PlacedMatrix(index, start + expert * each * columns, each, columns, split or 0, tensor)
 
 
 def orthogonal(matrix: Tensor, dtype: torch.dtype) -> Tensor:

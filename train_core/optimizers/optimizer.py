@@ -14,7 +14,7 @@ from costs.shared_rules import Treatment, rate_factor
 from train_core.model.initialize import DTYPES
 from train_core.optimizers.adam import AdamState
 from train_core.optimizers.learning_rate import learning_rate_at
-from train_core.optimizers.muon import MuonState
+from train_core.optimizers.muon import Muon, MuonState
 from train_core.parallel.collectives import all_reduce
 from train_core.parallel.data_parallel import Replicas
 from train_core.parallel.mesh import Mesh
@@ -73,11 +73,11 @@ class Optimizer:
         self.num_updates = 0
         self.hidden_size = experiment.model.hidden_size
         self.states = [
-            MuonState(weights, replicas, index, DTYPES[experiment.precision.dtype], experiment.model.experts)
-            if treatment.role == "hidden" and self.plan.optimizer == "muon"
-            else AdamState(weights)
-            for index, (weights, treatment) in enumerate(zip(replicas.own_weights(), replicas.treatments, strict=True))
+            MuonState(weights) if treatment.role == "hidden" and self.plan.optimizer == "muon" else AdamState(weights)
+            for weights, treatment in zip(replicas.own_weights(), replicas.treatments, strict=True)
         ]
+        of_muon = {index: state for index, state in enumerate(self.states) if isinstance(state, MuonState)}
+        self.muon = Muon(of_muon, replicas, DTYPES[experiment.precision.dtype], experiment.model.experts)
         self.wait_for_copies: Callable[[], None] = lambda: None
 
     def step(self, step: int, loss_share: Tensor) -> StepResult:
@@ -148,13 +148,15 @@ class Optimizer:
         self.wait_for_copies()
         # Filled on the device, because a copy of the number from the host would wait for all that is queued there.
         count = torch.full((), float(self.num_updates), device=self.device)
-        parts = zip(self.states, self.replicas.treatments, gradients, self.replicas.own_weights(), strict=True)
-        for state, treatment, gradient, weights in parts:
+        for state, treatment, gradient in zip(self.states, self.replicas.treatments, gradients, strict=True):
             if factor != 1.0:
                 gradient.mul_(factor)
-            weight_decay = self.plan.weight_decay if treatment.decays else 0.0
-            rate = learning_rate * rate_factor(treatment.role, self.plan, self.hidden_size)
-            # The kernel wants gradients in the masters' type.
-            state.update(gradient.float(), count, rate, weight_decay, self.plan)
+            if isinstance(state, AdamState):
+                weight_decay = self.plan.weight_decay if treatment.decays else 0.0
+                rate = learning_rate * rate_factor(treatment.role, self.plan, self.hidden_size)
+                # The kernel wants gradients in the masters' type.
+                state.update(gradient.float(), count, rate, weight_decay, self.plan)
+        self.muon.update(gradients, learning_rate, self.plan)
+        for state, weights in zip(self.states, self.replicas.own_weights(), strict=True):
             state.write_to(weights)
         self.replicas.share_weights()

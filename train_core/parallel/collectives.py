@@ -9,11 +9,12 @@ Each returns a `Pending` at once, and the result when that is waited for, so tha
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -37,6 +38,10 @@ class Axis:
     group: dist.ProcessGroup | None = None
     line: Line | None = None
     memory: SharedMemory | None = None
+
+
+Rows = list[list[int]]
+"""How many rows each rank of the axis sends to each: `rows[i][j]` from rank i to rank j."""
 
 
 class Pending:
@@ -92,6 +97,34 @@ def reduce_scatter(tensor: Tensor, axis: Axis, into: Tensor | None = None) -> Pe
         into = tensor.new_empty(tensor.size(0) // axis.size, *tensor.shape[1:])
     tensor = tensor.contiguous()
     return start("reduce_scatter", partial(scatter_into, into, tensor), tensor, into, axis)
+
+
+def all_to_all(tensor: Tensor, rows: Rows, axis: Axis) -> Pending:
+    """Start sending rows of dim 0 to the ranks of the axis, in rank order, and getting theirs in that order.
+
+    Args:
+        rows: those that rank i sends to rank j, as `rows[i][j]`, the same on all ranks.
+    """
+    if axis.size == 1:
+        return Pending(tensor)
+    received, most = [of_rank[axis.rank] for of_rank in rows], max(map(sum, rows))
+    into, tensor = tensor.new_empty(sum(received), *tensor.shape[1:]), tensor.contiguous()
+    exchange = partial(dist.all_to_all_single, into, tensor, received, rows[axis.rank])
+    if axis.memory is not None and tensor.size(0) < most:  # all ranks show tensors of one shape
+        tensor = torch.cat((tensor, tensor.new_empty(most - tensor.size(0), *tensor.shape[1:])))
+    return start("all_to_all", exchange, tensor, into, axis, partial(_own_rows, rows=rows))
+
+
+def _own_rows(shown: Sequence[Tensor], out: Tensor, rank: int, rows: Rows) -> None:
+    # Every sender's rows for this rank lie behind those for the ranks before it.
+    starts = (sum(of_rank[:rank]) for of_rank in rows)
+    parts = zip(shown, starts, rows, strict=True)
+    torch.cat([tensor.narrow(0, start, of_rank[rank]) for tensor, start, of_rank in parts], out=out)
+
+
+def returning(rows: Rows) -> Rows:
+    """The rows of the exchange that sends everything back."""
+    return [list(to_rank) for to_rank in zip(*rows, strict=True)]
 
 
 def start(

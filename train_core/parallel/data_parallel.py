@@ -123,10 +123,10 @@ def _bucket(
     return Bucket(treatment, tuple(members), weights, weights.new_zeros(length, dtype=gradient_dtype), replicas)
 
 
-def shard_range(bucket: Bucket) -> range:
-    """The elements of a bucket that are this rank's where replicas share it out."""
-    width = len(bucket.weights) // bucket.replicas.size
-    return range(bucket.replicas.rank * width, (bucket.replicas.rank + 1) * width)
+def shard_range(bucket: Bucket, replica: int | None = None) -> range:
+    """The elements of a bucket that are a replica's, or this rank's, where replicas share it out."""
+    width, replica = len(bucket.weights) // bucket.replicas.size, bucket.replicas.rank if replica is None else replica
+    return range(replica * width, (replica + 1) * width)
 
 
 def replicas_of(stage: Stage, mesh: Mesh, experiment: Experiment) -> Replicas:
@@ -183,18 +183,18 @@ class FlatReplicas:
         """The part of one of a bucket's tensors that this rank updates, as a view."""
         return shard(flat, bucket.replicas) if self.is_sharded else flat
 
-    def own_range(self, index: int) -> range:
-        """The elements of a part's bucket that this rank updates."""
+    def shared_over(self, index: int) -> Axis:
+        """The replicas that share out a part."""
+        return self.buckets[index].replicas if self.is_sharded else Axis()
+
+    def range_of(self, index: int, replica: int | None = None) -> range:
+        """The elements of a part's bucket that a replica updates, or this rank."""
         bucket = self.buckets[index]
-        return shard_range(bucket) if self.is_sharded else range(len(bucket.weights))
+        return shard_range(bucket, replica) if self.is_sharded else range(len(bucket.weights))
 
     def members(self, index: int) -> list[tuple[str, torch.Size, int]]:
-        """Of a part: name, shape and first element of each parameter, as `whole` has them."""
+        """Of a part: name, shape and first element of each parameter, as `range_of` counts them."""
         return [(each.name, each.parameter.shape, each.start) for each in self.buckets[index].members]
-
-    def whole(self, index: int, own: Tensor) -> Tensor:
-        """What all replicas have of a part together, from what this rank has of it."""
-        return all_gather(own, self.buckets[index].replicas).wait() if self.is_sharded else own
 
     def own_weights(self) -> list[Tensor]:
         """The weights that this rank updates, as views."""

@@ -19,46 +19,19 @@ Source: arXiv 2101.03961, section 2.2; arXiv 2211.15841, which drops no token.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd import Function
 
 from train_core.model.mixture import Balance, Capacity, Experts, ExpertWeights, on_host, weighted_gated_product
-from train_core.parallel.collectives import Axis, Pending, all_gather, all_reduce, shard, start
+from train_core.parallel.collectives import Axis, Rows, all_gather, all_reduce, all_to_all, returning, shard
 from train_core.parallel.context_parallel import in_order, own_tokens
 from train_core.parallel.main_gradient import add_gradient, add_matrices
 from train_core.parallel.narrow import Multiply, ScaledProducts
-
-Rows = list[list[int]]
-"""How many rows each rank of the axis sends to each: `rows[i][j]` from rank i to rank j."""
-
-
-def all_to_all(tensor: Tensor, rows: Rows, axis: Axis) -> Pending:
-    """Start sending rows of dim 0 to the ranks of the axis, in rank order, and getting theirs in that order.
-
-    Args:
-        rows: those that rank i sends to rank j, as `rows[i][j]`, the same on all ranks.
-    """
-    if axis.size == 1:
-        return Pending(tensor)
-    received, most = [of_rank[axis.rank] for of_rank in rows], max(map(sum, rows))
-    into, tensor = tensor.new_empty(sum(received), *tensor.shape[1:]), tensor.contiguous()
-    exchange = partial(dist.all_to_all_single, into, tensor, received, rows[axis.rank])
-    if axis.memory is not None and tensor.size(0) < most:  # all ranks show tensors of one shape
-        tensor = torch.cat((tensor, tensor.new_empty(most - tensor.size(0), *tensor.shape[1:])))
-    return start("all_to_all", exchange, tensor, into, axis, partial(_own_rows, rows=rows))
-
-
-def _own_rows(shown: Sequence[Tensor], out: Tensor, rank: int, rows: Rows) -> None:
-    # Every sender's rows for this rank lie behind those for the ranks before it.
-    starts = (sum(of_rank[:rank]) for of_rank in rows)
-    parts = zip(shown, starts, rows, strict=True)
-    torch.cat([tensor.narrow(0, start, of_rank[rank]) for tensor, start, of_rank in parts], out=out)
 
 
 class _Exchange(Function):
@@ -71,11 +44,7 @@ class _Exchange(Function):
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
-        return all_to_all(grad_out, _returning(ctx.rows), ctx.axis).wait(), None, None
-
-
-def _returning(rows: Rows) -> Rows:
-    return [list(to_rank) for to_rank in zip(*rows, strict=True)]
+        return all_to_all(grad_out, returning(ctx.rows), ctx.axis).wait(), None, None
 
 
 class Groups(NamedTuple):
@@ -252,7 +221,7 @@ class ExpertParallel(nn.Module):
         rows = _permute(_exchange(tokens.index_select(0, of_token), going, self.axis), order, back)
         groups = Groups(sizes, own.view(self.axis.size, self.num_own).sum(0))
         out = _permute(self._through_own(rows, weights, groups), back, order)
-        return _exchange(out, _returning(going), self.axis)
+        return _exchange(out, returning(going), self.axis)
 
     def _through_own(self, rows: Tensor, weights: Tensor, groups: Groups) -> Tensor:
         hidden = weighted_gated_product(_multiply(rows, self.up, groups, self.narrow), weights, self.gating)

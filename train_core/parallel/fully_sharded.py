@@ -17,12 +17,11 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
-from torch.nn import functional
 
 from conf.plan.experiment import Experiment
 from train_core.model.initialize import DTYPES, fill
 from train_core.parallel.clock import Line
-from train_core.parallel.collectives import Axis, all_gather, gather_into, scatter_into
+from train_core.parallel.collectives import Axis, gather_into, scatter_into
 from train_core.parallel.mesh import Mesh
 from train_core.parallel.parallelize import Stage, treatment_of
 
@@ -72,26 +71,21 @@ class FullySharded:
         # These shards are fp32, so that the optimizer's masters are the parameters themselves.
         return [parameter.to_local().detach().view(-1) for _, parameter in self.parameters]
 
-    def own_range(self, index: int) -> range:
-        """The elements of a parameter that this rank updates: those of its rows."""
-        held = self.parameters[index][1].to_local().numel()
-        # All replicas but the last ones, which may have fewer rows or none, have as many.
-        first = min(self._most(index) * self.mesh.replicas.rank, self.shapes[index].numel())
-        return range(first, first + held)
+    def shared_over(self, index: int) -> Axis:
+        """As that of `FlatReplicas`."""
+        return self.mesh.replicas
+
+    def range_of(self, index: int, replica: int | None = None) -> range:
+        """The elements of a parameter that a replica updates, or this rank: those of its rows."""
+        shape, replica = self.shapes[index], self.mesh.replicas.rank if replica is None else replica
+        most = -(-shape[0] // self.mesh.replicas.size) * (
+            shape.numel() // shape[0]
+        )  # the last ones may have fewer rows
+        return range(min(replica * most, shape.numel()), min((replica + 1) * most, shape.numel()))
 
     def members(self, index: int) -> list[tuple[str, torch.Size, int]]:
         """As those of `FlatReplicas`."""
         return [(self.parameters[index][0], self.shapes[index], 0)]
-
-    def whole(self, index: int, own: Tensor) -> Tensor:
-        """What all replicas have of a part together, from what this rank has of it."""
-        padded = functional.pad(own, (0, self._most(index) - own.numel()))
-        return all_gather(padded, self.mesh.replicas).wait()
-
-    def _most(self, index: int) -> int:
-        """Elements of the first replica's rows, of which none has more."""
-        shape = self.shapes[index]
-        return -(-shape[0] // self.mesh.replicas.size) * (shape.numel() // shape[0])
 
     def zero_gradients(self) -> None:
         for _, parameter in self.parameters:

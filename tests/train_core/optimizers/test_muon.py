@@ -13,7 +13,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from conf.errors import ConfigError
 from conf.plan.experiment import Experiment
 from costs import estimate
-from costs.counts.muon import muon_flops, orthogonal_flops
+from costs.counts.muon import muon_flops
+from costs.shared_rules import orthogonal_flops
 from sweeps.planner.choosing.choice import choose_plans
 from sweeps.planner.choosing.objectives import Training
 from sweeps.planner.request import search_request
@@ -112,6 +113,19 @@ def test_muon_keeps_one_state_of_a_matrix_and_its_update_takes_longer() -> None:
     matrices = 32 * (4 * 4096**2 + 3 * 4096 * 11008)
     assert spared == matrices // 8 * 4
     assert muon.step_terms.optimizer_seconds > 2 * adamw.step_terms.optimizer_seconds
+
+
+@pytest.mark.parametrize(
+    ("zero", "tensor", "sharing"), [(0, 1, 1), (0, 2, 2), (1, 1, 8), (1, 4, 8), (2, 2, 8), (3, 2, 8)]
+)
+def test_ranks_share_out_the_products_of_matrices_that_are_longer_than_a_bucket(
+    zero: int, tensor: int, sharing: int
+) -> None:
+    model = ["model=llama-2-7b", "cluster=dgx-h100", "precision=bf16", "batch.global_batch_size=64"]
+    plan = [f"parallel.zero_stage={zero}", f"parallel.tensor_parallel_size={tensor}", "parallel.world_size=8"]
+    experiment = load([*model, *plan, "training.optimizer=muon"]).experiment()
+    shapes = ((12_288, 4096), (4096, 4096), (22_016, 4096), (4096, 11_008))
+    assert muon_flops(experiment, 0) == 32 // sharing * sum(orthogonal_flops(*shape) for shape in shapes)
 
 
 def test_a_search_prices_the_update_of_the_optimizer_that_is_asked_for() -> None:

@@ -74,9 +74,9 @@ def counted() -> Iterator[Seen]:
             tensors = list(_tensors(args))
             # An exchange is given its output and then its input, as all are that have two.
             num_bytes = tensors[-1].nbytes if kind == "all_to_all" else max(each.nbytes for each in tensors)
-            ranks = frozenset(dist.get_process_group_ranks(group))
-            seen["number", ranks, kind] += 1
-            seen["bytes", ranks, kind] += num_bytes
+            ranks, of = frozenset(dist.get_process_group_ranks(group)), named(kind, group.group_desc)
+            seen["number", ranks, of] += 1
+            seen["bytes", ranks, of] += num_bytes
             return original(group, *args, **kwargs)
 
         return call
@@ -86,6 +86,11 @@ def counted() -> Iterator[Seen]:
             if (original := getattr(dist.ProcessGroup, name, None)) is not None:
                 patch.setattr(dist.ProcessGroup, name, counting(name, original))
         yield seen
+
+
+def named(kind: str, group: str) -> str:
+    """Exchanges of matrices apart from those of experts, whose group may have the same ranks."""
+    return f"{kind} over {group}" if kind == "all_to_all" and group != "expert" else kind
 
 
 def _tensors(tree: Any) -> Iterator[Tensor]:
@@ -134,13 +139,13 @@ def on_paper(experiment: Experiment, stage: int) -> Seen:
     rank = stage * experiment.parallel.world_size // experiment.parallel.pipeline_parallel_size
     groups, seen = groups_of(experiment, rank) | {"pipeline": frozenset[int]()}, Seen()
     for row in stage_traffic(experiment, stage):
-        seen["number", groups[row.group], row.kind] += row.number
-        seen["bytes", groups[row.group], row.kind] += row.num_bytes
+        seen["number", groups[row.group], named(row.kind, row.group)] += row.number
+        seen["bytes", groups[row.group], named(row.kind, row.group)] += row.num_bytes
     return seen
 
 
 def of_first_rank(experiment: Experiment, stage: int, seen_by: list[Seen]) -> Seen:
-    """As its first rank has called it; of exchanges, whose parts differ, the mean over the ranks of the group."""
+    """As its first rank has called it; of experts' exchanges, whose parts differ, the mean over the group's ranks."""
     rank = stage * experiment.parallel.world_size // experiment.parallel.pipeline_parallel_size
     context, seen = groups_of(experiment, rank)["context"], Seen()
     for (what, ranks, kind), amount in seen_by[rank].items():
@@ -171,7 +176,7 @@ def further(random: Random, values: Values) -> Values:
 
 
 def with_muon(random: Random, values: Values) -> Values:
-    """The same, where matrices of layers are gathered for their update."""
+    """The same, where matrices of layers travel for their update."""
     drawn: Values = {"training.optimizer": "muon", "training.embedding_rate_factor": random.choice((1.0, 3.0))}
     if (experts := values.get("model.experts")) is not None:  # rows that a full expert drops do not travel
         drawn["model.experts"] = experts | {"capacity_factor": None}
@@ -210,5 +215,5 @@ def test_real_ranks_call_what_is_counted_on_paper(number: int, worlds: Worlds, t
 
 
 @pytest.mark.slow
-def test_real_ranks_gather_for_muon_what_is_counted_on_paper(number: int, worlds: Worlds, tmp_path: Path) -> None:
+def test_real_ranks_exchange_for_muon_what_is_counted_on_paper(number: int, worlds: Worlds, tmp_path: Path) -> None:
     assert differences(case_of(number, with_muon).experiment, worlds, tmp_path) == {}
