@@ -20,8 +20,9 @@ from costs.shared_rules import NEWTON_SCHULZ_STEPS, orthogonal_flops
 from costs.step.priced_stage import PricedStage
 from costs.step.replicas import expert_replicas, expert_stride, num_shards
 
-MORE_PASSES = 14
-"""Passes over a matrix in fp32 beyond the 7 of AdamW's kernel: of momentum, look-ahead, exchanges and masters."""
+MORE_PASSES = 18
+"""Passes over a matrix in fp32 beyond those of AdamW: of momentum, look-ahead, scaling and masters. Counted in bf16, by
+what the operations of one rank read and write."""
 
 
 def is_muons(stage: PricedStage) -> bool:
