@@ -1,7 +1,7 @@
 """A clock of a rank's step, which knows what the rank waits for now and where the time goes.
 
     Line         the ranks of one group, as one rank sees them; counts the operations that it has started there
-    Operation    one collective or transfer of a line; `TimedWork`, one that is on its way
+    Operation    one collective or transfer of a line
     Clock        is told of every wait: a watchdog asks for the present one, a meter for the seconds of a step
     StepRecord   what a clock noted of one step: its waits and parts, and where each pass of the pipeline began
 
@@ -88,21 +88,6 @@ class Ongoing(Protocol):
     def wait(self) -> object: ...
 
     def is_completed(self) -> bool: ...
-
-
-class TimedWork:
-    """The same, where the clock of its line is told of the wait for it."""
-
-    __slots__ = ("operation", "work")
-
-    def __init__(self, work: Ongoing, line: Line, kind: str, num_bytes: int) -> None:
-        self.work, self.operation = work, line.start(kind, num_bytes)
-
-    def wait(self) -> None:
-        self.operation.line.clock.wait(self.operation, self.work.wait)
-
-    def is_completed(self) -> bool:
-        return self.work.is_completed()
 
 
 class Span(NamedTuple):
@@ -244,8 +229,7 @@ class DeviceClock(Clock):
     """The clock of a host that only queues work for a device.
 
     The host's own clock would time the queueing and not the work. Times are therefore those of events on the stream
-    that computes, and a wait that the host has queued is not over before the stream has come through it. An event costs
-    about a microsecond of the host's time.
+    that computes, and a wait that the host has queued is not over before the stream has come through it.
     """
 
     def __init__(self) -> None:
@@ -253,11 +237,12 @@ class DeviceClock(Clock):
         # torch's handles of the operations would keep the memory of what they fill; events keep none.
         self._unfinished: deque[tuple[Operation, Any]] = deque()
         self._oldest: tuple[Operation, float] | None = None
+        self._stream: torch.cuda.Stream | None = None
 
     def mark(self) -> Any:
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
+        # Asked for once: torch takes some 40 calls of Python to say which stream computes.
+        self._stream = self._stream or torch.cuda.current_stream()
+        return _event_on(self._stream)
 
     def seconds_between(self, start: Any, end: Any) -> float:
         return float(start.elapsed_time(end)) / 1e3
@@ -275,7 +260,7 @@ class DeviceClock(Clock):
     def follow(self, operation: Operation, start: Callable[[], object]) -> None:
         """Count no time, because the computing stream need not wait as long as the operation takes."""
         start()
-        self._expect(operation, self.mark())
+        self._expect(operation, _event_on(torch.cuda.current_stream()))
 
     def _expect(self, operation: Operation, end: Any) -> None:
         # The stream comes through its events in order, so that only the front of the queue can have been reached.
@@ -293,3 +278,9 @@ class DeviceClock(Clock):
         elif self._oldest is None or self._oldest[0] is not oldest:
             self._oldest = oldest, time.monotonic()
         return self._oldest or self.waiting
+
+
+def _event_on(stream: torch.cuda.Stream) -> torch.cuda.Event:
+    event = torch.cuda.Event(enable_timing=True)
+    event.record(stream)
+    return event

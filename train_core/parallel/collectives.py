@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from train_core.parallel.clock import Line, Ongoing, TimedWork
+from train_core.parallel.clock import Line, Ongoing
 from train_core.parallel.shared_memory import Combine, SharedMemory
 
 
@@ -50,15 +50,17 @@ class Pending:
     Without `work` the tensor is ready already, as on an axis of one rank, so that callers need no second path.
     """
 
-    __slots__ = ("tensor", "work")
+    __slots__ = ("operation", "tensor", "work")
 
     def __init__(self, tensor: Tensor, work: Ongoing | None = None, kind: str = "", line: Line | None = None) -> None:
         """`kind` is what `line` is told of the operation."""
-        self.tensor = tensor
-        self.work = work if work is None or line is None else TimedWork(work, line, kind, tensor.nbytes)
+        self.tensor, self.work = tensor, work
+        self.operation = None if work is None or line is None else line.start(kind, tensor.nbytes)
 
     def wait(self) -> Tensor:
-        if self.work is not None:
+        if self.work is not None and self.operation is not None:
+            self.operation.line.clock.wait(self.operation, self.work.wait)
+        elif self.work is not None:
             self.work.wait()
         return self.tensor
 

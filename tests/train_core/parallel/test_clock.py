@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 
 import pytest
+import torch
 
 from train_core.parallel.clock import DeviceClock, Line
 
@@ -13,6 +14,12 @@ class Event:
     """A mark on a stream that goes on only when it is told to."""
 
     passed = False
+
+    def __init__(self, *, enable_timing: bool = False) -> None:
+        self.stream: object = None
+
+    def record(self, stream: object = None) -> None:
+        self.stream = stream or torch.cuda.current_stream()
 
     def query(self) -> bool:
         return self.passed
@@ -50,7 +57,8 @@ def test_what_runs_beside_the_computation_can_hold_a_device_up_and_is_no_wait_of
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock, work = DeviceClock(), Work()
-    monkeypatch.setattr(clock, "mark", Event)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: "beside")
     operation = Line("data", range(2), clock).start("all_gather", 8)
     clock.follow(operation, work.wait)
     found = clock.current_wait()
@@ -68,3 +76,19 @@ def test_a_clock_does_not_keep_what_an_operation_filled(monkeypatch: pytest.Monk
     del work
     assert held() is None
     assert clock.current_wait() is not None
+
+
+def test_the_computing_stream_is_asked_for_once_and_not_at_every_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch's answer takes the host longer than the wait itself; FSDP2 starts its collectives on streams of its own."""
+    clock, streams = DeviceClock(), iter(("computing", "beside"))
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: next(streams))
+    line = Line("tensor", range(2), clock)
+    clock.begin_step(1)
+    for _ in range(2):
+        clock.wait(line.start("all_reduce", 8), Work().wait)
+    clock.follow(line.start("all_gather", 8), Work().wait)
+    clock.wait(line.start("all_reduce", 8), Work().wait)
+    spans = clock.end_step().spans
+    assert {mark.stream for span in spans for mark in (span.start, span.end)} == {"computing"}
+    assert [end.stream for _, end in clock._unfinished] == ["computing", "computing", "beside", "computing"]

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from conf.plan.experiment import Experiment
 from costs.axes import Layout
 from tests.train_core.conftest import ExperimentOf, Worlds
+from tests.train_core.rehearsal.gpu_stand_ins import StandInEvent
 from train_core.parallel.clock import Clock, DeviceClock, Line
 from train_core.process.world import World
 from train_core.training.train import train
@@ -45,7 +47,8 @@ def test_waits_and_parts_are_counted_apart_and_the_rest_is_compute() -> None:
 def test_waits_of_replicas_that_no_clock_hears_of_are_not_known(heard: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """ZeRO-3 on a GPU: the stream that computes waits for another one inside FSDP2."""
     clock = DeviceClock()
-    monkeypatch.setattr(clock, "mark", lambda: None)
+    monkeypatch.setattr(torch.cuda, "Event", StandInEvent)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: None)
     data = Line("data", (0, 1), clock)
     clock.begin_step(1)
     clock.follow(data.start("all_gather", 8), lambda: None)
