@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import multiprocessing
 import resource
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -69,6 +70,7 @@ MIXTURE: dict[str, Any] = {
     **LLAMA,
     "model.experts": {"num_experts": 8, "top_k": 2, "ffn_hidden_size": 512, "balance_loss": 0.01},
 }
+SMALL: dict[str, Value] = {"model.hidden_size": 64, "model.ffn_hidden_size": 128, "model.seq_length": 32}
 DEEP_PIPELINE: dict[str, Value] = {"parallel.world_size": 4, PIPELINE: 4, "batch.global_batch_size": 4}
 
 
@@ -106,7 +108,24 @@ def main() -> list[Target]:
     schedules = step_pairs(DEEP_PIPELINE | {"parallel.schedule": "zero-bubble"}, _trainer(DEEP_PIPELINE))
     costs = [ours.cpu_seconds / theirs.cpu_seconds for ours, theirs in schedules]
     what = "pp4, 4 micro-batches: CPU time of zero-bubble to 1F1B"
-    return [*targets, at_most(what, 1.02, median(costs), remark=middle_half(costs))]
+    calls = at_most("one process: calls of functions a layer and micro-batch", 300, _calls_a_layer())
+    return [*targets, at_most(what, 1.02, median(costs), remark=middle_half(costs)), calls]
+
+
+def _calls_a_layer() -> float:
+    """Calls that Python makes, of functions of its own and of C, for one layer of one micro-batch."""
+    few, many = (experiment_of({**SMALL, "model.num_layers": number}) for number in (2, 4))
+    more = answers_of_ranks(many, _calls_of_a_step)[0] - answers_of_ranks(few, _calls_of_a_step)[0]
+    return more / (many.model.num_layers - few.model.num_layers) / many.num_micro_batches
+
+
+def _calls_of_a_step(rank: int, experiment: Experiment, folder: Path) -> int:
+    steps, calls = _rank_steps(rank, experiment, folder, 1), list[str]()
+    next(steps)
+    sys.setprofile(lambda frame, event, argument: calls.append(event))
+    next(steps)
+    sys.setprofile(None)
+    return calls.count("call") + calls.count("c_call")
 
 
 def _ratio(what: str, pairs: list[Pair]) -> Target:

@@ -40,7 +40,7 @@ aten = torch.ops.aten
 
 
 class PlaceForDropout(nn.Identity):
-    """Does nothing; `parallelize` puts dropout here where a training wants it."""
+    """Does nothing; `parallelize` puts dropout here where a training wants it, and else takes it away."""
 
 
 def causal_attention(
@@ -66,14 +66,14 @@ def causal_attention(
     """
     # Without values, as in a rehearsal, a mask would take memory that a GPU's kernel does not.
     window, cap = (None, None) if isinstance(query, FakeTensor) else (window, cap)
-    attend = partial(_attend_near, dropout=dropout, window=window)
+    attend = partial(_attend, dropout=dropout, window=window)
     if cap is not None or sinks is not None:
         attend = partial(_attend_in_a_block, sinks=sinks, cap=cap, window=window)
     elif query.is_cuda and takes_flash(query, value) and (documents is not None or window is not None):
         return attend_packed(query, key, value, dropout, documents, window)
     elif query.is_cuda and documents is not None:
         mask = documents.mask if window is None else documents.mask & near_mask(*_places(query), window)
-        return _attend(query, key, value, dropout, mask)
+        return _attend(query, key, value, dropout, mask=mask)
     return attend(query, key, value) if documents is None else attend_separately(attend, query, key, value, documents)
 
 
@@ -81,12 +81,6 @@ def _places(query: Tensor) -> tuple[Tensor, Tensor]:
     """Those of the queries and of the keys of a whole sequence."""
     places = torch.arange(query.size(2), device=query.device)
     return places, places
-
-
-def _attend_near(query: Tensor, key: Tensor, value: Tensor, dropout: float, window: int | None) -> Tensor:
-    is_narrow = window is not None and window < query.size(2)
-    mask = near_mask(*_places(query), window)[None, None] if is_narrow and window is not None else None
-    return _attend(query, key, value, dropout, mask)
 
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -127,17 +121,20 @@ def attend_packed(
     return in_sequences.transpose(1, 2)
 
 
-def _attend(query: Tensor, key: Tensor, value: Tensor, dropout: float, mask: Tensor | None = None) -> Tensor:
+def _attend(
+    query: Tensor, key: Tensor, value: Tensor, dropout: float, window: int | None = None, mask: Tensor | None = None
+) -> Tensor:
     """`mask` (b or 1, 1, s, s) is true where a query sees a key; None lets it see those up to its own position."""
+    if window is not None and window < query.size(2):
+        mask = near_mask(*_places(query), window)[None, None]
     if mask is None and value.size(-1) < query.size(-1) and query.device.type == "cpu" and not dropout:
         return _attend_in_a_block(query, key, value)
-    if key.size(1) < query.size(1) and query.is_cuda and not takes_flash(query, value):
+    shares = key.size(1) < query.size(1)
+    if shares and query.is_cuda and not takes_flash(query, value):
         # Without a fused kernel all scores would be kept.
-        key, value = (repeat_groups(heads, query) for heads in (key, value))
+        key, value, shares = repeat_groups(key, query), repeat_groups(value, query), False
     seen: dict[str, Any] = {"is_causal": True} if mask is None else {"attn_mask": mask, "is_causal": False}
-    return functional.scaled_dot_product_attention(
-        query, key, value, dropout_p=dropout, enable_gqa=key.size(1) < query.size(1), **seen
-    )
+    return functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout, enable_gqa=shares, **seen)
 
 
 def _attend_in_a_block(
@@ -232,7 +229,7 @@ class LatentAttention(nn.Module):
         scale = 1.0 if scaling is None else yarn_scale(scaling.factor, scaling.mscale_all_dim)
         self.query_scale = None if scale == 1 else scale**2
         self.projection: nn.Module = nn.Linear(spec.attended_size, spec.hidden_size, bias=False)
-        self.dropout: nn.Module = PlaceForDropout()
+        self.dropout: nn.Module | None = PlaceForDropout()
 
     def forward(self, x: Tensor, rotary: Tensor, documents: Documents | None = None) -> Tensor:
         query, pair, key = self.down(x).split(self.short_sizes, dim=-1)
@@ -241,7 +238,8 @@ class LatentAttention(nn.Module):
         query, *pair = join_heads(query, pairs, key, (self.head_size, self.value_size), rotary)
         if self.query_scale is not None:
             query = query * self.query_scale
-        return self.dropout(self.projection(self.core(query, *pair, documents=documents)))
+        out: Tensor = self.projection(self.core(query, *pair, documents=documents))
+        return out if self.dropout is None else self.dropout(out)
 
 
 def join_heads(

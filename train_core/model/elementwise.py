@@ -6,7 +6,8 @@ Shapes: s sequence, b micro-batch, g query groups, n query heads of a group, d h
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +19,7 @@ HAS_FUSED_RMS_NORM = hasattr(aten, "_fused_rms_norm_backward")
 """True if torch has the norm as one kernel on GPUs. Older releases make it of several, which keep copies in fp32."""
 
 SHARED_TABLE_DIMS = 3  # cosine or sine, position, pair of elements: of a table that all sequences share
-Norms = tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]
+Norm = Callable[[Tensor], Tensor]
 
 
 class Activation(NamedTuple):
@@ -28,10 +29,7 @@ class Activation(NamedTuple):
     backward: Callable[[Tensor, Tensor], Tensor]
 
 
-GELU = Activation(
-    lambda x: functional.gelu(x, approximate="tanh"),
-    lambda grad_out, x: aten.gelu_backward(grad_out, x, approximate="tanh"),
-)
+GELU = Activation(partial(functional.gelu, approximate="tanh"), partial(aten.gelu_backward, approximate="tanh"))
 SILU = Activation(functional.silu, aten.silu_backward)
 STEEPNESS = 1.702
 
@@ -45,7 +43,15 @@ SIGMOID_GELU = Activation(lambda x: x * (STEEPNESS * x).sigmoid(), _backward_of_
 """GELU by a sigmoid. Source: arXiv 1606.08415, section 2."""
 
 
-class _RMSNorm(Function):
+class UntransformedFunction(Function):
+    """A function that is applied without torch's look for transforms of functorch, which takes a third of the time."""
+
+    @classmethod
+    def apply(cls, *args: Any) -> Any:
+        return super(Function, cls).apply(*args)  # type: ignore[misc]
+
+
+class _RMSNorm(UntransformedFunction):
     """The norm; keeps its input and one fp32 value per vector for backward."""
 
     @staticmethod
@@ -70,7 +76,7 @@ def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     """x / sqrt(mean of x^2 + epsilon) * weight, along the last dim. Source: arXiv 1910.07467, equation 4."""
     if x.is_cuda and HAS_FUSED_RMS_NORM:  # the kernel keeps as little as the function below
         return functional.rms_norm(x, (x.size(-1),), weight, epsilon)
-    return _RMSNorm.apply(x, weight, epsilon)  # type: ignore[no-untyped-call]
+    return _RMSNorm.apply(x, weight, epsilon)
 
 
 class RMSNorm(nn.Module):
@@ -85,7 +91,7 @@ class RMSNorm(nn.Module):
         return rms_norm(x, self.weight, self.epsilon)
 
 
-class _WideNorm(Function):
+class _WideNorm(UntransformedFunction):
     """The norm of all heads of a token together; keeps its input and one fp32 value of each token."""
 
     @staticmethod
@@ -125,10 +131,10 @@ class WideNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(width))
 
     def forward(self, x: Tensor) -> Tensor:
-        return _WideNorm.apply(x, self.weight, self)  # type: ignore[no-untyped-call]
+        return _WideNorm.apply(x, self.weight, self)
 
 
-class _Gated(Function):
+class _Gated(UntransformedFunction):
     """The gate times the input; keeps only these two, and computes the activated gate again in backward."""
 
     @staticmethod
@@ -151,99 +157,104 @@ def gated_product(x: Tensor, block_size: int, activation: Activation) -> Tensor:
 
     Source: arXiv 2002.05202, section 2 (SwiGLU and its kin).
     """
-    out: Tensor = _Gated.apply(x.unflatten(-1, (-1, 2, block_size)), activation)  # type: ignore[no-untyped-call]
+    out: Tensor = _Gated.apply(x.unflatten(-1, (-1, 2, block_size)), activation)
     return out.flatten(-2)
 
 
-def _for_heads(table: Tensor) -> Tensor:
-    """The table (2, s, d/2), or that of every sequence (2, s, b, d/2), as (2, s, b or 1, 1, 1, d/2)."""
-    return table[:, :, None, None, None] if table.dim() == SHARED_TABLE_DIMS else table[:, :, :, None, None]
+Turns: TypeAlias = tuple[Tensor, ...]
+"""Cosine and sine of every position's angles, (s, b or 1, 1, 1, d/2)."""
 
 
-def _turn(x: Tensor, table: Tensor, sign: int, into: Tensor) -> None:
+def _turns_of(table: Tensor) -> Turns:
+    """Those of the table (2, s, d/2), or of that of every sequence (2, s, b, d/2)."""
+    return (table[:, :, None, None, None] if table.dim() == SHARED_TABLE_DIMS else table[:, :, :, None, None]).unbind()
+
+
+def _turn(x: Tensor, turns: Turns, sign: int, into: Tensor) -> None:
     """Turn element i and i + d/2 of each vector of x (s, b, g, n, d) by its position's angle, as Hugging Face does."""
-    cos, sin = _for_heads(table)
+    cos, sin = turns
     (left, right), (into_left, into_right) = x.chunk(2, -1), into.chunk(2, -1)
     torch.mul(left, cos, out=into_left).addcmul_(right, sin, value=-sign)
     torch.mul(right, cos, out=into_right).addcmul_(left, sin, value=sign)
 
 
-def _rotated_copy(x: Tensor, table: Tensor, sign: int) -> Tensor:
+def _rotated_copy(x: Tensor, turns: Turns, sign: int) -> Tensor:
     """The result of `_turn` as a new tensor: torch's compiler cannot write into a part of one, and fuses this."""
-    cos, sin = _for_heads(table)
+    cos, sin = turns
     left, right = x.chunk(2, -1)
     return torch.cat((left * cos - right * (sign * sin), right * cos + left * (sign * sin)), dim=-1)
 
 
-class _TurnedHeads(Function):
+class _TurnedHeads(UntransformedFunction):
     """Copies queries, keys and values apart and turns the first two; keeps nothing for backward."""
 
     @staticmethod
     def forward(ctx: Any, heads: Tensor, table: Tensor) -> tuple[Tensor, ...]:
-        ctx.table = table
-        query, key, value = torch.split(heads, [heads.size(-2) - 2, 1, 1], dim=-2)
+        ctx.turns = turns = _turns_of(table)
+        query, key, value = heads.split_with_sizes([heads.size(-2) - 2, 1, 1], dim=-2)
         # Turned on their way into the copies, which takes one pass over memory and not two.
-        return _turned_copy(query, table, 1), _turned_copy(key, table, 1), value.contiguous()
+        return _turned_copy(query, turns, 1), _turned_copy(key, turns, 1), value.contiguous()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         query, key, value = gradients
         # The gradient of a rotation is the rotation back, so that neither input nor output is needed.
         if torch.compiler.is_compiling():
-            return torch.cat((*(_turned_copy(each, ctx.table, -1) for each in (query, key)), value), dim=-2), None
+            return torch.cat((*(_turned_copy(each, ctx.turns, -1) for each in (query, key)), value), dim=-2), None
         grad = query.new_empty(*query.shape[:-2], query.size(-2) + 2, query.size(-1))
-        parts = torch.split(grad, [query.size(-2), 1, 1], dim=-2)
-        _turn(query, ctx.table, -1, into=parts[0])
-        _turn(key, ctx.table, -1, into=parts[1])
+        parts = grad.split_with_sizes([query.size(-2), 1, 1], dim=-2)
+        _turn(query, ctx.turns, -1, into=parts[0])
+        _turn(key, ctx.turns, -1, into=parts[1])
         parts[2].copy_(value)
         return grad, None
 
 
-class _Turned(Function):
+class _Turned(UntransformedFunction):
     """Heads (s, b, g, n, d) turned by their positions; keeps nothing for backward."""
 
     @staticmethod
     def forward(ctx: Any, heads: Tensor, table: Tensor) -> Tensor:
-        ctx.table = table
-        return _turned_copy(heads, table, 1)
+        ctx.turns = _turns_of(table)
+        return _turned_copy(heads, ctx.turns, 1)
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, None]:
-        return _turned_copy(grad_out, ctx.table, -1), None
+        return _turned_copy(grad_out, ctx.turns, -1), None
 
 
-def _turned_copy(heads: Tensor, table: Tensor, sign: int) -> Tensor:
+def _turned_copy(heads: Tensor, turns: Turns, sign: int) -> Tensor:
     if torch.compiler.is_compiling():
-        return _rotated_copy(heads, table, sign)
+        return _rotated_copy(heads, turns, sign)
     out = torch.empty_like(heads, memory_format=torch.contiguous_format)
-    _turn(heads, table, sign, into=out)
+    _turn(heads, turns, sign, into=out)
     return out
 
 
 def turn_heads(heads: Tensor, table: Tensor) -> Tensor:
     """Heads (s, b, g, n, d), each turned by the angle of its position."""
-    return _Turned.apply(heads, table)  # type: ignore[no-untyped-call]
+    return _Turned.apply(heads, table)
 
 
 def split_heads(
-    qkv: Tensor, queries_per_group: int, head_size: int, table: Tensor | None, norms: Norms | None
-) -> tuple[Tensor, ...]:
+    qkv: Tensor, queries_per_group: int, head_size: int, table: Tensor | None, norms: tuple[Norm | None, Norm | None]
+) -> list[Tensor]:
     """Queries (b, g n, s, d), keys and values (b, g, s, d) from (s, b, g (n + 2) d), turned by `table` if there is one.
 
     The last dim holds group after group: its query heads, its key head, its value head.
 
     Args:
-        norms: those of query heads and of key heads, which come before the turn; None where a model has none.
+        norms: that of query heads and that of key heads, which come before the turn; None where a model has none.
     """
     heads = qkv.view(*qkv.shape[:-1], -1, queries_per_group + 2, head_size)
-    apart, sizes = _TurnedHeads.apply, [queries_per_group, 1, 1]
-    if norms is not None and table is not None:
-        of_query, of_key = norms
-        # The norms keep what they took, so that values may stay where they are.
-        query, key, value = torch.split(heads, sizes, dim=-2)
-        parts: tuple[Tensor, ...] = (turn_heads(of_query(query), table), turn_heads(of_key(key), table), value)
+    (of_query, of_key), sizes = norms, [queries_per_group, 1, 1]
+    if table is None:
+        parts: tuple[Tensor, ...] = heads.split_with_sizes(sizes, dim=-2)
+    elif of_query is None or of_key is None:
+        parts = _TurnedHeads.apply(heads, table)
     else:
-        parts = torch.split(heads, sizes, dim=-2) if table is None else apart(heads, table)  # type: ignore[no-untyped-call]
+        # The norms keep what they took, so that values may stay where they are.
+        query, key, value = heads.split_with_sizes(sizes, dim=-2)
+        parts = turn_heads(of_query(query), table), turn_heads(of_key(key), table), value
     # First the heads become one dim, and then the dims change places: where several queries of a group need a copy, it
     # has the order in which attention's output comes, which so is not copied again.
-    return tuple(part.flatten(2, 3).permute(1, 2, 0, 3) for part in parts)
+    return [part.flatten(2, 3).permute(1, 2, 0, 3) for part in parts]

@@ -346,7 +346,7 @@ class MixtureOfExperts(nn.Module):
         num_dropped: how many of these found no room; None also where the model names no capacity.
     """
 
-    def __init__(self, spec: ModelSpec, shared: nn.Module | None, dropout: nn.Module) -> None:
+    def __init__(self, spec: ModelSpec, shared: nn.Module | None, dropout: nn.Module | None) -> None:
         """`shared` is the expert that every token passes through, None where there is none."""
         super().__init__()
         assert spec.experts is not None
@@ -383,4 +383,4 @@ class MixtureOfExperts(nn.Module):
         out: Tensor = _Sum.apply(rows, of_token, tokens.size(0)).view_as(x)  # type: ignore[no-untyped-call]
         if self.shared is not None:
             out = out + self.shared(x)
-        return self.dropout(out)
+        return out if self.dropout is None else self.dropout(out)

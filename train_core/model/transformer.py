@@ -57,7 +57,7 @@ class Embedding(nn.Module):
         self.tokens: nn.Module = TokenEmbedding(spec.vocab_size, spec.hidden_size)
         learned = spec.family == "gpt"
         self.positions: nn.Module = Positions(spec.seq_length, spec.hidden_size) if learned else nn.Identity()
-        self.dropout: nn.Module = PlaceForDropout()
+        self.dropout: nn.Module | None = PlaceForDropout()
         self.scale = math.sqrt(spec.hidden_size) if "scaled_embedding" in spec.parts else None
 
     def forward(self, tokens: Tensor, documents: Documents | None = None) -> Tensor:
@@ -69,7 +69,7 @@ class Embedding(nn.Module):
             vectors = self.positions(vectors)
         else:
             vectors = self.positions(vectors, documents.positions)
-        return self.dropout(vectors)
+        return vectors if self.dropout is None else self.dropout(vectors)
 
 
 def norm_of(spec: ModelSpec) -> nn.Module:
@@ -108,21 +108,21 @@ class Attention(nn.Module):
         )
         self.core = CausalAttention(spec.window_of(index), spec.scores_cap)
         self.is_in_a_block = spec.scores_in_blocks
-        self.sinks: nn.Module = Sinks(torch.empty(spec.num_attention_heads)) if "sinks" in spec.parts else nn.Identity()
+        self.sinks = Sinks(torch.empty(spec.num_attention_heads)) if "sinks" in spec.parts else None
         # Scores are divided by the root of a head's size; this makes it another root.
         scalar = spec.query_pre_attn_scalar
         self.query_scale = None if scalar is None else math.sqrt(self.head_size / scalar)
         self.projection: nn.Module = nn.Linear(spec.query_size, spec.hidden_size, bias=biased)
-        self.dropout: nn.Module = PlaceForDropout()
+        self.dropout: nn.Module | None = PlaceForDropout()
 
     def forward(self, x: Tensor, rotary: Tensor | None = None, documents: Documents | None = None) -> Tensor:
-        pairs = (self.query_norm, self.key_norm), (self.queries_norm, self.keys_norm)
-        norms = next(((one, other) for one, other in pairs if one is not None and other is not None), None)
+        norms = self.query_norm or self.queries_norm, self.key_norm or self.keys_norm
         query, *pair = split_heads(self.qkv(x), self.queries_per_group, self.head_size, rotary, norms)
         if self.query_scale is not None:
             query = query * self.query_scale
-        sinks = self.sinks.weight if isinstance(self.sinks, Sinks) else None
-        return self.dropout(self.projection(self.core(query, *pair, documents=documents, sinks=sinks)))
+        sinks = None if self.sinks is None else self.sinks.weight
+        out: Tensor = self.projection(self.core(query, *pair, documents=documents, sinks=sinks))
+        return out if self.dropout is None else self.dropout(out)
 
 
 class FeedForwardActivation(nn.Module):
@@ -151,10 +151,11 @@ class FeedForward(nn.Module):
         self.up: nn.Module = nn.Linear(spec.hidden_size, width * (2 if spec.gated_mlp else 1), bias=biased)
         self.activation = FeedForwardActivation(spec, width)
         self.down: nn.Module = nn.Linear(width, spec.hidden_size, bias=biased)
-        self.dropout: nn.Module = PlaceForDropout()
+        self.dropout: nn.Module | None = PlaceForDropout()
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.dropout(self.down(self.activation(self.up(x))))
+        out: Tensor = self.down(self.activation(self.up(x)))
+        return out if self.dropout is None else self.dropout(out)
 
 
 def gate_block_size(spec: ModelSpec, width: int) -> int:

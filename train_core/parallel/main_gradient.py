@@ -39,7 +39,7 @@ class Listener(Protocol):
 
 @dataclass(eq=False)
 class MainGradient:
-    """The buffer beside a weight; inside `with gradient as buffer:` one gradient is added to it.
+    """The buffer beside a weight; whoever adds a gradient to it tells the listener before and after.
 
     Attributes:
         is_wide: products and sums of narrower values are made in the buffer's type; see `narrow.has_wide_products`.
@@ -49,34 +49,26 @@ class MainGradient:
     listener: Listener
     is_wide: bool
 
-    def __enter__(self) -> Tensor:
-        self.listener.before_gradient()
-        return self.buffer
-
-    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
-        if error is None:
+    def take_over(self, parameter: Tensor) -> None:
+        """Add the gradient of a module that leaves it to autograd, such as LayerNorm."""
+        if parameter.grad is not None:
+            self.listener.before_gradient()
+            self.buffer.add_(parameter.grad)
+            # Else autograd would add the next micro-batch's gradient to it, which would then count twice.
+            parameter.grad = None
             self.listener.after_gradient()
 
 
 def attach(parameter: nn.Parameter, buffer: Tensor, listener: Listener, *, is_wide: bool = False) -> None:
     """Accumulate the gradient of `parameter` into `buffer`, of the same shape; see `MainGradient`."""
     # Kept on the parameter, because a backward pass has nothing in hand but the weight.
-    parameter.main_gradient = MainGradient(buffer, listener, is_wide)  # type: ignore[attr-defined]
-    # For gradients that autograd accumulates, such as LayerNorm's. Who adds to the buffer itself hands autograd none.
-    parameter.register_post_accumulate_grad_hook(_move_into_buffer)
+    parameter.main_gradient = gradient = MainGradient(buffer, listener, is_wide)  # type: ignore[attr-defined]
+    # Who adds to the buffer itself hands autograd none.
+    parameter.register_post_accumulate_grad_hook(gradient.take_over)
 
 
 def main_gradient(parameter: Tensor) -> MainGradient | None:
     return getattr(parameter, "main_gradient", None)
-
-
-def _move_into_buffer(parameter: Tensor) -> None:
-    """Add the gradient of a module that leaves it to autograd, such as LayerNorm."""
-    if parameter.grad is not None and (gradient := main_gradient(parameter)) is not None:
-        with gradient as buffer:
-            buffer.add_(parameter.grad)
-            # Else autograd would add the next micro-batch's gradient to it, which would then count twice.
-            parameter.grad = None
 
 
 DeferredProduct: TypeAlias = "partial[Callable[[], Tensor | None]]"
@@ -146,23 +138,25 @@ def add_product(
         _deferred.append(partial(_start_product, weight, *kept, axis_of_grad_out, axis_of_x, multiply))
         return None
     left, right = grad_out.flatten(0, -2).t(), x.flatten(0, -2)
-    gradient = main_gradient(weight)
+    gradient: MainGradient | None = getattr(weight, "main_gradient", None)
     if gradient is None:
         return left @ right if multiply is None else multiply(left, right, weight.dtype)
-    with gradient as buffer:
-        add_matrices(buffer, left, right, multiply, is_wide=gradient.is_wide)
+    gradient.listener.before_gradient()
+    add_matrices(gradient.buffer, left, right, multiply, is_wide=gradient.is_wide)
+    gradient.listener.after_gradient()
     return None
 
 
 def add_gradient(weight: Tensor, add_to: Callable[..., None]) -> Tensor | None:
     """Have a gradient added to the weight's buffer, or return it where there is none; `add_to(tensor, is_wide=...)`."""
-    gradient = main_gradient(weight)
+    gradient: MainGradient | None = getattr(weight, "main_gradient", None)
     if gradient is None:
         alone = torch.zeros_like(weight)
         add_to(alone, is_wide=False)
         return alone
-    with gradient as buffer:
-        add_to(buffer, is_wide=gradient.is_wide)
+    gradient.listener.before_gradient()
+    add_to(gradient.buffer, is_wide=gradient.is_wide)
+    gradient.listener.after_gradient()
     return None
 
 

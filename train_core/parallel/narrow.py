@@ -49,19 +49,15 @@ UNKNOWN: Largest = (None, None)
 class Products:
     """The products of a linear layer, in the type of its weight."""
 
-    def largest(self, axis: Axis, *operands: Tensor) -> Largest:
-        """The largest values of operands of which the ranks of `axis` may have parts, exchanged at once."""
-        return (None,) * len(operands)
+    def forward(self, axis: Axis, x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Largest]:
+        """x w^T + b, and the largest values of x and w, of which the ranks of `axis` may have parts."""
+        return functional.linear(x, weight, bias), UNKNOWN
 
-    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None, largest: Largest = UNKNOWN) -> Tensor:
-        return functional.linear(x, weight, bias)
-
-    def input_gradient(self, grad_out: Tensor, weight: Tensor, largest: Largest = UNKNOWN) -> Tensor:
-        return grad_out @ weight
-
-    def multiply(self, largest: Largest = UNKNOWN) -> Multiply | None:
-        """The product for a weight's gradient; `largest` is of the output's gradient and of the input."""
-        return None
+    def backward(
+        self, axis: Axis, grad_out: Tensor, weight: Tensor, largest: Largest
+    ) -> tuple[Tensor, Multiply | None]:
+        """dy w, and what makes dy^T x, from what `forward` found; `axis` is of the ranks that have parts of dy."""
+        return grad_out @ weight, None
 
 
 PLAIN = Products()
@@ -82,9 +78,18 @@ class ScaledProducts(Products):
     emulate: bool
     compiles: bool = False
 
+    def forward(self, axis: Axis, x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Largest]:
+        largest = self.largest(axis, x, weight)
+        return self.linear(x, weight, bias, largest), largest
+
+    def backward(self, axis: Axis, grad_out: Tensor, weight: Tensor, largest: Largest) -> tuple[Tensor, Multiply]:
+        (of_grad,), (of_x, of_weight) = self.largest(axis, grad_out), largest
+        return self.input_gradient(grad_out, weight, (of_grad, of_weight)), self.multiply((of_grad, of_x))
+
     def largest(self, axis: Axis, *operands: Tensor) -> Largest:
+        """The largest values of operands of which the ranks of `axis` may have parts, exchanged at once."""
         if self.by_rows:  # rows have other values in every product
-            return super().largest(axis, *operands)
+            return (None,) * len(operands)
         own = torch.stack([largest_values(operand) for operand in operands])
         return all_gather(own[None], axis).wait().amax(0).unbind()
 
@@ -106,6 +111,7 @@ class ScaledProducts(Products):
         return self._product(left, right.t(), largest, dtype, of_gradient=True)
 
     def multiply(self, largest: Largest = UNKNOWN) -> Multiply:
+        """The product for a weight's gradient; `largest` is of the output's gradient and of the input."""
         return partial(self.weight_gradient, largest=largest)
 
     def _product(

@@ -198,13 +198,13 @@ class Style(NamedTuple):
     """The rule that turns a module of the plain model into its form on one rank.
 
     Attributes:
-        form: makes the module's form on this rank, from the whole module and its place.
+        form: makes the module's form on this rank, from the whole module and its place; None takes the module away.
         splits: by the name of a parameter in the module, the dim that is split over each axis.
         has_own_heads: every tensor rank holds all of the parameters and has other heads, so that its gradients are
             summands.
     """
 
-    form: Callable[[Any, Place], nn.Module]
+    form: Callable[[Any, Place], nn.Module | None]
     splits: Mapping[str, Mapping[str, int]] = {}
     has_own_heads: bool = False
 
@@ -226,7 +226,7 @@ ROW = Style(
     lambda whole, at: RowParallelLinear(whole, at.tensor, at.sequence, at.narrow or PLAIN), {"weight": {"tensor": 1}}
 )
 # Without sequence parallelism all tensor ranks hold the same values here, and have to drop the same ones.
-DROPOUT = Style(lambda whole, at: at.dropping.values(at.name, at.sequence_axis.rank) or whole)
+DROPOUT = Style(lambda whole, at: at.dropping.values(at.name, at.sequence_axis.rank))
 NORM_OVER_HEADS = Style(lambda whole, at: norm_over_heads(whole, at.tensor), {"weight": {"tensor": 0}})
 NORM_OF_HEADS = Style(lambda whole, at: whole, has_own_heads=True)
 EXPERT_WEIGHTS = Style(
@@ -299,7 +299,11 @@ def apply_styles(
         style = style_of(name)
         # torch's own identity stands for a part that the model, or this chunk of it, does not have.
         if style is not None and type(module) is not nn.Identity:
-            model.set_submodule(name, style.form(module, Place(name, mesh, plan, dropping, narrow(name))))
+            form, (around, _, own) = (
+                style.form(module, Place(name, mesh, plan, dropping, narrow(name))),
+                name.rpartition("."),
+            )
+            setattr(model.get_submodule(around), own, form)
     # The split embedding has a parameter of its own, to which the head has to be tied again.
     if model.spec.tied_embeddings and model.embedding is not None and model.head is not None:
         model.head.weight = model.embedding.tokens.weight

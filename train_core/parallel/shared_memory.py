@@ -19,6 +19,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from math import inf
 from typing import NamedTuple
@@ -38,8 +39,6 @@ MOST_KEPT_SLOTS = 64
 
 COUNTER_BYTES = 64  # a cache line for each, so that no rank's writing disturbs another's reading
 TOKEN_BYTES = 64
-SHOWN, READ = 0, 1
-"""The counters of a rank: the latest collective to which it has shown its tensor, and of which it has read all."""
 
 SPIN_SECONDS, LONGEST_NAP_SECONDS = 0.0002, 0.002
 """A longer spin would keep a core from another rank that needs it. Naps grow with the wait, to a quarter of it."""
@@ -49,15 +48,20 @@ Combine = Callable[[Sequence[Tensor], Tensor, int], None]
 
 
 class SharedMemory:
-    """The memory that the ranks of one group share. They start the same collectives in the same order."""
+    """The memory that the ranks of one group share. They start the same collectives in the same order.
+
+    Attributes:
+        shown: each rank's counter of the latest collective to which it has shown its tensor.
+        read: likewise, of which it has read all.
+    """
 
     def __init__(self, memory: mmap.mmap, rank: int, size: int, timeout: timedelta | None) -> None:
         self.rank, self.size = rank, size
         self.timeout_seconds = inf if timeout is None else timeout.total_seconds()
         self.bytes = torch.frombuffer(memory, dtype=torch.uint8)
         # Aligned numbers of 64 bits are written at once, so that no other rank reads half of one.
-        self.counters = memoryview(memory)[TOKEN_BYTES : _header_bytes(size)].cast("q")
-        self.places = {kind: [_index(rank, kind) for rank in range(size)] for kind in (SHOWN, READ)}
+        counters = memoryview(memory)[TOKEN_BYTES : TOKEN_BYTES + 2 * size * COUNTER_BYTES].cast("q")
+        self.shown, self.read = (counters[kind * COUNTER_BYTES // 8 :: 2 * COUNTER_BYTES // 8] for kind in range(2))
         self.num_started = self.num_read = 0
         self.unread: deque[Shown] = deque()
         self.slots: dict[tuple[int, torch.dtype, torch.Size], list[Tensor]] = {}
@@ -99,18 +103,16 @@ class SharedMemory:
             line: is told of the wait until what lies in the slot has been read; None where nobody listens.
             combine: None for the kinds that `COMBINE` has.
         """
-        if not self._have_all(self._reused, READ):
+        if min(self.read) < self._reused:
             if line is None:
                 self._make_room()
             else:
                 line.clock.wait(Operation(kind, line, line.num_started + 1, into.nbytes), self._make_room)
         self.num_started += 1
-        write = combine or COMBINE[kind]
-        slots = self._slots_like(tensor)
-        shown = Shown(self, self.num_started, slots, lambda of_all: write(of_all, into, self.rank))
+        shown = Shown(self, self.num_started, self._slots_like(tensor), into, combine or COMBINE[kind])
         # First the tensor, then the counter: whoever sees the counter may read the tensor.
         shown.slots[self.rank].copy_(tensor)
-        self.counters[_index(self.rank, SHOWN)] = shown.number
+        self.shown[self.rank] = shown.number
         self.unread.append(shown)
         return shown
 
@@ -122,29 +124,25 @@ class SharedMemory:
     def _make_room(self) -> None:
         # Read what is in the slot before waiting for others to: if all only waited, nobody's slot would become free.
         self.read_until(self._reused)
-        self._await(self._reused, READ)
+        self._await(self._reused, self.read)
 
     def read_until(self, number: int) -> None:
         """Combine what has been shown, up to collective `number`."""
         while self.num_read < number:
             shown = self.unread.popleft()
-            self._await(shown.number, SHOWN)
-            shown.combine(shown.slots)
-            self.num_read = shown.number
-            self.counters[_index(self.rank, READ)] = shown.number
+            self._await(shown.number, self.shown)
+            shown.combine(shown.slots, shown.into, self.rank)
+            self.num_read = self.read[self.rank] = shown.number
 
-    def _await(self, number: int, kind: int) -> None:
+    def _await(self, number: int, counters: memoryview[int]) -> None:
         """Wait until all ranks have shown or read collective `number`."""
         start = time.monotonic()
-        while not self._have_all(number, kind):
+        while min(counters) < number:
             os.sched_yield()  # the rank that is waited for may need this very core
             if (seconds := time.monotonic() - start) > SPIN_SECONDS:
                 time.sleep(min(LONGEST_NAP_SECONDS, seconds / 4))
             if seconds > self.timeout_seconds:
                 raise TimeoutError(f"Timed out waiting {seconds:.0f} s for another rank")
-
-    def _have_all(self, number: int, kind: int) -> bool:
-        return all(self.counters[index] >= number for index in self.places[kind])
 
     def _slots_like(self, tensor: Tensor) -> list[Tensor]:
         """The slots of all ranks for the collective that was started last, each as a tensor of this type and shape."""
@@ -159,13 +157,15 @@ class SharedMemory:
         return self.slots[key]
 
 
+@dataclass(eq=False, slots=True)
 class Shown:
     """A collective in shared memory."""
 
-    def __init__(
-        self, memory: SharedMemory, number: int, slots: Sequence[Tensor], combine: Callable[[Sequence[Tensor]], None]
-    ) -> None:
-        self.memory, self.number, self.slots, self.combine = memory, number, slots, combine
+    memory: SharedMemory
+    number: int
+    slots: Sequence[Tensor]
+    into: Tensor
+    combine: Combine
 
     def wait(self) -> bool:
         self.memory.read_until(self.number)
@@ -225,11 +225,6 @@ class Offer(NamedTuple):
             return None
         finally:
             os.close(descriptor)
-
-
-def _index(rank: int, kind: int) -> int:
-    """Where a rank's counter is among the numbers of 64 bits."""
-    return (2 * rank + kind) * (COUNTER_BYTES // 8)
 
 
 def _header_bytes(size: int) -> int:

@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.nn import functional
 
-from train_core.model.elementwise import WideNorm
+from train_core.model.elementwise import UntransformedFunction, WideNorm
 from train_core.model.transformer import Positions, TokenEmbedding
-from train_core.parallel.collectives import Axis, Pending, all_gather, all_reduce, reduce_scatter, shard
+from train_core.parallel.collectives import Axis, all_gather, all_reduce, reduce_scatter, shard
 from train_core.parallel.context_parallel import own_tokens
 from train_core.parallel.main_gradient import ALONE, add_product, add_rows, add_sum, are_products_deferred
 from train_core.parallel.narrow import PLAIN, Products
@@ -40,7 +40,7 @@ class _Split(NamedTuple):
     products: Products
 
 
-class _ColumnLinear(Function):
+class _ColumnLinear(UntransformedFunction):
     """y = x w^T + b; with sequence parallelism x is a shard (s/t, b, h), kept as one and gathered anew in backward."""
 
     @staticmethod
@@ -48,39 +48,35 @@ class _ColumnLinear(Function):
         ctx.weight, ctx.bias, ctx.split, (axis, sequence, products) = weight, bias, split, split
         ctx.save_for_backward(x)
         whole = all_gather(x, axis).wait() if sequence else x
-        ctx.largest = products.largest(axis, whole, weight)
-        return products.linear(whole, weight, bias, ctx.largest)
+        out, ctx.largest = products.forward(axis, whole, weight, bias)
+        return out
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> Gradients:
         (x,), (axis, sequence, products) = ctx.saved_tensors, ctx.split
         # A product that is put off will gather its input when it is made.
-        gathered = all_gather(x, axis) if sequence and not are_products_deferred() else Pending(x)
-        of_x, of_weight = ctx.largest
-        (of_grad,) = products.largest(axis, grad_out)
-        grad_x = products.input_gradient(grad_out, ctx.weight, (of_grad, of_weight))
-        x = gathered.wait()
+        gathered = all_gather(x, axis) if sequence and not are_products_deferred() else None
+        grad_x, multiply = products.backward(axis, grad_out, ctx.weight, ctx.largest)
+        x = x if gathered is None else gathered.wait()
         # Started here, so that the product of the weight gradient below hides it; one collective travels at a time.
         reduced = (reduce_scatter if sequence else all_reduce)(grad_x, axis)
         axis_of_x = axis if sequence else ALONE
-        multiply = products.multiply((of_grad, of_x))
         grad_weight = add_product(ctx.weight, grad_out, x, axis_of_x=axis_of_x, multiply=multiply)
         grad_bias = None if ctx.bias is None else add_sum(ctx.bias, grad_out)
         return reduced.wait(), grad_weight, grad_bias, None
 
 
-class _RowLinear(Function):
+class _RowLinear(UntransformedFunction):
     """y = sum over the axis of x w^T, plus b; with sequence parallelism y is a shard (s/t, b, h)."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, split: _Split) -> Tensor:
         ctx.weight, ctx.bias, ctx.split, (axis, sequence, products) = weight, bias, split, split
         ctx.save_for_backward(x)
-        ctx.largest = products.largest(axis, x, weight)
-        if axis.size == 1:
-            return products.linear(x, weight, bias, ctx.largest)
         # The bias is added after the sum, or it would be added once by every rank.
-        summand = products.linear(x, weight, None, ctx.largest)
+        summand, ctx.largest = products.forward(axis, x, weight, bias if axis.size == 1 else None)
+        if axis.size == 1:
+            return summand
         out = (reduce_scatter if sequence else all_reduce)(summand, axis).wait()
         # In place, because nothing else has the sum, and another tensor of its size would be kept for nothing.
         return out if bias is None else out.add_(bias)
@@ -88,15 +84,14 @@ class _RowLinear(Function):
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> Gradients:
         (x,), (axis, sequence, products) = ctx.saved_tensors, ctx.split
-        gathered = all_gather(grad_out, axis) if sequence else Pending(grad_out)
+        gathered = all_gather(grad_out, axis) if sequence else None
         # From the shard, while the whole is on its way: such a bias is summed over the tensor axis before the update.
         grad_bias = None if ctx.bias is None else add_sum(ctx.bias, grad_out)
-        whole, (of_x, of_weight) = gathered.wait(), ctx.largest
-        (of_grad,) = products.largest(ALONE, whole)  # of which every rank has all
-        grad_x = products.input_gradient(whole, ctx.weight, (of_grad, of_weight))
+        whole = grad_out if gathered is None else gathered.wait()
+        # Every rank has all of it.
+        grad_x, multiply = products.backward(ALONE, whole, ctx.weight, ctx.largest)
         # A product that is put off keeps the shard, and gathers it anew when it is made.
         kept, axis_of_kept = (grad_out if are_products_deferred() else whole), (axis if sequence else ALONE)
-        multiply = products.multiply((of_grad, of_x))
         grad_weight = add_product(ctx.weight, kept, x, axis_of_grad_out=axis_of_kept, multiply=multiply)
         return grad_x, grad_weight, grad_bias, None
 
@@ -206,7 +201,7 @@ class ColumnParallelLinear(nn.Module):
         self.bias = nn.Parameter(shard(whole.bias.detach(), axis)) if whole.bias is not None else None
 
     def forward(self, x: Tensor) -> Tensor:
-        return _ColumnLinear.apply(x, self.weight, self.bias, self.split)  # type: ignore[no-untyped-call]
+        return _ColumnLinear.apply(x, self.weight, self.bias, self.split)
 
 
 class RowParallelLinear(nn.Module):
@@ -219,7 +214,7 @@ class RowParallelLinear(nn.Module):
         self.bias = whole.bias
 
     def forward(self, x: Tensor) -> Tensor:
-        return _RowLinear.apply(x, self.weight, self.bias, self.split)  # type: ignore[no-untyped-call]
+        return _RowLinear.apply(x, self.weight, self.bias, self.split)
 
 
 class SharedKey(nn.Module):

@@ -115,6 +115,7 @@ def embedding_masks(world: World, experiment: Experiment) -> torch.Tensor:
     stage = parallelize(experiment, build_mesh(Layout.of(experiment), world.rank, world.clock), world.device)
     embedding = stage.chunks[0].embedding
     assert embedding
+    assert embedding.dropout
     dropped: Tensor = embedding.dropout(torch.ones(64, 8, requires_grad=True))
     return dropped.detach()
 

@@ -152,7 +152,9 @@ def layer_by_dtensor(world: World, spec: Any, layout: ParallelPlan) -> list[tupl
     theirs.load_state_dict(ours.state_dict())
     for name in ("attention.qkv", "attention.projection", "feed_forward.up", "feed_forward.down"):
         place = Place(name, mesh, layout, Dropping(0.0, Randomness(0, 0, 2)))
-        ours.set_submodule(name, STYLES[name].form(ours.get_submodule(name), place))
+        form = STYLES[name].form(ours.get_submodule(name), place)
+        assert form is not None
+        ours.set_submodule(name, form)
     plan = {"attention.qkv": ColwiseParallel(), "attention.projection": RowwiseParallel()}
     plan |= {"feed_forward.up": ColwiseParallel(), "feed_forward.down": RowwiseParallel()}
     parallelize_module(theirs, init_device_mesh("cpu", (world.size,)), plan)
