@@ -16,10 +16,10 @@ from conf.types.model_spec import ExpertsSpec
 from costs.collectives import exchange_seconds, ring_of, shown_seconds
 from costs.counts.parameters import Matrix, feed_forward_matrices
 from costs.kernels import Number, matmul_seconds, memory_bound_seconds, recipe_of
-from costs.layer.layer_bytes import casts_of, kept_operand_bytes
+from costs.layer.layer_bytes import casts_of, kept_operand_bytes, norm_bytes
 from costs.layer.layer_costs import LayerCosts, backward_waits, fullest_bytes, layer_costs, waiting_seconds
 from costs.layer.layer_time import EAGER_GATED, anew_seconds, gated_elements
-from costs.layer.shard import Shard, held_tokens_of
+from costs.layer.shard import Shard, activated_bytes, held_tokens_of, norm_output_bytes
 from costs.setting import Floats, Integers, Setting, repeats
 
 ROUTING_KERNELS = 20  # scores, top k, counts, sorting, and the loss that balances; assumed
@@ -336,5 +336,9 @@ def _working_bytes(without: Setting, shard: Shard, sent: Routed, plain: LayerCos
         casts_of(without, sent.rows_each, *matrix, pads=True).to_weight for matrix in ((h, down), (up, h))
     )
     moments = (rows + inside) * width + of_down, (rows - inside) * width + of_up
-    fullest = np.maximum(np.maximum(*moments), 4 * inside * width) - plain.gathered_bytes
+    # When the norm before them runs backward, what they and a shared one kept is gone, as is the norm's own output.
+    normed, sides = norm_output_bytes(without, shard), (3 if without.model.gated_mlp else 2)
+    gone = _kept_bytes(without, sent) + sides * activated_bytes(without, shard) + normed
+    others = np.maximum(4 * inside * width, norm_bytes(without, normed) - gone)
+    fullest = np.maximum(np.maximum(*moments), others) - plain.gathered_bytes
     return plain.working_bytes - of_rest + np.maximum(of_rest, fullest)

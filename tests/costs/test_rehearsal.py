@@ -495,3 +495,20 @@ def test_parts_of_other_types_cost_what_is_counted(model: str, more: tuple[str, 
         predicted, counted = estimate(experiment).stages[stage], rehearse_stage(experiment, stage)
         assert counted.traffic == stage_traffic(experiment, stage)
         assert counted.memory.total_bytes == pytest.approx(predicted.allocated_bytes, rel=0.02)
+
+
+@pytest.mark.slow
+def test_a_layer_of_small_experts_is_fullest_when_the_norm_before_them_runs_backward() -> None:
+    model = ["model=mixtral-8x7b", "model.num_layers=2", "model.hidden_size=2048", "model.experts.num_experts=1"]
+    heads = ["model.num_attention_heads=4", "model.num_query_groups=1", "model.head_size=64", "model.seq_length=2048"]
+    sizes = ["model.experts.ffn_hidden_size=256", "model.vocab_size=4096", "parallel.expert_parallel_size=1"]
+    plan = ["parallel.world_size=2", "parallel.pipeline_parallel_size=2", "parallel.expert_tensor_parallel_size=1"]
+    batch = [
+        "batch.global_batch_size=2",
+        "batch.micro_batch_size=1",
+        "parallel.recompute=none",
+        "model.experts.top_k=1",
+    ]
+    experiment = load([*model, *heads, *sizes, *plan, *batch, "cluster=dgx-h100", "precision=bf16"]).experiment()
+    held = rehearse_stage(experiment, 0).memory.total_bytes
+    assert estimate(experiment).stages[0].allocated_bytes == pytest.approx(held, rel=0.02)
