@@ -191,6 +191,7 @@ def setting_of(setup: Setup, implementation: Implementation = TRISWEEP, cluster:
         parallel.expert_tensor_parallel_size,
         parallel.zero_group_size,
         parallel.offload_optimizer,
+        parallel.offload_activations,
         parallel.pipeline_before_data,
         parallel.expert_dispatcher,
         parallel.context_exchange,

@@ -58,7 +58,7 @@ class Setting:
         gradient_dtype: the type in which gradients are accumulated and reduced, if it is narrower than the trainer's
             own.
         matmul_recipe: as in PrecisionPlan.
-        expert_tensor_parallel_size: as in ParallelPlan, like the next five: one value for all plans priced together.
+        expert_tensor_parallel_size: as in ParallelPlan, like the next six: one value for all plans priced together.
         zero_group_size: a search prices the memory of several at once, in a column beside that of the ZeRO stage.
         cluster: as its file says; kept at the pace that its own runs of the trainer had, where it has any.
         scale: what sharing devices and many nodes costs, where the cluster has no constants of its own for that.
@@ -74,6 +74,7 @@ class Setting:
     expert_tensor_parallel_size: int | None = None
     zero_group_size: int | Integers | None = None
     offload_optimizer: bool = False
+    offload_activations: bool = False
     pipeline_before_data: bool = False
     expert_dispatcher: ExpertDispatcher = "alltoall"
     context_exchange: ContextExchange = "ring"

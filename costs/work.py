@@ -103,13 +103,13 @@ def shard_work(setting: Setting, shard: Shard, *, some_layers_are_plain: bool = 
     # Tensor ranks share out the vocabulary, so that each has the logits of all tokens for its part of it.
     num_logits = tokens_of(setting, shard) * (model.vocab_size // t)
     costs_of_layer = layer_costs if model.experts is None else expert_layer_costs
-    layer = plain = costs_of_layer(setting, shard)
+    layer = plain = _placed(setting, costs_of_layer(setting, shard))
     has_dense = bool(model.num_dense_layers and model.experts)
-    dense = plain_dense = layer_costs(setting, shard) if has_dense else layer
+    dense = plain_dense = _placed(setting, layer_costs(setting, shard)) if has_dense else layer
     if some_layers_are_plain:
         without = replace(shard, recompute=np.full_like(shard.recompute, NONE))
-        plain = costs_of_layer(setting, without)
-        plain_dense = layer_costs(setting, without) if has_dense else plain
+        plain = _placed(setting, costs_of_layer(setting, without))
+        plain_dense = _placed(setting, layer_costs(setting, without)) if has_dense else plain
     experts = np.zeros_like(t)
     if model.experts is not None:
         experts = experts_parameters(model, shard.expert_parallel_size, setting.expert_tensor_size(t))
@@ -138,6 +138,25 @@ def shard_work(setting: Setting, shard: Shard, *, some_layers_are_plain: bool = 
         kept_logits_bytes=num_logits * FLOAT32_BYTES,
         hidden_bytes=hidden,
         held_hidden_bytes=held,
+    )
+
+
+def _placed(setting: Setting, layer: LayerCosts) -> LayerCosts:
+    """The layer, with what it keeps in the host's memory where activations are offloaded.
+
+    Then it is on the device while the layer runs alone. Nothing hides the copies, on the stream that computes.
+    """
+    if not setting.offload_activations:
+        return layer
+    seconds = layer.kept_bytes / setting.cluster.host_bytes_per_second
+    return replace(
+        layer,
+        forward_seconds=layer.forward_seconds + seconds,
+        input_gradient_seconds=layer.input_gradient_seconds + seconds,
+        waiting_seconds=layer.waiting_seconds + 2 * seconds,
+        kept_bytes=np.zeros_like(layer.kept_bytes),
+        deferred_bytes=layer.deferred_bytes + layer.kept_bytes,
+        working_bytes=layer.working_bytes + layer.kept_bytes,
     )
 
 

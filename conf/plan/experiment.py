@@ -191,7 +191,7 @@ def _check_training(experiment: Experiment) -> None:
         raise InfeasiblePlan("training.compile_layers", True, problem, remedy)
     require_falling(training)
     _require_mup(training, experiment.model)
-    require_compilable(training, experiment.parallel.recompute)
+    require_compilable(training, experiment.parallel.recompute, offloads=experiment.parallel.offload_activations)
     require_whole_attention(training, experiment.parallel.context_parallel_size)
     require_plain_scores(training, experiment.model)
 
@@ -267,8 +267,12 @@ def require_plain_scores(training: TrainingPlan, model: ModelSpec) -> None:
         raise InfeasiblePlan("training.dropout", training.dropout, problem, "Set training.dropout=0.")
 
 
-def require_compilable(training: TrainingPlan, recompute: str) -> None:
-    """Raises InfeasiblePlan for compiled layers beside such recomputation, in this package's own trainer."""
+def require_compilable(training: TrainingPlan, recompute: str, *, offloads: bool) -> None:
+    """Raises InfeasiblePlan for compiled layers beside such recomputation or offloading, in this package's trainer."""
+    if training.compile_layers and offloads:
+        problem = "does not go with training.compile_layers = true, whose graphs choose what they keep"
+        remedy = "Set parallel.offload_activations=false, or training.compile_layers=false."
+        raise InfeasiblePlan("parallel.offload_activations", True, problem, remedy)
     if training.compile_layers and recompute in UNCOMPILED:
         problem = f"would lose the marks by which parallel.recompute = {recompute} recomputes outputs"
         remedy = "Set training.compile_layers=false, or choose another parallel.recompute."

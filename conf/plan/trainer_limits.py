@@ -47,6 +47,7 @@ Feature = Literal[
     "context",
     "replicas",
     "offload",
+    "activations_offloaded",
     "experts",
     "dense",
     "plain_layers",
@@ -75,10 +76,9 @@ class DeclaredLimit(Limit):
         of: a dotted key, or a name of `DERIVED_VALUES`; a group that may be null, such as `model.experts`, is null or
             `given`.
         beside: in which plans alone this holds, by one feature or several that come together: several stages, tensor
-            ranks, context ranks or replicas, offloading, experts or none (dense), an activation that is not an
-            expert's (plain_layers), latent attention, values wider than queries, norms over
-            all heads, a schedule, a type, the recipe of
-            narrow products; nothing: in all.
+            ranks, context ranks or replicas, offloading of the optimizer or of activations, experts or none (dense), an
+            activation that is not an expert's (plain_layers), latent attention, values wider than queries, norms over
+            all heads, a schedule, a type, the recipe of narrow products; nothing: in all.
         differs: a program runs such plans, but otherwise than they are priced. They are not priced, and the program's
             `trainer.differs` says what is otherwise.
     """
@@ -220,6 +220,7 @@ def require_runnable(
         context=parallel.context_parallel_size > 1,
         replicas=setup.data_parallel_size > 1,
         offload=parallel.offload_optimizer,
+        activations_offloaded=parallel.offload_activations,
     )
     for limit in limits:
         if limit.holds(features) and limit.meets(_value_at(setup, limit.of)):

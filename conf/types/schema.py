@@ -122,6 +122,7 @@ class ParallelPlan(Frozen):
         expert_tensor_parallel_size: ranks that share out each expert's matrices; null takes tensor_parallel_size.
         zero_group_size: replicas among which ZeRO shares out, all groups holding the same; null means all of them.
         offload_optimizer: keep the optimizer's state in the host's memory and update there.
+        offload_activations: keep what layers keep for backward in the host's memory until backward comes to them.
         pipeline_before_data: neighbouring nodes hold stages of one replica, instead of replicas of one stage.
         expert_dispatcher: what brings tokens to their experts: `alltoall` sends a copy to each of them, `deepep` and
             `hybridep` one to each node, which passes it on.
@@ -144,6 +145,7 @@ class ParallelPlan(Frozen):
     expert_tensor_parallel_size: Count | None = None
     zero_group_size: Count | None = None
     offload_optimizer: bool = False
+    offload_activations: bool = False
     pipeline_before_data: bool = False
     expert_dispatcher: ExpertDispatcher = "alltoall"
 

@@ -87,6 +87,14 @@ class PricedStage:
         """The sum of a column over layers that are alike in it, as recomputation does not change it or all do alike."""
         return _sum(name, self.group.layers, self.work.layer, self.dense_layers, self.work.dense_layer)
 
+    @property
+    def staying_bytes(self) -> Integers | int:
+        """Bytes that the layers of a chunk leave on the device of what they keep, where activations are offloaded.
+
+        They are the input of the first one. Source: train_core/parallel/offload.py.
+        """
+        return self.work.held_hidden_bytes if self.setting.offload_activations else 0
+
     @cached_property
     def end_parameters(self) -> Integers:
         """Parameters that are in no layer: embedding, last norm and head."""

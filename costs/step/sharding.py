@@ -75,7 +75,7 @@ def fullest_moment(stage: PricedStage) -> Moment:
     moments = [
         Moment(
             before,
-            stage.of_layers("kept_bytes") + end.activations,
+            stage.of_layers("kept_bytes") + stage.staying_bytes + end.activations,
             end.working if is_rehearsed else none,
             end.logits,
             end.gathered + (ends + layer) * width,
@@ -87,7 +87,7 @@ def fullest_moment(stage: PricedStage) -> Moment:
     # does: it is at work, and the next one is gathered beside it.
     num_layers, every, plain = stage.group.layers, stage.plans.recompute_every, work.plain_layer
     lasts: list[Integers] = [num_layers, np.maximum(num_layers - 1, 1)]
-    kept = [stage.kept_bytes_of(left) for left in lasts]
+    kept = [stage.kept_bytes_of(left) + stage.staying_bytes for left in lasts]
     if recompute_by_layer(stage.plans):
         after = (num_layers - 1) % every
         lasts, kept = [*lasts, num_layers - after], [*kept, kept[0] - after * plain.kept_bytes]
@@ -97,6 +97,7 @@ def fullest_moment(stage: PricedStage) -> Moment:
         leaving = head + np.where(left < num_layers, layer * reduced, 0)
         whole = work.layer.gathered_bytes + (ends + whole_layers * layer) * width
         at_work = np.where(is_plain, plain.working_bytes, work.layer.working_bytes) + _made_anew(setting, stage.plans)
+        at_work = at_work - np.where(left == 1, stage.staying_bytes, 0)  # the first one's input is in what is held
         # First its activations are all there; in the end they are gone, and its gradients and its input's are there.
         moments.append(Moment(before, held, leaving + at_work + work.held_hidden_bytes, none, whole))
         own, made = np.where(is_plain, plain.kept_bytes, work.layer.kept_bytes), layer * width + work.hidden_bytes

@@ -113,7 +113,7 @@ def _earlier_chunk(stage: PricedStage) -> EndBytes:
     num, group = plans.num_micro_batches, largest_group(plans.num_micro_batches, plans.pipeline_parallel_size)
     at_loss = chunks_in_flight(plans, stage.group.start)
     then = np.minimum(at_loss, num * plans.virtual_pipeline_size - group)
-    each = stage.of_layers("kept_bytes") // plans.virtual_pipeline_size
+    each = stage.of_layers("kept_bytes") // plans.virtual_pipeline_size + stage.staying_bytes
     heavier = _excess_in_heavier_chunks(stage.of(replace(stage.group, is_last=inner)), then)
     more = (then - at_loss) * each + heavier - _excess_in_heavier_chunks(stage, at_loss)
     none, received = np.zeros_like(num), 2 * work.held_hidden_bytes
@@ -127,7 +127,7 @@ def _working_bytes(stage: PricedStage, end: EndBytes, of_layers: Integers) -> In
     if not (stage.setting.implementation.counted_moments and np.any(stage.group.is_first)):
         return working
     # In the latter a micro-batch keeps nothing of its layers, and nothing of the loss.
-    gone = stage.of_layers("kept_bytes") // stage.plans.virtual_pipeline_size
+    gone = stage.of_layers("kept_bytes") // stage.plans.virtual_pipeline_size + stage.staying_bytes
     gone = gone + np.where(is_last, end.activations + end.logits + end.gathered - work.layer.gathered_bytes, 0)
     return np.where(stage.group.is_first, np.maximum(working, work.embedding_working - gone), working)
 
@@ -136,6 +136,9 @@ def _of_layers_at_work(stage: PricedStage) -> Integers:
     """What a layer's backward pass holds at the fullest moment, less what is gone since the backward pass began."""
     work, dense = stage.work, np.asarray(stage.dense_layers)
     of_layer = _of_layer_at_work(stage, work.layer, work.plain_layer)
+    if stage.setting.offload_activations:  # a chunk's only layer has its input there already
+        is_alone = stage.group.layers <= stage.plans.virtual_pipeline_size
+        of_layer = of_layer - np.where(is_alone, stage.staying_bytes, 0)
     if not (stage.setting.implementation.counted_moments and np.any(dense)):
         return of_layer
     # Layers with experts follow those without, and have given back what they kept when it comes to the latter.
@@ -324,9 +327,9 @@ def _deferred_weight_gradients(stage: PricedStage, output: Integers) -> tuple[In
 
 
 def _kept_at_ends(stage: PricedStage) -> Integers:
-    """Bytes of one chunk's output for one micro-batch, and of the mask of the embedding's dropout."""
+    """Bytes of one chunk's output for one micro-batch, of the embedding's dropout's mask, and of `staying_bytes`."""
     setting = stage.setting
-    kept: Integers = np.where(stage.group.is_last, 0, _output_bytes(stage))
+    kept: Integers = stage.staying_bytes + np.where(stage.group.is_last, 0, _output_bytes(stage))
     if setting.implementation.dropout:
         # The mask has a byte for each element. Only the first of v chunks has one, and the sum counts chunks.
         mask = stage.work.held_hidden_bytes // setting.dtype_bytes // stage.plans.virtual_pipeline_size

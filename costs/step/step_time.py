@@ -199,7 +199,10 @@ def stage_passes(stage: PricedStage) -> Passes:
         forward, backward = forward + embedding, backward + embedding
     # The host is late for a micro-batch's first kernels; collectives run meanwhile, as beside computation.
     late = micro_batch_seconds(stage.setting)
-    forward = forward + late
+    # What stays of a chunk has been priced as if it went out and came back.
+    chunks = np.minimum(stage.plans.virtual_pipeline_size, group.layers)
+    stays = chunks * stage.staying_bytes / stage.setting.cluster.host_bytes_per_second
+    forward, backward = forward + late - stays, backward - stays
     # ZeRO's collectives run beside the whole backward pass, that is beside both gradients.
     gathered, reduced = sharded_seconds(stage, forward, backward + weights)
     return Passes(
@@ -210,7 +213,7 @@ def stage_passes(stage: PricedStage) -> Passes:
         tensor_backward=stage.of_layers("tensor_backward_seconds"),
         sharding_forward=gathered,
         sharding_backward=reduced,
-        host=stage.of_layers("waiting_seconds") + late,
+        host=stage.of_layers("waiting_seconds") + late - 2 * stays,
     )
 
 

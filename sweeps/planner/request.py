@@ -44,7 +44,7 @@ VOCABULARY = "model.vocab_size"
 NOT_IN_MIXED = (
     *("pipeline_parallel_size", "virtual_pipeline_size", "schedule", "layers_per_stage"),
     *("context_parallel_size", "expert_parallel_size", "expert_tensor_parallel_size"),
-    *("zero_group_size", "offload_optimizer", "pipeline_before_data"),
+    *("zero_group_size", "offload_optimizer", "offload_activations", "pipeline_before_data"),
 )
 """Knobs that a job over several types of devices does not choose."""
 
@@ -152,7 +152,8 @@ def _require_plans_that_run(trainer: Implementation, settings: Settings, knobs: 
     require_run(trainer, settings, knobs)
     require_whole_weights(settings.parallel)
     if trainer.is_compiled:
-        require_compilable(settings.training, str(knobs.get("recompute")))
+        offloads = settings.parallel.offload_activations
+        require_compilable(settings.training, str(knobs.get("recompute")), offloads=offloads)
     if trainer.name == TRISWEEP.name:
         require_whole_attention(settings.training, settings.parallel.context_parallel_size)
         require_plain_scores(settings.training, settings.model)
@@ -180,6 +181,7 @@ def _setting(
         precision.gradient_dtype,
         matmul_recipe=precision.priced_recipe,
         expert_tensor_parallel_size=tensor_size,
+        offload_activations=settings.parallel.offload_activations,
         expert_dispatcher=settings.parallel.expert_dispatcher,
         context_exchange=settings.parallel.context_exchange,
         optimizer=settings.training.optimizer if trainer.name == TRISWEEP.name else "adamw",

@@ -37,6 +37,7 @@ from train_core.model.dropout import AttentionWithDropout
 from train_core.model.transformer import Transformer
 from train_core.parallel.groups import build_mesh
 from train_core.parallel.main_gradient import deferred_products
+from train_core.parallel.offload import HostMemory
 from train_core.parallel.parallelize import Stage, parallelize, treatment_of
 
 NUM_SEQUENCES = 2
@@ -404,3 +405,39 @@ def test_bytes_of_a_layers_collectives_equal_the_trainers(sequence: bool, recomp
         out.backward(torch.empty_like(out))
     assert layer.tensor_forward_seconds[0] * rate == pytest.approx(forward)
     assert layer.tensor_backward_seconds[0] * rate == pytest.approx(sent.num_bytes - forward)
+
+
+class Weighed(HostMemory):
+    """Counts the bytes that it takes, and keeps nothing."""
+
+    def __init__(self) -> None:
+        self.num_bytes = 0
+
+    def take(self, flat: torch.Tensor) -> None:
+        self.num_bytes += flat.nbytes
+
+
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+@pytest.mark.parametrize("model", ["gpt-22b", "llama-3.1-8b"])
+def test_offloaded_bytes_equal_the_trainers_and_are_all_that_is_added_to_a_step(model: str, recompute: str) -> None:
+    """Of four layers all that they keep goes, but for the first one's input, and comes back; nothing hides it."""
+    more = ["model.num_layers=4", f"parallel.recompute={recompute}", "parallel.sequence_parallel=true"]
+    plain, offloading = (
+        experiment_of(model, 4, 1, *more, f"parallel.offload_activations={on}") for on in ("false", "true")
+    )
+    weighed, work = Weighed(), work_of(setting_of(plain), plan_of(plain))
+    dist.init_process_group("fake", rank=0, world_size=4, store=FakeStore())
+    try:
+        with FakeTensorMode():
+            mesh = build_mesh(Layout.of(offloading), 0)
+            chunk = parallelize(offloading, mesh, torch.device("cpu"), host=weighed).chunks[0]
+            tokens = torch.zeros(plain.model.seq_length, plain.batch.micro_batch_size, dtype=torch.long)
+            chunk(tokens, tokens)
+    finally:
+        dist.destroy_process_group()
+    expected = int(4 * work.layer.kept_bytes[0] - work.held_hidden_bytes[0])
+    assert weighed.num_bytes == expected
+    seconds = [estimate(each).step_terms.compute_seconds for each in (plain, offloading)]
+    rounds = 2 * plain.num_micro_batches * expected / plain.cluster.host_bytes_per_second
+    assert seconds[1] - seconds[0] == pytest.approx(rounds, rel=1e-9)

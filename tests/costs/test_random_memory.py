@@ -33,6 +33,7 @@ CASES = (*range(54_100, 54_160), *FOUND_SINCE)
 CASES_OF_MAKE_TEST = (54_120, 54_124, 54_127, 54_134, 54_142, 70_005, 70_006, 90_507, 90_508, 90_518)
 """A single micro-batch, the embedding's sums, GPipe with experts, ZeRO-2 at a loss, casts to fp8; the final norm,
 queries of a single group, a layer without experts, ZeRO-3 at a loss, the update: all were wrong."""
+OFFLOADED = range(120_000, 120_030)
 SHARE, MOST_BYTES = 0.02, 8 * 2**20
 BEYOND = {
     **dict.fromkeys((54_101, 54_108, 54_113), 0.08),  # zero-bubble in fp8: casts of products that are put off
@@ -40,6 +41,9 @@ BEYOND = {
     70_002: 0.03,  # the layer at work is priced as one that recomputes, where the last of a chunk does not
     **dict.fromkeys((54_140, 54_148, 54_149), 0.05),  # ZeRO-2: buckets are taken to be as long as they may be
     **dict.fromkeys((54_157, 90_501), 0.07),  # ZeRO-2 under zero-bubble: buckets that one pass ends and the next begins
+    120_007: 0.08,  # ZeRO-2 again, under which it holds as many bytes less without offloading, but for 15 MiB
+    120_011: 0.03,  # experts, 10 of 12 MiB without offloading too
+    120_018: 0.03,  # as 70_002
     110_010: 0.18,  # ZeRO-2 under zero-bubble too, as much without its parts
     54_159: 0.03,  # experts get a multiple of 16 rows here, which nothing has to pad; a router does not see to that
 }
@@ -136,6 +140,14 @@ def at_size(random: Random, values: Values) -> Values:
     }
 
 
+def offloaded(random: Random, values: Values) -> Values:
+    """The same with offloaded activations, and what goes with them."""
+    schedule = "1f1b" if values["parallel.schedule"] == "zero-bubble" else values["parallel.schedule"]
+    recompute = random.choice(("none", "selective", "full"))
+    chosen = {"parallel.offload_activations": True, "parallel.schedule": schedule, "parallel.recompute": recompute}
+    return at_size(random, values) | chosen
+
+
 DRAWN_PARTS = sorted(OWN_PARTS - {"local_rotary"})  # which has no memory but a table
 
 
@@ -186,3 +198,13 @@ def test_a_stage_with_parts_of_other_types_holds_what_is_counted_on_paper(with_p
     held, predicted = held_bytes(experiment, stage), estimate(experiment).stages[stage].allocated_bytes
     assert held - predicted <= max(SHARE * held, MOST_BYTES), (held, predicted)
     assert predicted - held <= max(BEYOND.get(with_parts_number, SHARE) * held, MOST_BYTES), (held, predicted)
+
+
+@pytest.mark.one_in(10)
+@pytest.mark.slow
+@pytest.mark.parametrize("offloaded_number", OFFLOADED)
+def test_a_stage_with_offloaded_activations_holds_what_is_counted_on_paper(offloaded_number: int) -> None:
+    experiment, stage = experiment_of(offloaded_number, offloaded)
+    held, predicted = held_bytes(experiment, stage), estimate(experiment).stages[stage].allocated_bytes
+    assert held - predicted <= max(SHARE * held, MOST_BYTES), (held, predicted)
+    assert predicted - held <= max(BEYOND.get(offloaded_number, SHARE) * held, MOST_BYTES), (held, predicted)

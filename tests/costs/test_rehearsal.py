@@ -498,6 +498,20 @@ def test_parts_of_other_types_cost_what_is_counted(model: str, more: tuple[str, 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("recompute", ["none", pytest.param("full", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("stage", [0, 3])
+def test_a_stage_with_offloaded_activations_keeps_one_layer_and_the_inputs_of_chunks(
+    stage: int, recompute: str
+) -> None:
+    more = [f"parallel.recompute={recompute}", "parallel.offload_activations=true", "batch.global_batch_size=12"]
+    experiment = load([*FOUR_STAGES, "model.num_layers=12", *more]).experiment()
+    assert_equal(experiment, stage)
+    held = estimate(experiment).stages[0].activations_bytes
+    model, ranks = experiment.model, experiment.parallel.tensor_parallel_size
+    assert held == 5 * 2 * model.seq_length * experiment.batch.micro_batch_size * model.hidden_size // ranks
+
+
+@pytest.mark.slow
 def test_a_layer_of_small_experts_is_fullest_when_the_norm_before_them_runs_backward() -> None:
     model = ["model=mixtral-8x7b", "model.num_layers=2", "model.hidden_size=2048", "model.experts.num_experts=1"]
     heads = ["model.num_attention_heads=4", "model.num_query_groups=1", "model.head_size=64", "model.seq_length=2048"]

@@ -12,6 +12,7 @@ A reader's way through the folder, each module resting on those above it:
     main_gradient      weight gradients accumulated beside the weights, and who is told of them
     tensor_parallel    matrix products, embedding and loss, split over the tensor axis
     expert_parallel    experts that ranks share out, and the tokens that travel to theirs and back
+    offload            what a layer keeps for backward, in the host's memory meanwhile
     layers             what a layer does not keep and makes again, and what torch's compiler fuses in it
     parallelize        one rank's `Stage` of the plain model, by a table of which modules a layout replaces
     schedules          what a stage does in a step, as a list of actions

@@ -34,11 +34,14 @@ from train_core.model.elementwise import WideNorm
 from train_core.model.mixture import MixtureOfExperts
 from train_core.model.transformer import Attention, FeedForward, Layer, Transformer
 from train_core.parallel.context_parallel import ContextAttention
+from train_core.parallel.offload import HOST, HostMemory, offload
 from train_core.parallel.tensor_parallel import ColumnParallelLinear, RowParallelLinear, SharedKey
 
 
-def apply_to_layers(model: Transformer, plan: ParallelPlan, device: torch.device, *, compiles: bool) -> None:
-    """Recompute part of the first layer and of every n-th after it in backward; compile every layer."""
+def apply_to_layers(
+    model: Transformer, plan: ParallelPlan, device: torch.device, host: HostMemory = HOST, *, compiles: bool
+) -> None:
+    """Recompute part of the first layer and of every n-th after it in backward; compile or offload every layer."""
     if compiles:
         require_compiler(device)
     for position, layer in enumerate(model.layers.values()):
@@ -53,6 +56,8 @@ def apply_to_layers(model: Transformer, plan: ParallelPlan, device: torch.device
         if "layer" in repeated:
             # A module around the layer would change the names of its parameters.
             layer.forward = partial(run_and_recompute, layer.forward)  # type: ignore[method-assign]
+        if plan.offload_activations:
+            offload(layer, host, keeps_input=position == 0)
 
 
 # Masks follow from seeds (`model.dropout`), so that there is no random state to save and restore.

@@ -3,7 +3,7 @@
 Transformer on the meta device       all layers of the stage, without memory
 cut_chunk                            the embedding stays in the first chunk, norm and head in the last
 apply_styles                         modules become their form on this rank, by `STYLES`
-apply_to_layers                      recomputation and compiled layers
+apply_to_layers                      recomputation, compiled and offloaded layers
 fill                                 first weights, of which each rank keeps its part
 """
 
@@ -31,6 +31,7 @@ from train_core.parallel.expert_parallel import ExpertParallel, own_weights, sha
 from train_core.parallel.layers import apply_to_layers
 from train_core.parallel.mesh import Mesh
 from train_core.parallel.narrow import PLAIN, ScaledProducts, narrow_products, require_narrow_products
+from train_core.parallel.offload import HOST, HostMemory
 from train_core.parallel.tensor_parallel import (
     ColumnParallelLinear,
     RowParallelLinear,
@@ -108,7 +109,11 @@ def role_of(name: str, num_dims: int) -> Role:
 
 
 def parallelize(
-    experiment: Experiment, mesh: Mesh, device: torch.device, first_value: FirstValue | None = None
+    experiment: Experiment,
+    mesh: Mesh,
+    device: torch.device,
+    first_value: FirstValue | None = None,
+    host: HostMemory = HOST,
 ) -> Stage:
     """Build one rank's part of the model.
 
@@ -117,6 +122,7 @@ def parallelize(
 
     Args:
         first_value: the weights to start from; None draws them from the seed of the training.
+        host: where offloaded activations wait.
     """
     dtype, chunks = DTYPES[experiment.precision.dtype], list[Transformer]()
     placements, shapes = dict[str, Placement](), dict[str, torch.Size]()
@@ -141,7 +147,7 @@ def parallelize(
         if isinstance(model.loss, VocabularyParallelCrossEntropy):
             model.loss.z_loss = plan.z_loss
         placements |= {name: _with_role(each, shapes[name], experiment) for name, each in placed.items()}
-        apply_to_layers(model, experiment.parallel, device, compiles=compiles)
+        apply_to_layers(model, experiment.parallel, device, host, compiles=compiles)
         # The table follows from the model's shape. On the meta device it had no values, and so it is made again.
         rotary = rotary_table_of(experiment.model, device)
         if rotary is not None and not experiment.data.separate_documents:  # whose positions may be any, on any rank

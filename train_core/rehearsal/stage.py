@@ -28,6 +28,7 @@ from train_core.data.batches import Batches
 from train_core.parallel.collectives import Pending
 from train_core.parallel.data_parallel import FlatReplicas, Replicas, ShardReduction
 from train_core.parallel.mesh import Channel, Mesh
+from train_core.parallel.offload import HostMemory
 from train_core.parallel.parallelize import Stage
 from train_core.parallel.pipeline_parallel import MicroBatch, Transfers
 from train_core.process.world import World
@@ -60,6 +61,17 @@ class OneEndedTransfers(Transfers):
         return Pending(super().send(tensor, channel).tensor)
 
 
+class BesideTheDevice(HostMemory):
+    """Memory that is not the device's, so that nothing of it is counted."""
+
+    def take(self, flat: Tensor) -> Any:
+        return flat.shape, flat.dtype
+
+    def give_back(self, there: Any, device: torch.device) -> Tensor:
+        shape, dtype = there
+        return torch.empty(shape, dtype=dtype, device=device)
+
+
 def replicas_as_on_devices(stage: Stage, mesh: Mesh, experiment: Experiment) -> Replicas:
     """The replicas of a stage, on a CPU, that sum gradients as the cluster's devices do.
 
@@ -79,7 +91,7 @@ def _real_device_mesh_of(group: dist.ProcessGroup) -> DeviceMesh:
         return DeviceMesh.from_group(group, "cpu")
 
 
-OF_REHEARSALS = TrainerParts(AnyTokens, replicas_as_on_devices, OneEndedTransfers())
+OF_REHEARSALS = TrainerParts(AnyTokens, replicas_as_on_devices, OneEndedTransfers(), BesideTheDevice())
 
 
 def rehearse_stage(experiment: Experiment, stage: int) -> StageStep:

@@ -21,6 +21,7 @@ from train_core.optimizers.optimizer import Optimizer, StepResult
 from train_core.parallel.data_parallel import Replicas, replicas_of
 from train_core.parallel.groups import build_mesh
 from train_core.parallel.mesh import Mesh
+from train_core.parallel.offload import HOST, HostMemory
 from train_core.parallel.parallelize import FirstValue, Stage, parallelize
 from train_core.parallel.pipeline_parallel import TRANSFERS, PipelineExecutor, Transfers
 from train_core.parallel.schedules import actions_of
@@ -37,11 +38,13 @@ class TrainerParts:
     Attributes:
         replicas: from a stage, the mesh and the experiment.
         transfers: how activations and their gradients travel between stages.
+        host: where offloaded activations wait.
     """
 
     batches: type[Batches] = Batches
     replicas: Callable[[Stage, Mesh, Experiment], Replicas] = replicas_of
     transfers: Transfers = TRANSFERS
+    host: HostMemory = HOST
 
 
 OF_TRAININGS = TrainerParts()
@@ -59,7 +62,7 @@ class Trainer:
         # Data first: a wrong path is found before a model is built.
         self.batches = parts.batches(experiment, self.mesh, world.device, cache_dir)
         first_value = self._loaded_weights(world)
-        self.stage = parallelize(experiment, self.mesh, world.device, first_value)
+        self.stage = parallelize(experiment, self.mesh, world.device, first_value, parts.host)
         self.replicas = parts.replicas(self.stage, self.mesh, experiment)
         self.optimizer = Optimizer(self.replicas, self.mesh, experiment, world.device)
         self.router_biases = RouterBiases(experiment.model, self.stage, self.mesh, world.device)

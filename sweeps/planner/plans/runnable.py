@@ -64,10 +64,12 @@ def _pinned_features(settings: Settings, pinned: Mapping[str, KnobValue]) -> Bes
     """The features that all plans with these pinned knobs have."""
     axes = ("pipeline", "tensor", "context")
     sizes = {name: pinned.get(f"{name}_parallel_size") for name in axes}
+    has = {"offload": pinned.get("offload_optimizer") is True}
+    has["activations_offloaded"] = pinned.get("offload_activations") is True
     several = {name: isinstance(size, int) and size > 1 for name, size in sizes.items()}
-    schedule, offload = pinned.get("schedule"), pinned.get("offload_optimizer") is True
+    schedule = pinned.get("schedule")
     words = (schedule,) if isinstance(schedule, str) else ()
-    return beside(settings.model, settings.precision, *words, offload=offload, **several)
+    return beside(settings.model, settings.precision, *words, **has, **several)
 
 
 @lru_cache(maxsize=4096)  # asked for every block of a search

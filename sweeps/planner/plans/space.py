@@ -91,6 +91,7 @@ class Space:
     def features(self, *words: str, **has: bool) -> Beside:
         """The features, as `conf.plan.trainer_limits.beside` has them, of plans of which this is known."""
         recipe = (self.setting.matmul_recipe,) if self.setting.matmul_recipe else ()
+        has["activations_offloaded"] = self.setting.offload_activations
         return beside(self.setting.model, None, self.setting.dtype, *recipe, *words, **has)
 
     def allowed_values(self, knob: str, values: Sequence[Value], **has: bool) -> list[Value]:

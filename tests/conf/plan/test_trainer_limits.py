@@ -63,6 +63,7 @@ PLANS = {
     "groups that do not": ("parallel.zero_stage=2", "parallel.zero_group_size=4", "parallel.context_parallel_size=8"),
     "offloading": ("parallel.offload_optimizer=true", "parallel.zero_stage=0"),
     "offloading beside ZeRO-1": ("parallel.offload_optimizer=true", "parallel.zero_stage=1"),
+    "offloaded activations": ("parallel.offload_activations=true",),
     "few micro-batches": ("parallel.pipeline_parallel_size=16", "batch.micro_batch_size=8"),
     "few micro-batches in chunks": (
         *("parallel.pipeline_parallel_size=8", "batch.micro_batch_size=8", "parallel.world_size=8"),

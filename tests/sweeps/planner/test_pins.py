@@ -35,6 +35,7 @@ VALUES: dict[str, tuple[KnobValue, ...]] = {
     "expert_tensor_parallel_size": (None, 2),
     "zero_group_size": (None, 2),
     "offload_optimizer": (False, True),
+    "offload_activations": (False, True),
     "pipeline_before_data": (False, True),
     "expert_dispatcher": ("alltoall", "deepep", "hybridep"),
     "micro_batch_size": (1, 2),

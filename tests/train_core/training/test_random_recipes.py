@@ -69,6 +69,29 @@ def test_a_random_layout_with_windows_trains_like_the_oracle(
     require_training_like_the_oracle(case.experiment, worlds, tmp_path, record_property)
 
 
+def offloading(random: Random, values: Values) -> Values:
+    """Offloaded activations, with what goes with them.
+
+    Not of a single token, where queries and keys get no gradient but rounding.
+    """
+    schedule = "1f1b" if values["parallel.schedule"] == "zero-bubble" else values["parallel.schedule"]
+    recompute = random.choice(("none", "selective", "full"))
+    drawn = {"parallel.offload_activations": True, "parallel.schedule": schedule, "parallel.recompute": recompute}
+    return drawn | ({"model.seq_length": 2} if values["model.seq_length"] == 1 else {})
+
+
+OFFLOADED = [case_of(number, offloading) for number in range(7000, 7030)]
+
+
+@pytest.mark.one_in(15)
+@pytest.mark.slow
+@pytest.mark.parametrize("case", OFFLOADED, ids=[case.name for case in OFFLOADED])
+def test_a_random_layout_that_offloads_activations_trains_like_the_oracle(
+    case: Case, worlds: Worlds, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    require_training_like_the_oracle(case.experiment, worlds, tmp_path, record_property)
+
+
 DRAWN_PARTS = sorted(OWN_PARTS - {"local_rotary"})  # which only changes layers with windows
 
 
