@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.autograd import Function
 from torch.nn import functional
 
 from conf.types.model_spec import ModelSpec, yarn_scale
@@ -34,7 +33,7 @@ from train_core.model.attention_blocks import (
     unseen_of,
 )
 from train_core.model.documents import Documents, lengths_of
-from train_core.model.elementwise import RMSNorm, turn_heads
+from train_core.model.elementwise import RMSNorm, UntransformedFunction, turn_heads
 
 aten = torch.ops.aten
 
@@ -145,10 +144,10 @@ def _attend_in_a_block(
     cap: float | None = None,
     window: int | None = None,
 ) -> Tensor:
-    return _OneBlock.apply(query, key, value, sinks, cap, window)  # type: ignore[no-untyped-call]
+    return _OneBlock.apply(query, key, value, sinks, cap, window)
 
 
-class _OneBlock(Function):
+class _OneBlock(UntransformedFunction):
     """Causal attention as one block: with sinks, capped scores, or values that a CPU's kernel takes padded alone."""
 
     @staticmethod
@@ -232,7 +231,7 @@ class LatentAttention(nn.Module):
         self.dropout: nn.Module | None = PlaceForDropout()
 
     def forward(self, x: Tensor, rotary: Tensor, documents: Documents | None = None) -> Tensor:
-        query, pair, key = self.down(x).split(self.short_sizes, dim=-1)
+        query, pair, key = self.down(x).split_with_sizes(self.short_sizes, dim=-1)
         query = self.query_up(x if self.short_query_norm is None else self.short_query_norm(query))
         pairs, key = self.pair_up(self.short_pair_norm(pair)), self.shared_key(key)
         query, *pair = join_heads(query, pairs, key, (self.head_size, self.value_size), rotary)
@@ -255,8 +254,8 @@ def join_heads(
     """
     d, v = sizes
     r = shared.size(-1)
-    of_query, ends = query.unflatten(-1, (-1, d)).split([d - r, r], dim=-1)
-    of_key, value = pairs.unflatten(-1, (-1, d - r + v)).split([d - r, v], dim=-1)
+    of_query, ends = query.unflatten(-1, (-1, d)).split_with_sizes([d - r, r], dim=-1)
+    of_key, value = pairs.unflatten(-1, (-1, d - r + v)).split_with_sizes([d - r, v], dim=-1)
     turned = torch.cat((of_query, turn_heads(ends[:, :, None], table)[:, :, 0]), dim=-1)
     # Turned before it is expanded, so that backward the gradients of all heads are summed before they are turned.
     of_all_keys = turn_heads(shared[:, :, None, None], table)[:, :, 0]

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.autograd import Function
 
 from train_core.model.attention import CausalAttention, causal_attention
 from train_core.model.documents import Documents
+from train_core.model.elementwise import UntransformedFunction
 
 
 @dataclass
@@ -42,7 +42,7 @@ class Randomness:
         return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big") >> 1
 
 
-class _Dropped(Function):
+class _Dropped(UntransformedFunction):
     """The kept elements, scaled up; keeps one byte of mask per element for backward."""
 
     @staticmethod
@@ -79,7 +79,7 @@ class SeededDropout(nn.Module):
         if not torch.is_grad_enabled():
             return x
         seed = self.dropping.randomness.seed_of(self.site, self.part)
-        return _Dropped.apply(x, self.dropping.probability, seed)  # type: ignore[no-untyped-call]
+        return _Dropped.apply(x, self.dropping.probability, seed)
 
 
 def takes_all_heads(query: Tensor) -> bool:

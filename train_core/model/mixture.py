@@ -23,11 +23,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.autograd import Function
 from torch.nn import functional
 
 from conf.types.model_spec import ExpertsSpec, ModelSpec
-from train_core.model.elementwise import GELU, SIGMOID_GELU, SILU, Activation
+from train_core.model.elementwise import GELU, SIGMOID_GELU, SILU, Activation, UntransformedFunction
 
 SumOverSequence = Callable[[Tensor], Tensor]
 """Sums over all who have tokens of the same sequences."""
@@ -40,7 +39,7 @@ class Routes(NamedTuple):
     experts: Tensor
 
 
-class _BalanceLoss(Function):
+class _BalanceLoss(UntransformedFunction):
     """Hands the probabilities on; backward, adds the gradient of a loss that is least where experts get equal shares.
 
     The loss of a sequence is `coefficient * E * sum over experts of (share of its choices - 1/E) (mean probability)`.
@@ -89,7 +88,7 @@ class Balance(nn.Module):
         # not rounded to the size of a constant that the scores' gradient has to cancel.
         shares = self.over_sequence(counts) / (num_tokens * self.num_parts * self.top_k) - 1 / num_experts
         weight = self.coefficient * num_experts / (num_tokens * self.num_in_loss * batch) * self.gradient_scale
-        return _BalanceLoss.apply(probabilities, shares, weight)  # type: ignore[no-untyped-call]
+        return _BalanceLoss.apply(probabilities, shares, weight)
 
 
 class Capacity(nn.Module):
@@ -120,7 +119,7 @@ class Capacity(nn.Module):
         return self.own(choices.cumsum(0).gather(-1, whole) <= room)
 
 
-class _Scores(Function):
+class _Scores(UntransformedFunction):
     """The product of tokens (s, b, h) and a router's weight (E, h) in fp32 -> (s, b, E); keeps tokens as they came."""
 
     @staticmethod
@@ -166,7 +165,7 @@ class Router(nn.Module):
         self.bias: Tensor | None = None
 
     def forward(self, x: Tensor) -> Routes:
-        products: Tensor = _Scores.apply(x, self.weight, self.score_bias)  # type: ignore[no-untyped-call]
+        products: Tensor = _Scores.apply(x, self.weight, self.score_bias)
         scores = products.sigmoid() if self.is_sigmoid else products.softmax(-1)
         preferences = scores.detach() if self.bias is None else scores.detach() + self.bias
         if self.top_groups < self.num_groups:
@@ -228,7 +227,7 @@ class Gating(NamedTuple):
 PLAIN = Gating()
 
 
-class _GatedAndWeighted(Function):
+class _GatedAndWeighted(UntransformedFunction):
     """See `weighted_gated_product`; keeps only its arguments."""
 
     @staticmethod
@@ -255,10 +254,10 @@ def weighted_gated_product(x: Tensor, weights: Tensor, gating: Gating = PLAIN) -
     Rows are weighted here and not when they are added up, because results would have to be kept for that: as many
     bytes again as the tokens that experts get.
     """
-    return _GatedAndWeighted.apply(x, weights, gating)  # type: ignore[no-untyped-call]
+    return _GatedAndWeighted.apply(x, weights, gating)
 
 
-class _Sum(Function):
+class _Sum(UntransformedFunction):
     """Adds up the rows (n, h) of each of so many tokens; keeps no row, as torch's own function does."""
 
     @staticmethod
@@ -380,7 +379,7 @@ class MixtureOfExperts(nn.Module):
         # Experts take rows out of the tokens themselves: here they would live until the last product.
         rows = self.experts(tokens, of_token, routes.weights.flatten()[order], counts)
         of_token = of_token[: rows.size(0)]
-        out: Tensor = _Sum.apply(rows, of_token, tokens.size(0)).view_as(x)  # type: ignore[no-untyped-call]
+        out: Tensor = _Sum.apply(rows, of_token, tokens.size(0)).view_as(x)
         if self.shared is not None:
             out = out + self.shared(x)
         return out if self.dropout is None else self.dropout(out)

@@ -28,7 +28,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.autograd import Function
 
 from conf.types.schema import ContextExchange
 from train_core.model.attention import CausalAttention
@@ -43,6 +42,7 @@ from train_core.model.attention_blocks import (
     unseen_of,
 )
 from train_core.model.documents import Documents, spans_of
+from train_core.model.elementwise import UntransformedFunction
 from train_core.parallel.collectives import Axis, Pending, all_gather, reduce_scatter
 
 NUM_PIECES = 2
@@ -244,11 +244,11 @@ class _Pairs(NamedTuple):
 
     def apart(self, piece: Tensor) -> _Pairs:
         """Another rank's keys and values, or the sums of their gradients, as views of such a piece."""
-        key, value = piece.split([self.key.numel(), self.value.numel()])
+        key, value = piece.split_with_sizes([self.key.numel(), self.value.numel()])
         return _Pairs(key.view(self.key.shape), value.view(self.value.shape))
 
 
-class _BlockwiseAttention(Function):
+class _BlockwiseAttention(UntransformedFunction):
     """Attention of this rank's queries to the keys and values of all ranks; keeps what one kernel over all would."""
 
     @staticmethod
@@ -337,5 +337,5 @@ class ContextAttention(CausalAttention):
         # Without values, as in a rehearsal, scores are those of a kernel.
         cap = None if isinstance(query, FakeTensor) else self.cap
         reach = Reach(self.axis, documents, self.window, cap)
-        out: Tensor = _BlockwiseAttention.apply(query, key, value, sinks, self.exchange, reach)  # type: ignore[no-untyped-call]
+        out: Tensor = _BlockwiseAttention.apply(query, key, value, sinks, self.exchange, reach)
         return out

@@ -25,8 +25,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import Function
 
+from train_core.model.elementwise import UntransformedFunction
 from train_core.model.mixture import Balance, Capacity, Experts, ExpertWeights, on_host, weighted_gated_product
 from train_core.parallel.collectives import Axis, Rows, all_gather, all_reduce, all_to_all, returning, shard
 from train_core.parallel.context_parallel import in_order, own_tokens
@@ -34,7 +34,7 @@ from train_core.parallel.main_gradient import add_gradient, add_matrices
 from train_core.parallel.narrow import Multiply, ScaledProducts
 
 
-class _Exchange(Function):
+class _Exchange(UntransformedFunction):
     """Rows to the ranks that they are for; backward, their gradients return."""
 
     @staticmethod
@@ -54,7 +54,7 @@ class Groups(NamedTuple):
     counts: Tensor
 
 
-class _ExpertProducts(Function):
+class _ExpertProducts(UntransformedFunction):
     """Rows (n, in) that are sorted by expert, times the matrix (out, in) of each -> (n, out).
 
     In fp8 the rows of an expert are an operand of their own, and so is its matrix.
@@ -118,7 +118,7 @@ def add_expert_products(
     return add_gradient(weight, add_to)
 
 
-class _WithBiases(Function):
+class _WithBiases(UntransformedFunction):
     """Adds the bias of each expert to its rows (n, out), in place; times the weight (n) of each row, if any."""
 
     @staticmethod
@@ -228,7 +228,7 @@ class ExpertParallel(nn.Module):
         return _multiply(hidden, self.down, groups, self.narrow, weights)
 
 
-class _Permuted(Function):
+class _Permuted(UntransformedFunction):
     """Rows in another order; backward in the order before, for which torch's own function would add them up."""
 
     @staticmethod
@@ -243,7 +243,7 @@ class _Permuted(Function):
 
 
 def _permute(tensor: Tensor, order: Tensor, back: Tensor) -> Tensor:
-    return _Permuted.apply(tensor, order, back)  # type: ignore[no-untyped-call]
+    return _Permuted.apply(tensor, order, back)
 
 
 def _parts(values: list[int], length: int) -> list[list[int]]:
@@ -251,17 +251,17 @@ def _parts(values: list[int], length: int) -> list[list[int]]:
 
 
 def _exchange(tensor: Tensor, rows: Rows, axis: Axis) -> Tensor:
-    return _Exchange.apply(tensor, rows, axis)  # type: ignore[no-untyped-call]
+    return _Exchange.apply(tensor, rows, axis)
 
 
 def _multiply(
     rows: Tensor, of_all: ExpertWeights, groups: Groups, narrow: ScaledProducts | None, weights: Tensor | None = None
 ) -> Tensor:
     """Where rows have been weighted before, `weights` are those of biases."""
-    out: Tensor = _ExpertProducts.apply(rows, of_all.weight, groups, narrow)  # type: ignore[no-untyped-call]
+    out: Tensor = _ExpertProducts.apply(rows, of_all.weight, groups, narrow)
     if of_all.bias is None:
         return out
-    return _WithBiases.apply(out, of_all.bias, weights, groups.sizes)  # type: ignore[no-untyped-call]
+    return _WithBiases.apply(out, of_all.bias, weights, groups.sizes)
 
 
 def own_weights(whole: ExpertWeights, axis: Axis) -> ExpertWeights:

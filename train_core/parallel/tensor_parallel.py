@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import Function
 from torch.nn import functional
 
 from train_core.model.elementwise import UntransformedFunction, WideNorm
@@ -96,7 +95,7 @@ class _RowLinear(UntransformedFunction):
         return grad_x, grad_weight, grad_bias, None
 
 
-class _VocabularyEmbedding(Function):
+class _VocabularyEmbedding(UntransformedFunction):
     """Each rank looks up the tokens whose rows it holds; the sum over the axis has them all."""
 
     @staticmethod
@@ -118,7 +117,7 @@ class _VocabularyEmbedding(Function):
         return None, add_rows(ctx.weight, grad_out, ctx.rows, ctx.elsewhere), None, None
 
 
-class _VocabularyCrossEntropy(Function):
+class _VocabularyCrossEntropy(UntransformedFunction):
     """Mean cross-entropy of logits (s, b, V/t), by one collective, which gathers a few numbers of every token.
 
     One fp32 tensor of the logits' size serves from the logits to their gradient, because no other tensor of a step is
@@ -167,7 +166,7 @@ class _VocabularyCrossEntropy(Function):
         return (gradient if slope is None else gradient.mul_(slope)).to(ctx.dtype), None, None, None, None
 
 
-class _SharedByHeads(Function):
+class _SharedByHeads(UntransformedFunction):
     """What all heads share; backward, its gradient is the sum over the axis, whose ranks have other heads."""
 
     @staticmethod
@@ -225,7 +224,7 @@ class SharedKey(nn.Module):
         self.axis, self.sequence = axis, sequence
 
     def forward(self, x: Tensor) -> Tensor:
-        return _SharedByHeads.apply(x, self.axis, self.sequence)  # type: ignore[no-untyped-call]
+        return _SharedByHeads.apply(x, self.axis, self.sequence)
 
 
 def norm_over_heads(whole: WideNorm, axis: Axis) -> WideNorm:
@@ -244,7 +243,7 @@ class VocabularyParallelEmbedding(nn.Module):
         self.weight = nn.Parameter(shard(whole.weight.detach(), axis))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        return _VocabularyEmbedding.apply(tokens, self.weight, self.axis, self.sequence)  # type: ignore[no-untyped-call]
+        return _VocabularyEmbedding.apply(tokens, self.weight, self.axis, self.sequence)
 
 
 class SequenceShardedPositions(nn.Module):
@@ -258,7 +257,7 @@ class SequenceShardedPositions(nn.Module):
         """`positions` (n, b) of this context rank's tokens is given where they differ from sequence to sequence."""
         if positions is None:
             return vectors + shard(own_tokens(self.weight, self.context), self.sequence)[:, None]
-        of_positions: Tensor = _VocabularyEmbedding.apply(shard(positions, self.sequence), self.weight, ALONE, False)  # type: ignore[no-untyped-call]
+        of_positions: Tensor = _VocabularyEmbedding.apply(shard(positions, self.sequence), self.weight, ALONE, False)
         return vectors + of_positions
 
 
@@ -270,4 +269,4 @@ class VocabularyParallelCrossEntropy(nn.Module):
         self.axis, self.cap, self.z_loss = axis, cap, 0.0
 
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
-        return _VocabularyCrossEntropy.apply(logits, targets, self.axis, self.cap, self.z_loss)  # type: ignore[no-untyped-call]
+        return _VocabularyCrossEntropy.apply(logits, targets, self.axis, self.cap, self.z_loss)

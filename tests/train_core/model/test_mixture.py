@@ -33,7 +33,7 @@ def test_biases_of_experts_count_as_much_as_their_rows() -> None:
     for scale in (None, weights):
         biases = bias.view(3, 3)[expert]
         expected = rows * 1 + (biases if scale is None else biases * scale[:, None])
-        out = _WithBiases.apply(rows * 1, bias, scale, sizes)  # type: ignore[no-untyped-call]
+        out = _WithBiases.apply(rows * 1, bias, scale, sizes)
         over = [rows, bias] if scale is None else [rows, bias, scale]
         grad_out = torch.randn_like(expected)
         wanted, found = (torch.autograd.grad(each, over, grad_out) for each in (expected, out))
