@@ -162,6 +162,10 @@ class Bounds:
     def _shards(self) -> Shards:
         """Those of all families, (c, e, t, b, 2, r)."""
         work = self.table.work
+        if self.space.setting.offload_activations:
+            # Without the copies, which make no plan faster; a layer that recomputes has fewer than one that keeps all.
+            plain = [replace(each, setting=replace(each.setting, offload_activations=False)) for each in self.spaces]
+            work = price_all_shards(plain).work
         of_layer, layer_waits = _layer_seconds(work.layer)
         of_dense, dense_waits = _layer_seconds(work.dense_layer)
         head_waits = work.head_forward_seconds + work.head_tensor_seconds + work.head_input_gradient_seconds
