@@ -75,6 +75,9 @@ class GpuObserver(TorchDispatchMode):
         if function is aten._pin_memory.default:
             self._pinned.append(torch.empty_like(args[0]))
             return self._pinned[-1]
+        if kwargs.pop("pin_memory", False):
+            self._pinned.append(function(*args, **kwargs))
+            return self._pinned[-1]
         # C++ takes a tensor of the GPU for one of `meta`, out of which it cannot copy.
         is_moved = function is aten.copy_.default and args[0].device != args[1].device
         out = args[0] if is_moved else function(*args, **kwargs)
@@ -93,10 +96,13 @@ class GpuObserver(TorchDispatchMode):
 
     def _copied(self, inputs: list[Tensor], into: Tensor, *, is_blocking: bool) -> None:
         if into.device.type == "cpu":
-            if is_blocking or not any(into is pinned for pinned in self._pinned):
+            if is_blocking or not self._is_pinned(into):
                 self._wait("a copy to the host")
-        elif is_blocking or not any(inputs[-1] is pinned for pinned in self._pinned):
+        elif is_blocking or not self._is_pinned(inputs[-1]):
             self._wait("a copy from pageable memory")
+
+    def _is_pinned(self, tensor: Tensor) -> bool:
+        return any(tensor.untyped_storage()._cdata == pinned.untyped_storage()._cdata for pinned in self._pinned)
 
     def _reads(self, value: Tensor) -> None:
         """Numbers that are read one by one from the same memory, as in `tolist`, come in one copy."""

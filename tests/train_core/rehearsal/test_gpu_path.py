@@ -207,6 +207,20 @@ def test_a_step_asks_nothing_of_a_gpu_that_it_lacks_or_that_the_host_waits_for(c
     assert seen.waits == 2 * READ_OF_A_STEP
 
 
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_offloaded_activations_go_to_pinned_memory_and_come_back_without_a_wait(recompute: str, tmp_path: Path) -> None:
+    case = Case("1f1b", "middle", "sequence", 1, "llama", "bf16", recompute, 0.1).experiment()
+    values = {"offload_activations": True, "layers_per_stage": (2, 2, 2, 2)}
+    model = case.model.model_copy(update={"num_layers": 8})
+    parallel = case.parallel.model_copy(update=values)
+    with trainer_on_gpu(case.model_copy(update={"model": model, "parallel": parallel}), 1, tmp_path) as (trainer, seen):
+        trainer.step(1)
+    assert torch.ops.aten._to_copy.default in seen.operations
+    assert [str(operation) for operation in seen.operations if without_kernel(operation)] == []
+    assert set(seen.on_host) <= {"aten.detach.default"}  # of fake tensors as they are made
+    assert seen.waits == READ_OF_A_STEP
+
+
 def test_the_ways_that_only_gpus_take_are_walked(tmp_path: Path) -> None:
     """Else the walk would show nothing: shards, late weights, wide products, a fused kernel for attention."""
     case = Case("1f1b", "alone", "split", 1, "gpt", "bf16", "none", 0.1)
