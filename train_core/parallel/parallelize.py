@@ -305,10 +305,8 @@ def apply_styles(
         style = style_of(name)
         # torch's own identity stands for a part that the model, or this chunk of it, does not have.
         if style is not None and type(module) is not nn.Identity:
-            form, (around, _, own) = (
-                style.form(module, Place(name, mesh, plan, dropping, narrow(name))),
-                name.rpartition("."),
-            )
+            around, _, own = name.rpartition(".")
+            form = style.form(module, Place(name, mesh, plan, dropping, narrow(name)))
             setattr(model.get_submodule(around), own, form)
     # The split embedding has a parameter of its own, to which the head has to be tied again.
     if model.spec.tied_embeddings and model.embedding is not None and model.head is not None:
