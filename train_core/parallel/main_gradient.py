@@ -49,22 +49,25 @@ class MainGradient:
     listener: Listener
     is_wide: bool
 
-    def take_over(self, parameter: Tensor) -> None:
-        """Add the gradient of a module that leaves it to autograd, such as LayerNorm."""
-        if parameter.grad is not None:
-            self.listener.before_gradient()
-            self.buffer.add_(parameter.grad)
-            # Else autograd would add the next micro-batch's gradient to it, which would then count twice.
-            parameter.grad = None
-            self.listener.after_gradient()
-
 
 def attach(parameter: nn.Parameter, buffer: Tensor, listener: Listener, *, is_wide: bool = False) -> None:
     """Accumulate the gradient of `parameter` into `buffer`, of the same shape; see `MainGradient`."""
     # Kept on the parameter, because a backward pass has nothing in hand but the weight.
-    parameter.main_gradient = gradient = MainGradient(buffer, listener, is_wide)  # type: ignore[attr-defined]
-    # Who adds to the buffer itself hands autograd none.
-    parameter.register_post_accumulate_grad_hook(gradient.take_over)
+    parameter.main_gradient = MainGradient(buffer, listener, is_wide)  # type: ignore[attr-defined]
+    # Who adds to the buffer itself hands autograd none. The hook holds nothing: torch would never let go of a parameter
+    # that its own hook leads to.
+    parameter.register_post_accumulate_grad_hook(_take_over)
+
+
+def _take_over(parameter: Tensor) -> None:
+    """Add the gradient of a module that leaves it to autograd, such as LayerNorm."""
+    gradient = main_gradient(parameter)
+    if parameter.grad is not None and gradient is not None:
+        gradient.listener.before_gradient()
+        gradient.buffer.add_(parameter.grad)
+        # Else autograd would add the next micro-batch's gradient to it, which would then count twice.
+        parameter.grad = None
+        gradient.listener.after_gradient()
 
 
 def main_gradient(parameter: Tensor) -> MainGradient | None:
