@@ -20,7 +20,7 @@ from tests.train_core.conftest import ExperimentOf, Worlds
 from train_core.parallel import data_parallel, fully_sharded
 from train_core.parallel.data_parallel import Bucket, FlatReplicas, ShardReduction, flatten
 from train_core.parallel.mesh import Mesh
-from train_core.parallel.parallelize import FirstValue, Stage, parallelize
+from train_core.parallel.parallelize import Stage, parallelize
 from train_core.process.world import World
 from train_core.training import trainer as training
 from train_core.training.trainer import Trainer
@@ -126,8 +126,8 @@ def whole_weights_while_sharding(world: World, experiment: Experiment, cache_dir
     """Elements that are not sharded yet, each time before a module is."""
     built, whole = list[Stage](), list[int]()
 
-    def kept(experiment: Experiment, mesh: Mesh, device: torch.device, first: FirstValue) -> Stage:
-        built.append(parallelize(experiment, mesh, device, first))
+    def kept(*arguments: Any) -> Stage:
+        built.append(parallelize(*arguments))
         return built[0]
 
     def recorded(module: nn.Module, **options: Any) -> FSDPModule:
