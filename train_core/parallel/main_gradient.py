@@ -61,8 +61,8 @@ def attach(parameter: nn.Parameter, buffer: Tensor, listener: Listener, *, is_wi
 
 def _take_over(parameter: Tensor) -> None:
     """Add the gradient of a module that leaves it to autograd, such as LayerNorm."""
-    gradient = main_gradient(parameter)
-    if parameter.grad is not None and gradient is not None:
+    if parameter.grad is not None:
+        gradient: MainGradient = parameter.main_gradient  # type: ignore[attr-defined]
         gradient.listener.before_gradient()
         gradient.buffer.add_(parameter.grad)
         # Else autograd would add the next micro-batch's gradient to it, which would then count twice.
