@@ -33,7 +33,7 @@ def owned_hidden(stage: PricedStage) -> Integers:
     """The elements of the matrices of layers that a rank updates, and has a momentum of."""
     owned: Integers = np.asarray(0)
     for pool in _pools(stage):
-        owned = owned + pool.elements // pool.num_replicas
+        owned = owned + pool.owned
     return owned
 
 
@@ -42,7 +42,7 @@ def muon_seconds(stage: PricedStage) -> Floats:
     seconds = memory_bound_seconds(stage.setting, owned_hidden(stage) * (MORE_PASSES * FLOAT32_BYTES))
     for pool in _pools(stage):
         # There and back, between the replicas and between the tensor ranks that a matrix is dealt to.
-        num_bytes = pool.elements // pool.num_replicas * FLOAT32_BYTES / np.maximum(pool.num_rounds, 1)
+        num_bytes = pool.owned * FLOAT32_BYTES / np.maximum(pool.num_rounds, 1)
         of_replicas = exchange_seconds(stage.setting, num_bytes, pool.num_replicas, pool.stride)
         of_tensor = exchange_seconds(stage.setting, num_bytes, pool.num_tensor_ranks, np.asarray(1))
         seconds = seconds + pool.product_seconds(stage) + 2 * pool.num_rounds * (of_replicas + of_tensor)
@@ -93,9 +93,10 @@ class PricedPool(NamedTuple):
         return -(-self.number // self.num_ranks)
 
     @property
-    def elements(self) -> Integers:
-        """Of a tensor rank's parts."""
-        return np.asarray(sum(number * (each.size // self.num_tensor_ranks) for number, each in self.kinds))
+    def owned(self) -> Integers:
+        """The elements that a rank updates."""
+        of_tensor_rank = sum(number * (each.size // self.num_tensor_ranks) for number, each in self.kinds)
+        return np.asarray(of_tensor_rank) // self.num_replicas
 
     def product_seconds(self, stage: PricedStage) -> Floats:
         """Seconds of the rank that gets the costliest matrix of each round."""

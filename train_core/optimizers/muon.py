@@ -35,8 +35,8 @@ from train_core.parallel.data_parallel import Replicas
 COEFFICIENTS = 3.4445, -4.7750, 2.0315
 """Of the polynomial a x + b x^3 + c x^5, which takes all singular values near 1 in few steps. Source: Jordan et al."""
 RMS_OF_ADAM = 0.2
-"""The root mean square of AdamW's updates, to which those of Muon are scaled, so that rates and decays that are good
-for one are good for the other. Source: arXiv 2502.16982, section 2.2."""
+"""The root mean square of AdamW's updates, to which those of Muon are scaled. It is meant to let rates and decays that
+are good for one serve the other. Source: arXiv 2502.16982, section 2.2."""
 SMALLEST_NORM = 1e-7
 
 
@@ -98,8 +98,8 @@ class PlacedMatrix(NamedTuple):
         return whole.reshape(-1)
 
 
-class HeldPart(NamedTuple):
-    """Elements of a matrix that a replica holds, counted from the first one that it holds of the part."""
+class MatrixPiece(NamedTuple):
+    """The elements of a matrix that a replica holds, counted from the first one that it holds of the part."""
 
     part: int
     first: int
@@ -110,51 +110,55 @@ class HeldPart(NamedTuple):
 
 
 class Round:
-    """Matrices of which each rank makes one orthogonal, or none in the last rounds.
+    """Matrices of which each rank makes one orthogonal; in the last round some ranks have none.
 
     Attributes:
+        mine: the matrices that are dealt to the tensor ranks of this replica, in rank order.
         held: the pieces that this rank holds, in the order of the replicas that their matrices are dealt to.
+        lengths: of the pieces of the matrices in `mine`, by the replica that holds them.
+        to_replicas, to_tensor_ranks: the elements that each rank sends to each, as `all_to_all` takes them.
+        from_replicas, from_tensor_ranks: the same on the way back.
     """
 
     def __init__(self, matrices: list[PlacedMatrix], replicas: Replicas) -> None:
         """The first matrices are dealt to the tensor ranks of the first replica."""
         self.tensor, self.over = matrices[0].tensor, replicas.shared_over(matrices[0].part)
-        self.dealt = [matrices[first : first + self.tensor.size] for first in range(0, len(matrices), self.tensor.size)]
-        self.dealt += [[] for _ in range(self.over.size - len(self.dealt))]
+        size, rank = self.tensor.size, self.over.rank
+        dealt = [matrices[replica * size : (replica + 1) * size] for replica in range(self.over.size)]
         # By the replica that holds them, and by the one that their matrices are dealt to.
-        self.pieces = [
-            [[_piece(each, replicas.range_of(each.part, holder)) for each in dealt] for dealt in self.dealt]
+        pieces = [
+            [[_piece(each, replicas.range_of(each.part, holder)) for each in of_replica] for of_replica in dealt]
             for holder in range(self.over.size)
         ]
-        self.held = [piece for dealt in self.pieces[self.over.rank] for piece in dealt]
-        self.rows = [[sum(piece.length for piece in dealt) for dealt in of_holder] for of_holder in self.pieces]
+        self.mine, self.held = dealt[rank], list(chain(*pieces[rank]))
+        self.lengths = [[piece.length for piece in of_holder[rank]] for of_holder in pieces]
+        self.to_replicas = [[sum(piece.length for piece in group) for group in of_holder] for of_holder in pieces]
+        self.to_tensor_ranks = [[each.length for each in self.mine] + [0] * (size - len(self.mine))] * size
+        self.from_replicas, self.from_tensor_ranks = map(returning, (self.to_replicas, self.to_tensor_ranks))
 
-    def orthogonal(self, own: Callable[[HeldPart], Tensor], dtype: torch.dtype) -> Sequence[Tensor]:
+    def orthogonal(self, own: Callable[[MatrixPiece], Tensor], dtype: torch.dtype) -> Sequence[Tensor]:
         """Of each piece in `held`, its elements of the matrix that is orthogonal, from those of all ranks.
 
         Args:
             own: its elements of the matrix as it is, in fp32.
         """
-        mine, tensor = self.dealt[self.over.rank], self.tensor
-        by_holder = [[piece.length for piece in of_holder[self.over.rank]] for of_holder in self.pieces]
-        rows = [[each.length for each in mine] + [0] * (tensor.size - len(mine))] * tensor.size
         # One name for all, so that each is gone as soon as the next is made of it.
         flat = torch.cat([own(piece) for piece in self.held])
-        flat = all_to_all(flat, self.rows, self.over).wait()
-        flat = _by_columns(flat, by_holder)
-        flat = all_to_all(flat, rows, tensor).wait()
-        if tensor.rank < len(mine):
-            matrix = mine[tensor.rank]
+        flat = all_to_all(flat, self.to_replicas, self.over).wait()
+        flat = _by_columns(flat, self.lengths)
+        flat = all_to_all(flat, self.to_tensor_ranks, self.tensor).wait()
+        if self.tensor.rank < len(self.mine):
+            matrix = self.mine[self.tensor.rank]
             flat = matrix.apart(orthogonal(matrix.joined(flat), dtype))
-        flat = all_to_all(flat, returning(rows), tensor).wait()
-        flat = _by_columns(flat, returning(by_holder))
-        flat = all_to_all(flat, returning(self.rows), self.over).wait()
+        flat = all_to_all(flat, self.from_tensor_ranks, self.tensor).wait()
+        flat = _by_columns(flat, returning(self.lengths))
+        flat = all_to_all(flat, self.from_replicas, self.over).wait()
         return flat.split([piece.length for piece in self.held])
 
 
-def _piece(matrix: PlacedMatrix, held: range) -> HeldPart:
+def _piece(matrix: PlacedMatrix, held: range) -> MatrixPiece:
     first, stop = max(held.start, matrix.start), min(held.stop, matrix.start + matrix.length)
-    return HeldPart(matrix.part, max(min(first, stop) - held.start, 0), max(stop - first, 0))
+    return MatrixPiece(matrix.part, max(min(first, stop) - held.start, 0), max(stop - first, 0))
 
 
 def _by_columns(flat: Tensor, lengths: list[list[int]]) -> Tensor:
@@ -199,7 +203,7 @@ class Muon:
         for index, state in self.states.items():
             state.momentum.mul_(plan.muon_momentum).add_(gradients[index])
 
-        def ahead(piece: HeldPart) -> Tensor:  # Nesterov's
+        def ahead(piece: MatrixPiece) -> Tensor:  # Nesterov's
             momentum = piece.of(self.states[piece.part].momentum)
             return torch.add(piece.of(gradients[piece.part]), momentum, alpha=plan.muon_momentum)
 

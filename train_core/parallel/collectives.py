@@ -109,10 +109,10 @@ def all_to_all(tensor: Tensor, rows: Rows, axis: Axis) -> Pending:
     """
     if axis.size == 1:
         return Pending(tensor)
-    received, most = [of_rank[axis.rank] for of_rank in rows], max(map(sum, rows))
+    received = [of_rank[axis.rank] for of_rank in rows]
     into, tensor = tensor.new_empty(sum(received), *tensor.shape[1:]), tensor.contiguous()
     exchange = partial(dist.all_to_all_single, into, tensor, received, rows[axis.rank])
-    if axis.memory is not None and tensor.size(0) < most:  # all ranks show tensors of one shape
+    if axis.memory is not None and tensor.size(0) < (most := max(map(sum, rows))):  # all show tensors of one shape
         tensor = torch.cat((tensor, tensor.new_empty(most - tensor.size(0), *tensor.shape[1:])))
     return start("all_to_all", exchange, tensor, into, axis, partial(_own_rows, rows=rows))
 

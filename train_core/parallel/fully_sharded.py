@@ -78,10 +78,10 @@ class FullySharded:
     def range_of(self, index: int, replica: int | None = None) -> range:
         """The elements of a parameter that a replica updates, or this rank: those of its rows."""
         shape, replica = self.shapes[index], self.mesh.replicas.rank if replica is None else replica
-        most = -(-shape[0] // self.mesh.replicas.size) * (
-            shape.numel() // shape[0]
-        )  # the last ones may have fewer rows
-        return range(min(replica * most, shape.numel()), min((replica + 1) * most, shape.numel()))
+        # All replicas but the last ones, which may have fewer rows or none, have as many.
+        most = -(-shape[0] // self.mesh.replicas.size) * (shape.numel() // shape[0])
+        first, stop = (min(start, shape.numel()) for start in (replica * most, (replica + 1) * most))
+        return range(first, stop)
 
     def members(self, index: int) -> list[tuple[str, torch.Size, int]]:
         """As those of `FlatReplicas`."""
